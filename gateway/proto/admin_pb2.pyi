@@ -1,0 +1,170 @@
+from google.protobuf import empty_pb2 as _empty_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Topic(_message.Message):
+    __slots__ = ("name", "id", "partition_count", "settings", "created_at_ms", "partitions")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: str
+    partition_count: int
+    settings: _containers.ScalarMap[str, str]
+    created_at_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionState]
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[str] = ..., partition_count: _Optional[int] = ..., settings: _Optional[_Mapping[str, str]] = ..., created_at_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ...) -> None: ...
+
+class PartitionState(_message.Message):
+    __slots__ = ("partition", "log_start_offset", "high_watermark", "leader_epoch", "leader")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    leader_epoch: int
+    leader: str
+    def __init__(self, partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[str] = ...) -> None: ...
+
+class CreateTopicRequest(_message.Message):
+    __slots__ = ("topic", "validate_only")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    validate_only: bool
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class GetTopicRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListTopicsRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListTopicsResponse(_message.Message):
+    __slots__ = ("topics", "next_page_token")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    next_page_token: str
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class UpdateTopicRequest(_message.Message):
+    __slots__ = ("topic", "update_mask", "validate_only")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    topic: Topic
+    update_mask: _field_mask_pb2.FieldMask
+    validate_only: bool
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class DeleteTopicRequest(_message.Message):
+    __slots__ = ("name", "validate_only")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    validate_only: bool
+    def __init__(self, name: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class GetClusterRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ClusterDescription(_message.Message):
+    __slots__ = ("cluster_id", "version", "bucket", "brokers")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    version: str
+    bucket: str
+    brokers: _containers.RepeatedCompositeFieldContainer[Broker]
+    def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., bucket: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ...) -> None: ...
+
+class Broker(_message.Message):
+    __slots__ = ("broker_id", "http_address", "grpc_address", "session", "draining")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    broker_id: str
+    http_address: str
+    grpc_address: str
+    session: int
+    draining: bool
+    def __init__(self, broker_id: _Optional[str] = ..., http_address: _Optional[str] = ..., grpc_address: _Optional[str] = ..., session: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class ListBrokersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListBrokersResponse(_message.Message):
+    __slots__ = ("brokers",)
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    brokers: _containers.RepeatedCompositeFieldContainer[Broker]
+    def __init__(self, brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ...) -> None: ...
+
+class ExplainOffsetRequest(_message.Message):
+    __slots__ = ("topic", "partition", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ExplainOffsetResponse(_message.Message):
+    __slots__ = ("tier", "object_key", "range_start", "range_end", "base_offset", "last_offset", "leader_epoch", "batch_crc32c", "in_hot_pool", "session", "segment_seq")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_KEY_FIELD_NUMBER: _ClassVar[int]
+    RANGE_START_FIELD_NUMBER: _ClassVar[int]
+    RANGE_END_FIELD_NUMBER: _ClassVar[int]
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BATCH_CRC32C_FIELD_NUMBER: _ClassVar[int]
+    IN_HOT_POOL_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    tier: str
+    object_key: str
+    range_start: int
+    range_end: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    batch_crc32c: int
+    in_hot_pool: bool
+    session: int
+    segment_seq: int
+    def __init__(self, tier: _Optional[str] = ..., object_key: _Optional[str] = ..., range_start: _Optional[int] = ..., range_end: _Optional[int] = ..., base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batch_crc32c: _Optional[int] = ..., in_hot_pool: _Optional[bool] = ..., session: _Optional[int] = ..., segment_seq: _Optional[int] = ...) -> None: ...

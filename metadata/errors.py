@@ -1,0 +1,188 @@
+"""The one tree of errors, arranged by what the caller does next. Pure.
+
+    TidelogError
+      Rejected                 fix the request; nothing was written
+        InvalidArgument          InvalidName · InvalidRecord
+        NotFound                 UnknownTopic · UnknownPartition
+        AlreadyExists
+        TooLarge
+        OutOfRange               names the valid range of offsets
+        ConditionFailed          the log's end, or a revision, is not the expected one
+        OutOfOrderSequence       an idempotent producer left a gap
+        UnknownProducer          its state expired: take a new producer id
+        IdempotencyKeyReused     the same key came with another payload
+        Denied                   credentials or permissions
+      Unavailable              nothing was written; retry
+        Throttled                after `retry_after_s`
+        NotLeader                another broker leads; names it where it is known
+        NoLeader                 nobody leads yet
+        Stopping                 this broker is shutting down
+      OutcomeUnknown           may be durable; read back, or retry idempotently
+      Fenced                   a newer owner exists; stop here
+        SessionFenced            this broker's session was sealed by its successor
+        ProducerFenced           a newer epoch of this producer id exists
+      Corrupt                  stored bytes are wrong; stop, and say which object and range
+
+Errors of botocore, SQLite, grpc and the operating system are translated where they are called. gateway/wire_errors.py maps
+each class to its gRPC, HTTP and Kafka code.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TidelogError(Exception):
+    """What happened, what was written, and what to do.
+
+    `hint` is the remedy in one sentence, for people; `details` are plain facts for programs (offsets, names, sizes).
+    """
+
+    code: ClassVar[str] = "INTERNAL"
+    retryable: ClassVar[bool] = False
+    nothing_was_written: ClassVar[bool] = False
+    default_hint: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str | None = None, **details: str | int | float | bool) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = self.default_hint if hint is None else hint
+        self.details = details
+
+
+class Rejected(TidelogError):
+    """The request itself is wrong. The same request will be refused again."""
+
+    code = "REJECTED"
+    nothing_was_written = True
+
+
+class InvalidArgument(Rejected):
+    code = "INVALID_ARGUMENT"
+
+
+class InvalidName(InvalidArgument):
+    code = "INVALID_NAME"
+    default_hint = "Use 1 to 249 of the characters a-z A-Z 0-9 . _ - and neither '.' nor '..'."
+
+
+class InvalidRecord(InvalidArgument):
+    """A record batch is torn, lies about its lengths, fails its CRC-32C or has a magic other than 2."""
+
+    code = "INVALID_RECORD"
+    default_hint = "Send one whole record batch of magic 2, as Kafka clients write it."
+
+
+class NotFound(Rejected):
+    code = "NOT_FOUND"
+
+
+class UnknownTopic(NotFound):
+    code = "UNKNOWN_TOPIC"
+    default_hint = "Create it first: tidelog topic create NAME --partitions N"
+
+
+class UnknownPartition(NotFound):
+    code = "UNKNOWN_PARTITION"
+
+
+class AlreadyExists(Rejected):
+    code = "ALREADY_EXISTS"
+
+
+class TooLarge(Rejected):
+    code = "TOO_LARGE"
+
+
+class OutOfRange(Rejected):
+    """An offset below the log start or above the high watermark. `details`: log_start_offset, high_watermark."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+
+
+class ConditionFailed(Rejected):
+    code = "CONDITION_FAILED"
+
+
+class OutOfOrderSequence(Rejected):
+    code = "OUT_OF_ORDER_SEQUENCE"
+    default_hint = "Send the batches of one producer in order, or begin again with a new producer id."
+
+
+class UnknownProducer(OutOfOrderSequence):
+    code = "UNKNOWN_PRODUCER"
+    default_hint = "The producer's state has expired. Take a new producer id and begin at sequence 0."
+
+
+class IdempotencyKeyReused(Rejected):
+    code = "IDEMPOTENCY_KEY_REUSED"
+    default_hint = "Use a new Idempotency-Key for a new request."
+
+
+class Denied(Rejected):
+    code = "DENIED"
+
+
+class Unavailable(TidelogError):
+    """Nothing was written; the same request may succeed later."""
+
+    code = "UNAVAILABLE"
+    retryable = True
+    nothing_was_written = True
+    default_hint = "Retry with back-off."
+
+
+class Throttled(Unavailable):
+    """A bound on memory, requests or bytes is reached."""
+
+    code = "THROTTLED"
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, hint: str | None = None, **details: str | int | float) -> None:
+        super().__init__(message, hint=hint, **details)
+        self.retry_after_s = retry_after_s
+
+
+class NotLeader(Unavailable):
+    code = "NOT_LEADER"
+
+
+class NoLeader(Unavailable):
+    code = "NO_LEADER"
+
+
+class Stopping(Unavailable):
+    code = "STOPPING"
+    default_hint = "Retry at another broker, or when this one is back."
+
+
+class OutcomeUnknown(TidelogError):
+    """The write may or may not be durable. An idempotent producer may retry; others must read back first."""
+
+    code = "OUTCOME_UNKNOWN"
+    retryable = True
+    default_hint = "Read back before you retry, or retry with the same producer id and sequence."
+
+
+class Fenced(TidelogError):
+    """A newer owner exists. Nothing written from here on would ever be visible."""
+
+    code = "FENCED"
+    nothing_was_written = True
+
+
+class SessionFenced(Fenced):
+    code = "SESSION_FENCED"
+    retryable = True
+    default_hint = "Retry: the broker opens a new session, or another broker leads by now."
+
+
+class ProducerFenced(Fenced):
+    code = "PRODUCER_FENCED"
+    default_hint = "A newer instance of this producer runs. Stop this one."
+
+
+class Corrupt(TidelogError):
+    """Stored bytes are wrong. `details`: key, and where known start and end of the range."""
+
+    code = "CORRUPT"
+    default_hint = "Run `tidelog bucket verify` and restore the named object from a backup."

@@ -1,0 +1,49 @@
+"""The nouns that every part shares: ids, offsets, topics and their names. Pure.
+
+Invariant: a value that was built here is valid; who holds a `Topic` need not check its name again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, NewType
+
+from metadata.errors import InvalidName
+
+Offset = NewType("Offset", int)
+"""Position of a record in its partition, from 0, dense until key compaction."""
+TopicId = NewType("TopicId", str)
+"""32 lowercase hex digits (a UUID without dashes). A topic that is deleted and made again has another id."""
+Partition = NewType("Partition", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+"""Raised with every change of a partition's leader; stamped into each batch."""
+SessionId = NewType("SessionId", int)
+"""A broker process's life on the bucket. Never used twice."""
+SegmentSeq = NewType("SegmentSeq", int)
+"""Place of a segment in its session: 0, 1, 2, …"""
+ProducerId = NewType("ProducerId", int)
+Revision = NewType("Revision", int)
+"""etcd's: one number for the whole store, raised by every transaction that writes."""
+
+NO_PRODUCER = ProducerId(-1)
+PARTITIONS_MAX = 100_000
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one life of a topic: the key of everything that a broker leads."""
+
+    topic_id: TopicId
+    partition: Partition
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}/{self.partition}"
+
+
+def check_topic_name(name: str) -> str:
+    """The name itself when it is a legal topic name (Kafka's rule), else InvalidName."""
+    if not _NAME.fullmatch(name) or name in {".", ".."}:
+        shown = name if len(name) <= 60 else name[:57] + "…"
+        raise InvalidName(f"{shown!r} is not a topic name ({len(name)} characters)")
+    return name

@@ -1,0 +1,74 @@
+"""What Tidelog needs of an object store, and no more: create-only PUT, ranged GET, ordered listing, delete.
+
+Implemented by memory_store.py, directory_store.py and s3_store.py; one contract suite runs against all of them.
+Invariant: of all creates of one key, ever, at most one succeeds until the key is deleted; a created object never changes;
+an object that was created is at once seen by every get and list that starts later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    key: str
+    size: int
+    """In bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    objects: tuple[ObjectInfo, ...]
+    """In ascending byte order of their keys."""
+    more: bool
+    """Whether keys follow; pass the last key as `start_after` to read on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of an object, as a suffix range GET answers it."""
+
+    body: bytes
+    size: int
+    """Size of the whole object in bytes."""
+
+
+class ObjectStore(Protocol):
+    """Keys are relative to the store's prefix.
+
+    Errors: Unavailable (the store answered that it wrote nothing, or could not be reached before a byte was sent),
+    OutcomeUnknown (a timeout, a reset, a 500, a 409 conflict: a create may have happened), Denied (credentials, missing bucket).
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people: s3://bucket/prefix, file:///path, memory://"""
+        ...
+
+    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        """Writes the buffers one after the other as a new object. AlreadyExists if the key has one, whoever wrote it.
+
+        `crc32c` of the whole body, where the caller knows it, lets the store check what it received.
+        """
+        ...
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes in [start, end), or to the end of the object. NotFound if the key has none; Rejected if start is past the end."""
+        ...
+
+    async def tail(self, key: str, bytes_max: int) -> Tail:
+        """The last `bytes_max` bytes, or the whole object where it is smaller. NotFound."""
+        ...
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage: ...
+
+    async def delete(self, key: str) -> None:
+        """No error when the key has no object."""
+        ...
+
+    async def close(self) -> None: ...

@@ -109,7 +109,9 @@ class MetadataStore(Protocol):
 
     async def get(self, key: str) -> KeyValue | None: ...
 
-    async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = Revision(0)) -> RangeResult:
+    async def range(
+        self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = Revision(0)
+    ) -> RangeResult:
         """The keys under `prefix` in byte order, after `start_after`; `limit` 0 is no limit, `revision` 0 is now."""
         ...
 

@@ -1,0 +1,55 @@
+"""Numbers that are handed out once: sessions, and blocks of producer ids.
+
+Invariant: no number is taken twice, over restarts, lost answers and brokers that ask at once. Some are never used.
+"""
+
+from __future__ import annotations
+
+from metadata.errors import Corrupt, OutcomeUnknown, Rejected, Unavailable
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import SessionId
+from metadata.store import Compare, KeyValue, MetadataStore, Put
+
+ATTEMPTS_MAX = 64
+"""Each attempt that is lost was won by someone else, so only a crowd of brokers starting at once comes near."""
+NUMBER_MAX = 2**63 - 1
+
+
+async def next_session(store: MetadataStore, layout: EtcdLayout, *, at_least: int = 1) -> SessionId:
+    """A session number that nobody else has, from 1 on.
+
+    `at_least` moves the counter past the sessions that lie on the bucket already, where the metadata were lost.
+    Raises Unavailable, Corrupt.
+    """
+    return SessionId((await take_numbers(store, layout.next_session, 1, at_least=at_least)).start)
+
+
+async def take_numbers(store: MetadataStore, key: str, count: int, *, at_least: int = 1, end: int = NUMBER_MAX) -> range:
+    """`count` numbers in a row that nobody has, none below `at_least`; `key` holds the next one in decimal, absent is 1.
+
+    Raises Rejected when fewer than `count` are left below `end`, Unavailable, and Corrupt where the key holds something else.
+    """
+    unknown: OutcomeUnknown | None = None
+    for _ in range(ATTEMPTS_MAX):
+        held = await store.get(key)
+        first = max(parse_number(held, absent=1), at_least)
+        if first + count > end:
+            raise Rejected(f"{key} is used up: no {count} numbers are left from {first} below {end}", key=key)
+        guard = Compare(key, held.mod_revision if held else 0)
+        try:
+            result = await store.transact([guard], [Put(key, str(first + count).encode())])
+        except OutcomeUnknown as error:  # if it did happen, these numbers are nobody's, and the guard now fails
+            unknown = error
+            continue
+        if result.succeeded:
+            return range(first, first + count)
+    raise Unavailable(f"no number could be taken from {key} in {ATTEMPTS_MAX} attempts", key=key) from unknown
+
+
+def parse_number(held: KeyValue | None, *, absent: int) -> int:
+    """The number that a key holds in decimal, `absent` where there is no key; Corrupt where it holds something else."""
+    if held is None:
+        return absent
+    if not (held.value.isdigit() and len(held.value) <= 19):
+        raise Corrupt(f"{held.key} holds no number", key=held.key, revision=held.mod_revision)
+    return int(held.value)

@@ -1,0 +1,80 @@
+"""Every key of etcd (and of the embedded store), spelled here and nowhere else. Pure.
+
+    /{cluster}/cluster_id                     text; created once
+    /{cluster}/next_session                   decimal; the first session number that nobody has taken
+    /{cluster}/next_producer_id               decimal; likewise, taken in blocks
+    /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
+    /{cluster}/topics/{topic}                 JSON (topic.py)
+    /{cluster}/partitions/{topic_id}/{p}      JSON (partition_assignments.py)
+
+Invariant: a key that was built here parses to what it was built from, and no two things have the same key.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from metadata.errors import Corrupt, InvalidArgument
+from metadata.model import Partition, TopicId, TopicPartition
+
+_CLUSTER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_PARTITION_KEY = re.compile(r"([0-9a-f]{32})/(0|[1-9][0-9]{0,9})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdLayout:
+    """The keys of one cluster. Clusters of different names can share an etcd."""
+
+    cluster: str = "tidelog"
+
+    def __post_init__(self) -> None:
+        if not _CLUSTER.fullmatch(self.cluster):
+            raise InvalidArgument(
+                f"{self.cluster!r} is not a name for a cluster",
+                hint="Use 1 to 63 of a-z 0-9 -, not beginning or ending with '-'.",
+            )
+
+    @property
+    def cluster_id(self) -> str:
+        return f"/{self.cluster}/cluster_id"
+
+    @property
+    def next_session(self) -> str:
+        return f"/{self.cluster}/next_session"
+
+    @property
+    def next_producer_id(self) -> str:
+        return f"/{self.cluster}/next_producer_id"
+
+    @property
+    def partition_count(self) -> str:
+        return f"/{self.cluster}/partition_count"
+
+    @property
+    def topics(self) -> str:
+        """Prefix of all topics."""
+        return f"/{self.cluster}/topics/"
+
+    def topic(self, name: str) -> str:
+        """`name` has passed check_topic_name, so it holds no '/'."""
+        return self.topics + name
+
+    def parse_topic(self, key: str) -> str:
+        """The name in a key under `topics`."""
+        return key.removeprefix(self.topics)
+
+    @property
+    def partitions(self) -> str:
+        """Prefix of all partitions."""
+        return f"/{self.cluster}/partitions/"
+
+    def partition(self, partition: TopicPartition) -> str:
+        return f"{self.partitions}{partition.topic_id}/{partition.partition}"
+
+    def parse_partition(self, key: str) -> TopicPartition:
+        """The partition in a key under `partitions`; Corrupt where it holds none."""
+        match = _PARTITION_KEY.fullmatch(key.removeprefix(self.partitions))
+        if match is None:
+            raise Corrupt(f"{key} is not the key of a partition", hint="Delete it: nothing of Tidelog wrote it.", key=key)
+        return TopicPartition(TopicId(match[1]), Partition(int(match[2])))

@@ -1,0 +1,97 @@
+"""The metadata stores that the contract suite runs against. A new store adds its opener to STORES, and passes the same tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast
+
+from metadata.model import Revision
+from metadata.sqlite_store import SqliteStore
+from metadata.store import NO_LEASE, Compare, Delete, LeaseId, MetadataStore, Operation, Put, WatchBatch
+
+T = TypeVar("T")
+NOW = Revision(0)
+PATIENCE_S = 10
+"""How long a test waits for what must happen before it fails. Nothing waits this long when all is well."""
+
+
+@dataclass
+class OpenStore:
+    """A store under test, of which the test has the keys under `prefix` to itself."""
+
+    store: MetadataStore
+    prefix: str
+    pass_time: Callable[[float], Awaitable[None]]
+    """Lets so many seconds go by for leases, and sees to it that those which are due have ended."""
+    compact: Callable[[Revision], Awaitable[None]]
+
+    def key(self, name: str) -> str:
+        return self.prefix + name
+
+    async def put(self, name: str, value: bytes = b"", lease: LeaseId = NO_LEASE) -> Revision:
+        return await self.write(Put(self.key(name), value, lease))
+
+    async def delete(self, name: str) -> Revision:
+        return await self.write(Delete(self.key(name)))
+
+    async def write(self, *operations: Operation, compares: Sequence[Compare] = ()) -> Revision:
+        result = await self.store.transact(compares, operations)
+        assert result.succeeded
+        return result.revision
+
+    async def names(self, revision: Revision = NOW) -> dict[str, bytes]:
+        found = await self.store.range(self.prefix, revision=revision)
+        return {item.key.removeprefix(self.prefix): item.value for item in found.items}
+
+    async def watched(self, from_revision: Revision, transactions: int) -> list[WatchBatch]:
+        """So many transactions under the prefix from a revision on."""
+        return await take(self.store.watch(self.prefix, from_revision), transactions)
+
+
+class Opener(Protocol):
+    def __call__(self, directory: Path) -> AbstractAsyncContextManager[OpenStore]: ...
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def open_sqlite(directory: Path) -> AsyncIterator[OpenStore]:
+    clock = Clock()
+    store = SqliteStore(directory / "metadata.sqlite", clock=clock)
+
+    async def pass_time(seconds: float) -> None:
+        clock.now += seconds
+        await store.get("/any")  # every call first ends the leases that are due
+
+    try:
+        yield OpenStore(store, "/contract/", pass_time, store.compact)
+    finally:
+        await store.close()
+
+
+STORES: Mapping[str, Opener] = {"sqlite": open_sqlite}
+
+
+async def take(batches: AsyncIterator[WatchBatch], count: int) -> list[WatchBatch]:
+    """The first `count` of a watch, which is then closed."""
+    taken: list[WatchBatch] = []
+    async with asyncio.timeout(PATIENCE_S), aclosing(cast(Any, batches)):
+        while len(taken) < count:
+            taken.append(await anext(batches))
+    return taken
+
+
+def run(test: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(test)

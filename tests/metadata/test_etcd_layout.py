@@ -1,0 +1,58 @@
+"""The keys of etcd, spelled out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.errors import Corrupt, InvalidArgument
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import Partition, TopicId, TopicPartition
+
+ID = TopicId("00112233445566778899aabbccddeeff")
+
+
+def test_every_key_is_where_the_documentation_says() -> None:
+    layout = EtcdLayout()
+    assert layout.cluster_id == "/tidelog/cluster_id"
+    assert layout.next_session == "/tidelog/next_session"
+    assert layout.next_producer_id == "/tidelog/next_producer_id"
+    assert layout.partition_count == "/tidelog/partition_count"
+    assert layout.topic("orders") == "/tidelog/topics/orders"
+    assert layout.partition(TopicPartition(ID, Partition(12))) == f"/tidelog/partitions/{ID}/12"
+    assert EtcdLayout("prod-eu").topic("orders") == "/prod-eu/topics/orders"
+
+
+@given(name=st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True))
+def test_the_key_of_a_topic_parses_to_its_name(name: str) -> None:
+    layout = EtcdLayout()
+    assert layout.topic(name).startswith(layout.topics)
+    assert layout.parse_topic(layout.topic(name)) == name
+
+
+@given(topic_id=st.from_regex(r"[0-9a-f]{32}", fullmatch=True), partition=st.integers(0, 99_999))
+def test_the_key_of_a_partition_parses_to_it(topic_id: str, partition: int) -> None:
+    layout = EtcdLayout()
+    led = TopicPartition(TopicId(topic_id), Partition(partition))
+    assert layout.partition(led).startswith(layout.partitions)
+    assert layout.parse_partition(layout.partition(led)) == led
+
+
+@pytest.mark.parametrize(
+    "rest", ["", ID, f"{ID}/", f"{ID}/x", f"{ID}/-1", f"{ID}/01", f"{ID}/1/2", f"{ID[1:]}/1", f"{ID.upper()}/1"]
+)
+def test_a_key_that_is_no_partition_is_corrupt(rest: str) -> None:
+    with pytest.raises(Corrupt, match="is not the key of a partition"):
+        EtcdLayout().parse_partition(EtcdLayout().partitions + rest)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a/b", "a.b", "a\n", "é", "a" * 64])
+def test_a_cluster_name_that_would_make_bad_keys_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="not a name for a cluster"):
+        EtcdLayout(name)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "prod-eu-1", "a" * 63])
+def test_a_cluster_name_is_a_dns_label(name: str) -> None:
+    assert EtcdLayout(name).cluster == name

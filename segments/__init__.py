@@ -1,0 +1,1 @@
+"""The log on the bucket: see README.md in this folder."""

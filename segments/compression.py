@@ -1,0 +1,144 @@
+"""The five codecs of a record batch's record section, each way, with a bound on what comes out. Pure.
+
+Invariant: decompressing never holds more than `bytes_max` bytes of output, whatever the input claims.
+
+What is read is what Kafka's clients write: gzip (one or more members), snappy (raw, as librdkafka writes it, or framed by
+snappy-java, as the Java client and aiokafka do), lz4 and zstd frames (one or more, with or without their content size).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+
+import cramjam
+import numpy as np
+
+from metadata.errors import InvalidRecord, TooLarge
+from segments.object_store import Buffer
+
+
+class Codec(IntEnum):
+    """Bits 0 to 2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: Codec, section: Buffer) -> Buffer:
+    """The section under `codec`, as the Java client, librdkafka and aiokafka all read it."""
+    if codec is Codec.GZIP:
+        return zlib.compress(section, wbits=_GZIP)
+    if codec is Codec.SNAPPY:
+        return memoryview(cramjam.snappy.compress_raw(section))
+    if codec is Codec.LZ4:
+        # The Java client refuses frames whose blocks refer to earlier blocks (KIP-57).
+        lz4 = cramjam.lz4.Compressor(level=_LZ4_LEVEL, content_checksum=False, block_linked=False)
+        lz4.compress(bytes(section))
+        return memoryview(lz4.finish())
+    if codec is Codec.ZSTD:
+        return memoryview(cramjam.zstd.compress(section, level=_ZSTD_LEVEL))
+    return section
+
+
+def decompress(codec: Codec, section: Buffer, *, bytes_max: int) -> Buffer:
+    """The section as it was before `compress`; where there is no codec, the section itself, whatever its size.
+
+    InvalidRecord if it is malformed or anything follows its end, TooLarge if it would not fit into `bytes_max`.
+    """
+    if codec is Codec.NONE:
+        return section
+    if codec is Codec.SNAPPY:
+        return _decompress_snappy(memoryview(section), bytes_max)
+    size_guess = max(_GUESS_BYTES_MIN, _GUESS_RATIO * len(section))
+    if size_guess < bytes_max:
+        guess = _decompress_into(codec, section, size_guess)
+        if guess is not None:
+            return guess
+    whole = _decompress_into(codec, section, bytes_max)
+    if whole is None:
+        raise _too_large(codec, bytes_max)
+    return whole
+
+
+# Measured on 2 shared cores with JSON-like records, 1 MB and 10 kB to a section, in MB/s:
+#
+#              compress               decompress, and what else was tried
+#   gzip   6     39    88    cramjam  340  400    zlib's decompressobj 290 420, pyarrow's stream 290 330
+#   snappy      390   930    cramjam 1020 1850
+#   lz4    1    390   750    cramjam 2000  890    pyarrow's stream 1950 1160; compressing at cramjam's own level: 60
+#   zstd   1    310   280    cramjam 1000  550    pyarrow's stream 935 320; level 3: 240, 260, no smaller here
+#
+# cramjam's decompress_into never writes past the buffer that it gets, reads on over concatenated frames and members, and refuses
+# what is no frame. The size of the output is not known before (frames that were streamed do not tell it). A large buffer costs
+# 100 us, as the kernel clears huge pages; so a likely size is tried first.
+_GZIP = 31  # zlib's wbits for a gzip header
+_LZ4_LEVEL = 1
+_ZSTD_LEVEL = 1
+_GUESS_BYTES_MIN = 64 * 1024
+_GUESS_RATIO = 16
+_INTO = {
+    Codec.GZIP: cramjam.gzip.decompress_into,
+    Codec.LZ4: cramjam.lz4.decompress_into,
+    Codec.ZSTD: cramjam.zstd.decompress_into,
+}
+_FULL = "failed to write whole buffer"
+
+
+def _decompress_into(codec: Codec, section: Buffer, size: int) -> memoryview | None:
+    """None if the output takes more than `size` bytes."""
+    out = np.empty(size, np.uint8)
+    try:
+        return out.data[: _INTO[codec](section, out.data)]
+    except cramjam.DecompressionError as error:
+        if _FULL in str(error):
+            return None
+        raise InvalidRecord(f"the record section is not {codec.name.lower()}: {error}") from None
+
+
+# snappy-java's stream:
+#
+#     82 53 4e 41 50 50 59 00 | version int32 | compatible int32 | (block size int32 | raw snappy block)*
+_SNAPPY_JAVA = b"\x82SNAPPY\x00"
+_SNAPPY_JAVA_HEADER_BYTES = 16
+
+
+def _decompress_snappy(section: memoryview, bytes_max: int) -> Buffer:
+    blocks = [section]
+    if section[:8] == _SNAPPY_JAVA:
+        blocks = []
+        at = _SNAPPY_JAVA_HEADER_BYTES
+        while at < len(section):
+            if at + 4 > len(section):
+                raise InvalidRecord("the record section is not snappy: torn length of a block")
+            (size,) = struct.unpack_from(">i", section, at)
+            at += 4
+            if size < 0 or at + size > len(section):
+                raise InvalidRecord(f"the record section is not snappy: a block claims {size} bytes, {len(section) - at} are there")
+            blocks.append(section[at : at + size])
+            at += size
+    try:
+        sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+        if sum(sizes) > bytes_max:
+            raise _too_large(Codec.SNAPPY, bytes_max)
+        out = np.empty(sum(sizes), np.uint8)
+        at = 0
+        for block, size in zip(blocks, sizes, strict=True):
+            if cramjam.snappy.decompress_raw_into(block, out[at : at + size].data) != size:
+                raise InvalidRecord("the record section is not snappy: a block is shorter than it claims")
+            at += size
+    except cramjam.DecompressionError as error:
+        raise InvalidRecord(f"the record section is not snappy: {error}") from None
+    return out.data
+
+
+def _too_large(codec: Codec, bytes_max: int) -> TooLarge:
+    return TooLarge(
+        f"the record section takes more than {bytes_max} bytes without its {codec.name.lower()} compression",
+        hint="Send smaller batches.",
+        bytes_max=bytes_max,
+    )

@@ -1,0 +1,67 @@
+"""When a segment is flushed. Pure: the caller brings the time, in seconds of a monotonic clock.
+
+    the open segment is full                           flush
+    its oldest batch has waited linger_ms              flush
+    nothing is in flight, and the budget allows a PUT  flush: a quiet broker answers in one PUT time
+    puts_in_flight_max are in flight                   wait for one to land
+    the log is closing                                 flush what is left
+
+Invariant: a batch never waits longer than linger_ms while there is room in flight; PUTs per second stay below the larger of
+puts_per_second_max and 1000 / linger_ms, but for full segments and a burst of a quarter second after a pause.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from segments.settings import SegmentSettings
+
+
+class FlushState(NamedTuple):
+    full_segments: int
+    """Segments that are full and wait for their PUT."""
+    open_since_s: float | None
+    """When the first batch of the open segment came; None while it is empty."""
+    in_flight: int
+    closing: bool
+
+
+class FlushRule:
+    def __init__(self, settings: SegmentSettings) -> None:
+        self._linger_s = settings.linger_ms / 1000
+        self._in_flight_max = settings.puts_in_flight_max
+        self._puts_per_second = settings.puts_per_second_max
+        self._budget = self._budget_max = max(1.0, settings.puts_per_second_max / 4)
+        self._budget_at_s = float("-inf")
+
+    def due_at_s(self, state: FlushState, *, now_s: float) -> float | None:
+        """When the next segment is to be flushed: `now_s` or earlier is at once; None is not before something changes."""
+        if state.in_flight >= self._in_flight_max:
+            return None
+        if state.full_segments:
+            return now_s
+        if state.open_since_s is None:
+            return None
+        if state.closing:
+            return now_s
+        linger_over_s = state.open_since_s + self._linger_s
+        if state.in_flight:
+            return linger_over_s
+        return min(linger_over_s, self._budget_allows_at_s(now_s))
+
+    def flushed(self, *, now_s: float) -> None:
+        """A PUT was begun: it is taken from the budget, which may go below zero and is then paid back first."""
+        self._refill(now_s)
+        self._budget = max(self._budget - 1.0, -self._budget_max)
+
+    def _budget_allows_at_s(self, now_s: float) -> float:
+        self._refill(now_s)
+        if self._budget >= 1.0:
+            return now_s
+        return now_s + (1.0 - self._budget) / self._puts_per_second if self._puts_per_second else float("inf")
+
+    def _refill(self, now_s: float) -> None:
+        if now_s > self._budget_at_s:
+            elapsed_s = now_s - self._budget_at_s
+            self._budget = min(self._budget_max, self._budget + elapsed_s * self._puts_per_second) if self._puts_per_second else 0.0
+            self._budget_at_s = now_s

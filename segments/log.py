@@ -1,0 +1,298 @@
+"""The log of one session: every partition that this broker leads, its produce path and its reads.
+
+    append ─▶ partition_log (offset) ─▶ segment_writer ─▶ committed ─▶ hot pool, run index, high watermark, readers woken
+    fetch  ─▶ log_reader ─▶ hot pool | cold pool ◀─ segments on the bucket
+
+Invariants: what a reader sees is committed; an acknowledgement is given after the commit; when the session ends the whole object
+is thrown away, and its successor starts from what is on the bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from metadata.errors import Corrupt, NoLeader, OutcomeUnknown, TidelogError, Unavailable
+from metadata.model import LeaderEpoch, Offset, TopicPartition
+from segments.byte_budget import Admission, ByteBudget
+from segments.cold_pool import ColdPool
+from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
+from segments.log_reader import Explanation, Fetched, LedPartition, LogReader, TimestampedOffset
+from segments.object_store import Buffer, ObjectStore
+from segments.partition_log import Appended, Bounds
+from segments.record_batch import BatchHeader, parse_header, stamp, with_log_append_time
+from segments.recovery import RecoveredPartition
+from segments.segment_file import SegmentFooter, StampedBatch
+from segments.segment_writer import PendingSegment, SegmentWriter
+from segments.session import Session
+from segments.settings import SegmentSettings
+
+Read = TypeVar("Read")
+
+
+class Acks(enum.Enum):
+    """When a producer is answered."""
+
+    ALL = "all"
+    """When the records are committed on the bucket."""
+    LEADER = "leader"
+    """When the leader holds them in memory: a crash may lose them."""
+    NONE = "none"
+    """Never."""
+
+
+class PendingAppend(NamedTuple):
+    appended: Appended
+    """Known at once; true for good when `segment` is committed."""
+    segment: PendingSegment | None
+    """None when the batch repeats one that is committed already."""
+
+
+class FetchTarget(NamedTuple):
+    partition: TopicPartition
+    offset: int
+    bytes_max: int
+
+
+class Log:
+    def __init__(
+        self,
+        store: ObjectStore,
+        session: Session,
+        settings: SegmentSettings,
+        *,
+        budget: ByteBudget,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`budget` bounds the bytes that are not yet on the bucket; it outlives the session, `now_ms` is the wall clock."""
+        self.session = session
+        self.settings = settings
+        self._budget = budget
+        self._now_ms = now_ms
+        self._led: dict[TopicPartition, LedPartition] = {}
+        self._damaged: dict[TopicPartition, Corrupt] = {}
+        self._readers: dict[TopicPartition, set[asyncio.Event]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._reads: set[asyncio.Task[Any]] = set()
+        self._hot = HotPool(settings.hot_pool_bytes_max)
+        self._writer = SegmentWriter(store, session, settings, budget=budget, now_ms=now_ms, on_committed=self._on_committed)
+        cold = ColdPool(
+            store,
+            bytes_max=settings.cold_pool_bytes_max,
+            reads=ByteBudget(settings.catch_up_bytes_max, of="reads from the bucket"),
+            read_timeout_s=settings.put_deadline_ms / 1000,
+            spawn=self._spawn,
+        )
+        self._reader = LogReader(self._hot, cold, decompressed_bytes_max=settings.decompressed_bytes_max)
+
+    async def run(self) -> None:
+        """Writes segments until the session ends, by `close` or by a seal; then nothing is led here any more."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                await self._writer.run()
+                for read in self._reads:
+                    read.cancel()
+        finally:
+            for partition in list(self._led):
+                self.drop(partition)
+
+    def close(self) -> None:
+        """Takes no more batches; `run` flushes what is buffered, seals the session and returns."""
+        self._writer.close()
+
+    @property
+    def ended(self) -> bool:
+        return self._writer.ended
+
+    # ── leadership ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def lead(self, recovered: RecoveredPartition, leader_epoch: LeaderEpoch) -> None:
+        """Begins to serve a partition from what was found on the bucket, in an epoch that the metadata records already."""
+        assert recovered.partition not in self._led, f"{recovered.partition} is led already"
+        self._led[recovered.partition] = LedPartition(recovered.log(leader_epoch), recovered.runs)
+
+    def refuse(self, partition: TopicPartition, error: Corrupt) -> None:
+        """Answers every request for a partition with what is wrong with it; the others go on."""
+        self._damaged[partition] = error
+
+    def drop(self, partition: TopicPartition) -> None:
+        """Stops serving a partition (it was deleted, or given up). Batches already taken in are still written."""
+        self._damaged.pop(partition, None)
+        if self._led.pop(partition, None) is not None:
+            self._hot.drop(partition)
+            self._wake_readers(partition)
+
+    def leads(self, partition: TopicPartition) -> bool:
+        return partition in self._led
+
+    def refuses(self, partition: TopicPartition) -> bool:
+        return partition in self._damaged
+
+    @property
+    def led(self) -> Iterable[TopicPartition]:
+        return self._led.keys()
+
+    # ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
+        """Room in the buffer, as a context manager: see ByteBudget.admit. Ask for `memory_bytes` of the batches to come."""
+        return self._budget.admit(bytes_count, timeout_s=timeout_s)
+
+    @staticmethod
+    def memory_bytes(batch_bytes: int, *, batches: int = 1) -> int:
+        """What batches of this many bytes take of the buffer."""
+        return batch_bytes + batches * BATCH_MEMORY_BYTES
+
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: Buffer,
+        header: BatchHeader,
+        admission: Admission,
+        *,
+        expected_offset: int | None = None,
+        log_append_time: bool = False,
+    ) -> PendingAppend:
+        """Gives a checked batch its offsets and puts it into the open segment. Takes its bytes over from the admission.
+
+        Raises NoLeader, SessionFenced, Stopping, and what PartitionLog.append raises; then nothing has changed.
+        """
+        led = self._led_partition(partition)
+        self._writer.check_open()
+        now_ms = self._now_ms()
+        if log_append_time:
+            batch = with_log_append_time(batch, now_ms)
+            header = parse_header(batch)
+        appended = led.log.append(header, now_ms=now_ms, expected_offset=expected_offset)
+        if appended.duplicate:
+            return PendingAppend(appended, self._writer.pending_with(partition, appended.base_offset))
+        stamped = StampedBatch(
+            header,
+            appended.base_offset,
+            stamp(batch, base_offset=appended.base_offset, leader_epoch=appended.leader_epoch),
+            memoryview(batch)[16:],
+        )
+        bytes_charged = self.memory_bytes(header.size)
+        admission.take(bytes_charged)
+        return PendingAppend(appended, self._writer.add(partition, appended.leader_epoch, stamped, bytes_charged=bytes_charged))
+
+    async def committed(self, pending: PendingAppend, *, timeout_s: float) -> Appended:
+        """Waits until the append is committed. A waiter that is cancelled disturbs no other.
+
+        Raises SessionFenced or Stopping (nothing was written), OutcomeUnknown when it is not decided in time.
+        """
+        if pending.segment is None:
+            return pending.appended
+        outcome = pending.segment.outcome
+        if not outcome.done():
+            await asyncio.wait((outcome,), timeout=timeout_s)
+        if not outcome.done():
+            raise OutcomeUnknown(f"the bucket did not confirm the records within {timeout_s:g} s; they may still be committed")
+        error = outcome.result()
+        if error is not None:
+            raise error.with_traceback(None)  # shared by all who wait for this segment
+        return pending.appended
+
+    async def produce(
+        self, partition: TopicPartition, batch: Buffer, header: BatchHeader, *, acks: Acks = Acks.ALL, timeout_s: float = 30.0
+    ) -> Appended:
+        """One checked batch, from admission to commit."""
+        async with self.admit(self.memory_bytes(header.size), timeout_s=timeout_s) as admission:
+            pending = self.append(partition, batch, header, admission)
+        return await self.committed(pending, timeout_s=timeout_s) if acks is Acks.ALL else pending.appended
+
+    def _on_committed(self, footer: SegmentFooter, segment: PendingSegment) -> None:
+        """A segment is committed: its records become readable, then its producers are answered."""
+        for run in footer.runs:
+            led = self._led.get(run.partition)
+            if led is None or led.log.leader_epoch != run.leader_epoch:
+                continue  # deleted, or given up, since it was buffered
+            led.runs.add(run, session=footer.session, seq=footer.seq)
+            led.log.commit(base_offset=run.base_offset, last_offset=run.last_offset)
+            self._hot.add(run.partition, segment.partitions[run.partition][1])
+            self._wake_readers(run.partition)
+
+    # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def bounds(self, partition: TopicPartition) -> Bounds:
+        return self._led_partition(partition).log.bounds
+
+    async def fetch(
+        self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
+    ) -> list[Fetched | TidelogError]:
+        """Batches of each target in turn, `bytes_max` bytes in all; the error of a target stands in its place.
+
+        Answers as soon as there are `bytes_min` bytes, or more records than it may answer with, or an error; at the latest after
+        `wait_ms_max`. The first target that has records gets at least one batch, however large.
+        """
+        deadline_s = asyncio.get_running_loop().time() + wait_ms_max / 1000
+        woken = asyncio.Event()
+        for target in targets:
+            self._readers.setdefault(target.partition, set()).add(woken)
+        try:
+            while True:
+                woken.clear()
+                answers = await self._fetch_once(targets, bytes_max)
+                fetched = [answer for answer in answers if isinstance(answer, Fetched)]
+                enough = sum(answer.size_bytes for answer in fetched) >= bytes_min or any(answer.more for answer in fetched)
+                if enough or len(fetched) < len(answers) or deadline_s <= asyncio.get_running_loop().time():
+                    return answers
+                try:
+                    async with asyncio.timeout_at(deadline_s):
+                        await woken.wait()
+                except TimeoutError:
+                    return answers
+        finally:
+            for target in targets:
+                readers = self._readers.get(target.partition, set())
+                readers.discard(woken)
+                if not readers:
+                    self._readers.pop(target.partition, None)
+
+    async def _fetch_once(self, targets: Sequence[FetchTarget], bytes_max: int) -> list[Fetched | TidelogError]:
+        answers: list[Fetched | TidelogError] = []
+        for target in targets:
+            try:
+                led = self._led_partition(target.partition)
+                if bytes_max > 0 or not answers:
+                    fetched = await self._reader.read(led, target.offset, bytes_max=min(bytes_max, target.bytes_max))
+                else:
+                    led.log.check_readable(target.offset)
+                    fetched = Fetched([], 0, Offset(target.offset), led.log.high_watermark, led.log.log_start_offset)
+                bytes_max -= fetched.size_bytes
+                answers.append(fetched)
+            except TidelogError as error:
+                answers.append(error)
+        return answers
+
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+        """The first record at or after `timestamp_ms`, or None when there is none yet."""
+        return await self._reader.first_at(self._led_partition(partition), timestamp_ms)
+
+    async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
+        return await self._reader.explain(self._led_partition(partition), offset)
+
+    def _led_partition(self, partition: TopicPartition) -> LedPartition:
+        led = self._led.get(partition)
+        if led is None:
+            if partition in self._damaged:
+                raise self._damaged[partition].with_traceback(None)
+            self._writer.check_open()
+            raise NoLeader(f"this broker does not lead {partition}")
+        return led
+
+    def _wake_readers(self, partition: TopicPartition) -> None:
+        for woken in self._readers.get(partition, ()):
+            woken.set()
+
+    def _spawn(self, read: Coroutine[Any, Any, Read]) -> asyncio.Task[Read]:
+        """Starts a read from the bucket, which ends with the session at the latest."""
+        if self._tasks is None or self.ended:
+            read.close()
+            raise Unavailable("the session has ended, or has not begun")
+        task = self._tasks.create_task(read)
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+        return task

@@ -1,0 +1,101 @@
+"""Where an offset is assigned: the state of one partition at its leader. Pure.
+
+    log_start_offset ── committed, readable ──▶ high_watermark ── buffered or in flight ──▶ end_offset (assigned next)
+
+Invariants: offsets are assigned densely in arrival order; the high watermark only rises, and only to the end of a committed
+segment; a batch that is refused changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from metadata.errors import ConditionFailed, OutOfRange
+from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
+from segments.producer_state import ProducerStates, SequencedBatch
+from segments.record_batch import BatchHeader
+
+
+class Appended(NamedTuple):
+    """Where a batch lies. A fact once it is committed; before, what its leader has in mind."""
+
+    base_offset: Offset
+    last_offset: Offset
+    leader_epoch: LeaderEpoch
+    duplicate: bool = False
+    """An idempotent repeat: these are the offsets of the first time."""
+
+
+class Bounds(NamedTuple):
+    log_start_offset: Offset
+    high_watermark: Offset
+    end_offset: Offset
+    leader_epoch: LeaderEpoch
+
+
+class PartitionLog:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        *,
+        leader_epoch: LeaderEpoch,
+        log_start_offset: Offset,
+        end_offset: Offset,
+        producers: ProducerStates,
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.log_start_offset = log_start_offset
+        self.high_watermark = end_offset
+        self.end_offset = end_offset
+        self._producers = producers
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.log_start_offset, self.high_watermark, self.end_offset, self.leader_epoch)
+
+    def append(self, header: BatchHeader, *, now_ms: int, expected_offset: int | None = None) -> Appended:
+        """Assigns the offsets of a checked batch, or names those of the batch that it repeats.
+
+        Raises ConditionFailed when `expected_offset` is given and is not the end, and what ProducerStates.check raises.
+        """
+        repeated = self._producers.check(
+            producer_id=ProducerId(header.producer_id),
+            epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            last_sequence=header.last_sequence,
+            now_ms=now_ms,
+        )
+        if repeated is not None:
+            return Appended(repeated.base_offset, repeated.last_offset, self.leader_epoch, duplicate=True)
+        if expected_offset is not None and expected_offset != self.end_offset:
+            raise ConditionFailed(
+                f"{self.partition} ends at offset {self.end_offset}, not at {expected_offset}",
+                hint="Read what was appended meanwhile, then try again with the new end.",
+                end_offset=self.end_offset,
+            )
+        base = self.end_offset
+        last = Offset(base + header.last_offset_delta)
+        self.end_offset = Offset(last + 1)
+        self._producers.remember(
+            SequencedBatch(
+                ProducerId(header.producer_id), header.producer_epoch, header.base_sequence, header.last_sequence, base, last
+            ),
+            now_ms=now_ms,
+        )
+        return Appended(base, last, self.leader_epoch)
+
+    def commit(self, *, base_offset: Offset, last_offset: Offset) -> None:
+        """Raises the high watermark over a run of a committed segment; runs come in offset order."""
+        assert base_offset == self.high_watermark, f"{self.partition}: run at {base_offset}, high watermark {self.high_watermark}"
+        self.high_watermark = Offset(last_offset + 1)
+
+    def check_readable(self, offset: int) -> None:
+        """OutOfRange unless a reader may stand at `offset`; the high watermark itself is where it waits for more."""
+        if not self.log_start_offset <= offset <= self.high_watermark:
+            raise OutOfRange(
+                f"{self.partition} holds offsets {self.log_start_offset} to {self.high_watermark}; {offset} was asked for",
+                hint=f"Read from {self.log_start_offset} (earliest) or {self.high_watermark} (latest).",
+                log_start_offset=self.log_start_offset,
+                high_watermark=self.high_watermark,
+            )

@@ -1,0 +1,133 @@
+"""What a partition remembers of its idempotent producers, and what a new batch of one of them is. Pure.
+
+The rules of KIP-98, with the last five batches of each producer, and sequences that wrap from 2^31-1 to 0. One rule is stricter
+than Kafka's: a producer that is not remembered must begin at sequence 0. Kafka takes any sequence then, and so lets a later
+batch of a pipeline in when the first was refused.
+
+A producer id from ONE_SHOT on stands for an HTTP Idempotency-Key: it writes one batch in its life, and the batch's base sequence
+is the fingerprint of the request.
+
+Invariant: batches of one producer and epoch are accepted in sequence order, each once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Final, NamedTuple
+
+import msgspec
+
+from metadata.errors import IdempotencyKeyReused, OutOfOrderSequence, ProducerFenced, UnknownProducer
+from metadata.model import NO_PRODUCER, Offset, ProducerId
+
+BATCHES_REMEMBERED: Final = 5
+"""A Kafka client keeps at most five requests in flight, so an older repeat can't come."""
+SEQUENCE_MAX: Final = 2**31 - 1
+ONE_SHOT: Final = 2**62
+
+
+class SequencedBatch(NamedTuple):
+    """The part of a batch that sequence checks need."""
+
+    producer_id: ProducerId
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    base_offset: Offset
+    last_offset: Offset
+
+
+class _Producer(msgspec.Struct):
+    epoch: int
+    last_active_ms: int
+    batches: deque[SequencedBatch]
+
+
+def next_sequence(sequence: int) -> int:
+    return 0 if sequence == SEQUENCE_MAX else sequence + 1
+
+
+class ProducerStates:
+    """The producers of one partition, the most recently active last."""
+
+    def __init__(self, *, producers_max: int, expiry_ms: int) -> None:
+        self._producers: OrderedDict[ProducerId, _Producer] = OrderedDict()
+        self._producers_max = producers_max
+        self._expiry_ms = expiry_ms
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(
+        self, *, producer_id: ProducerId, epoch: int, base_sequence: int, last_sequence: int, now_ms: int
+    ) -> SequencedBatch | None:
+        """The batch that this one repeats, or None when it is new and may be appended.
+
+        Raises ProducerFenced for an older epoch, UnknownProducer or OutOfOrderSequence for a gap, IdempotencyKeyReused.
+        """
+        if producer_id == NO_PRODUCER:
+            return None
+        self._expire(now_ms)
+        producer = self._producers.get(producer_id)
+        if producer_id >= ONE_SHOT:
+            return _check_one_shot(producer, base_sequence=base_sequence, last_sequence=last_sequence)
+        if producer is None:
+            if base_sequence != 0:
+                raise UnknownProducer(
+                    f"producer {producer_id} is not known here, but begins at sequence {base_sequence}", producer_id=producer_id
+                )
+            return None
+        if epoch < producer.epoch:
+            raise ProducerFenced(
+                f"producer {producer_id} has epoch {producer.epoch}; this batch was sent with epoch {epoch}",
+                producer_id=producer_id,
+            )
+        if epoch > producer.epoch:
+            if base_sequence != 0:
+                raise OutOfOrderSequence(
+                    f"producer {producer_id} begins epoch {epoch} at sequence {base_sequence} instead of 0",
+                    producer_id=producer_id,
+                )
+            return None
+        for batch in producer.batches:
+            if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
+                return batch
+        expected = next_sequence(producer.batches[-1].last_sequence)
+        if base_sequence != expected:
+            raise OutOfOrderSequence(
+                f"producer {producer_id} sent sequence {base_sequence}; {expected} comes next",
+                producer_id=producer_id,
+                expected_sequence=expected,
+            )
+        return None
+
+    def remember(self, batch: SequencedBatch, *, now_ms: int) -> None:
+        """Takes in a batch that was appended, or one that was read back from the bucket."""
+        if batch.producer_id == NO_PRODUCER:
+            return
+        producer = self._producers.get(batch.producer_id)
+        if producer is None or batch.producer_epoch > producer.epoch:
+            producer = self._producers[batch.producer_id] = _Producer(
+                batch.producer_epoch, now_ms, deque(maxlen=BATCHES_REMEMBERED)
+            )
+        producer.batches.append(batch)
+        producer.last_active_ms = now_ms
+        self._producers.move_to_end(batch.producer_id)
+        while len(self._producers) > self._producers_max:
+            self._producers.popitem(last=False)
+
+    def _expire(self, now_ms: int) -> None:
+        while self._producers:
+            producer_id, producer = next(iter(self._producers.items()))
+            if producer.last_active_ms + self._expiry_ms > now_ms:
+                return
+            del self._producers[producer_id]
+
+
+def _check_one_shot(producer: _Producer | None, *, base_sequence: int, last_sequence: int) -> SequencedBatch | None:
+    if producer is None:
+        return None
+    written = producer.batches[-1]
+    if (written.base_sequence, written.last_sequence) != (base_sequence, last_sequence):
+        raise IdempotencyKeyReused("this Idempotency-Key was used before, with other records")
+    return written

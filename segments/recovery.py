@@ -1,0 +1,199 @@
+"""Rebuilds partitions from the bucket: the footers of the sessions that wrote them. The end offset is what is found there,
+never what someone remembered.
+
+Invariant: a session is sealed before its footers are read, so what is found can't grow afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from metadata.errors import Corrupt, NotFound, Unavailable
+from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
+from segments.bucket_layout import segment_key
+from segments.object_store import ObjectInfo, ObjectStore
+from segments.partition_log import PartitionLog
+from segments.producer_state import ProducerStates, SequencedBatch
+from segments.run_index import RunIndex
+from segments.segment_file import (
+    FOOTER_READ_BYTES,
+    Run,
+    SegmentFooter,
+    footer_bytes_needed,
+    parse_footer,
+)
+from segments.session import Session, SessionListing, list_session, seal
+from segments.settings import SegmentSettings
+
+
+class Span(Protocol):
+    """One stretch of leadership, as the metadata records it: in this epoch, this session, up to where it was released."""
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch: ...
+    @property
+    def session(self) -> SessionId: ...
+    @property
+    def released_at_seq(self) -> SegmentSeq | None: ...
+
+
+@dataclass(slots=True)
+class RecoveredPartition:
+    """What a partition's new leader starts from."""
+
+    partition: TopicPartition
+    producers: ProducerStates
+    runs: RunIndex = field(default_factory=RunIndex)
+    sessions: set[SessionId] = field(default_factory=set)
+    """Those that hold records of the partition; the others need not be remembered."""
+
+    def log(self, leader_epoch: LeaderEpoch) -> PartitionLog:
+        return PartitionLog(
+            self.partition,
+            leader_epoch=leader_epoch,
+            log_start_offset=self.runs.start_offset or Offset(0),
+            end_offset=self.runs.end_offset or Offset(0),
+            producers=self.producers,
+        )
+
+    def take_in(self, footer: SegmentFooter, run: Run) -> None:
+        """Adds the next run. Corrupt when it does not continue the partition."""
+        if not self.runs and run.base_offset != 0:
+            key = segment_key(footer.session, footer.seq)
+            raise Corrupt(f"{key}: {self.partition} begins at offset {run.base_offset}; what came before is missing", key=key)
+        self.runs.add(run, session=footer.session, seq=footer.seq)
+        self.sessions.add(footer.session)
+        for batch in footer.batches(run):
+            self.producers.remember(
+                SequencedBatch(
+                    ProducerId(batch.producer_id),
+                    batch.producer_epoch,
+                    batch.base_sequence,
+                    batch.last_sequence,
+                    batch.base_offset,
+                    batch.last_offset,
+                ),
+                now_ms=footer.written_at_ms,
+            )
+
+
+async def recover(
+    store: ObjectStore,
+    spans: Mapping[TopicPartition, Sequence[Span]],
+    *,
+    by: Session,
+    settings: SegmentSettings,
+    now_ms: Callable[[], int],
+) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
+    """Seals the sessions that led these partitions and rebuilds each from their footers.
+
+    A partition whose segments are damaged answers the Corrupt error in its place; the others go on. Each session is listed and
+    read once, whatever the number of its partitions. Retries while the bucket is away.
+    """
+    sessions = sorted({span.session for held in spans.values() for span in held if span.session != by.id})
+    footers: dict[SessionId, list[SegmentFooter | Corrupt]] = {}
+    for session in sessions:
+        footers[session] = await _sealed_footers(store, session, by=by, settings=settings, now_ms=now_ms)
+    by_partition: dict[TopicPartition, dict[tuple[SessionId, LeaderEpoch], list[tuple[SegmentFooter, Run]]]] = {}
+    damaged: dict[SessionId, Corrupt] = {}
+    for session, found in footers.items():
+        for footer in found:
+            if isinstance(footer, Corrupt):
+                damaged[session] = footer
+                break
+            for run in footer.runs:
+                runs = by_partition.setdefault(run.partition, {})
+                runs.setdefault((session, run.leader_epoch), []).append((footer, run))
+    recovered: dict[TopicPartition, RecoveredPartition | Corrupt] = {}
+    for partition, held in spans.items():
+        try:
+            recovered[partition] = _rebuild(partition, held, by_partition.get(partition, {}), damaged, settings)
+        except Corrupt as error:
+            recovered[partition] = error
+    return recovered
+
+
+def _rebuild(
+    partition: TopicPartition,
+    spans: Sequence[Span],
+    runs: Mapping[tuple[SessionId, LeaderEpoch], Iterable[tuple[SegmentFooter, Run]]],
+    damaged: Mapping[SessionId, Corrupt],
+    settings: SegmentSettings,
+) -> RecoveredPartition:
+    recovered = empty_partition(partition, settings)
+    for span in spans:
+        if span.session in damaged:
+            raise damaged[span.session]
+        for footer, run in runs.get((span.session, span.leader_epoch), ()):
+            if span.released_at_seq is None or footer.seq < span.released_at_seq:
+                recovered.take_in(footer, run)
+    return recovered
+
+
+def empty_partition(partition: TopicPartition, settings: SegmentSettings) -> RecoveredPartition:
+    """A partition that nobody has written to yet."""
+    return RecoveredPartition(
+        partition,
+        ProducerStates(producers_max=settings.producers_per_partition_max, expiry_ms=settings.producer_expiry_ms),
+    )
+
+
+async def _sealed_footers(
+    store: ObjectStore, session: SessionId, *, by: Session, settings: SegmentSettings, now_ms: Callable[[], int]
+) -> list[SegmentFooter | Corrupt]:
+    while True:
+        listing = await seal(store, session, by=by, now_ms=now_ms)
+        try:
+            return await read_footers(store, listing, reads_max=settings.footer_reads_max)
+        except NotFound:
+            continue  # trimmed between the listing and the read
+        except Unavailable:
+            await asyncio.sleep(settings.retry_pause_ms_max / 1000)
+
+
+async def read_footers(store: ObjectStore, listing: SessionListing, *, reads_max: int) -> list[SegmentFooter | Corrupt]:
+    """The footers of the listed segments, in order, `reads_max` at a time; in place of a damaged one its Corrupt error.
+
+    Raises NotFound when a segment was trimmed since the listing, Unavailable when the bucket can't be read.
+    """
+    turns = asyncio.Semaphore(reads_max)
+
+    async def read(info: ObjectInfo, seq: SegmentSeq) -> SegmentFooter | Corrupt:
+        async with turns:
+            try:
+                return await _read_footer(store, info, listing.session, seq)
+            except Corrupt as error:
+                return error
+
+    try:
+        async with asyncio.TaskGroup() as reads:
+            tasks = [
+                reads.create_task(read(info, SegmentSeq(listing.trimmed_to + place))) for place, info in enumerate(listing.segments)
+            ]
+    except* (NotFound, Unavailable) as errors:
+        raise _first(errors) from errors
+    return [task.result() for task in tasks]
+
+
+async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int = 16) -> list[SegmentFooter | Corrupt]:
+    """The committed footers of a session that may still be written to, without sealing it: for readers of the bucket alone."""
+    while True:
+        try:
+            return await read_footers(store, await list_session(store, session), reads_max=reads_max)
+        except NotFound:
+            continue
+
+
+async def _read_footer(store: ObjectStore, info: ObjectInfo, session: SessionId, seq: SegmentSeq) -> SegmentFooter:
+    tail = await store.tail(info.key, FOOTER_READ_BYTES)
+    needed = footer_bytes_needed(tail.body, object_size=tail.size, key=info.key)
+    body = tail.body if needed <= len(tail.body) else (await store.tail(info.key, needed)).body
+    return parse_footer(body, object_size=tail.size, session=session, seq=seq, key=info.key)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,86 @@
+"""Where the runs of a partition lie in the segments on the bucket. Pure.
+
+One row of eight integers for each run (64 bytes), in columns, so that a partition whose history has not been compacted yet
+costs little. Invariant: runs are in offset order, without overlap; a gap between them is refused when they are taken in.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from metadata.errors import Corrupt
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
+from segments.bucket_layout import segment_key
+from segments.segment_file import Run
+
+
+class RunPlace(NamedTuple):
+    """One run of batches and the bytes [start, end) of the segment that holds it."""
+
+    base_offset: Offset
+    last_offset: Offset
+    session: SessionId
+    seq: SegmentSeq
+    start: int
+    end: int
+    leader_epoch: LeaderEpoch
+    max_timestamp: int
+
+    @property
+    def key(self) -> str:
+        return segment_key(self.session, self.seq)
+
+    def __str__(self) -> str:
+        return f"offsets {self.base_offset} to {self.last_offset} lie at [{self.start}, {self.end}) of {self.key}"
+
+
+class RunIndex:
+    def __init__(self) -> None:
+        self._columns = tuple(array("q") for _ in RunPlace._fields)
+        self._base_offsets, self._last_offsets = self._columns[0], self._columns[1]
+
+    def __len__(self) -> int:
+        return len(self._base_offsets)
+
+    @property
+    def end_offset(self) -> Offset | None:
+        return Offset(self._last_offsets[-1] + 1) if self._last_offsets else None
+
+    @property
+    def start_offset(self) -> Offset | None:
+        return Offset(self._base_offsets[0]) if self._base_offsets else None
+
+    def add(self, run: Run, *, session: SessionId, seq: SegmentSeq) -> None:
+        """Takes in the next run. Corrupt when it does not continue where the last one ended."""
+        expected = self.end_offset
+        if expected is not None and run.base_offset != expected:
+            raise Corrupt(
+                f"{segment_key(session, seq)}: {run.partition} goes on at offset {run.base_offset}, but {expected} comes next",
+                key=segment_key(session, seq),
+                start=run.start,
+                end=run.end,
+            )
+        place = RunPlace(run.base_offset, run.last_offset, session, seq, run.start, run.end, run.leader_epoch, run.max_timestamp)
+        for column, value in zip(self._columns, place, strict=True):
+            column.append(value)
+
+    def find(self, offset: int) -> RunPlace | None:
+        """The run that holds `offset`."""
+        at = bisect_right(self._base_offsets, offset) - 1
+        return self._place(at) if at >= 0 and offset <= self._last_offsets[at] else None
+
+    def from_timestamp(self, timestamp_ms: int) -> Iterator[RunPlace]:
+        """The runs that hold a record at or after `timestamp_ms`, in offset order."""
+        return (self._place(at) for at, newest in enumerate(self._columns[7]) if newest >= timestamp_ms)
+
+    def drop_before(self, offset: int) -> None:
+        """Forgets the runs that end before `offset`."""
+        keep = bisect_left(self._last_offsets, offset)
+        for column in self._columns:
+            del column[:keep]
+
+    def _place(self, at: int) -> RunPlace:
+        return RunPlace(*(column[at] for column in self._columns))  # type: ignore[arg-type]  # the columns hold plain ints

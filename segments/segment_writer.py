@@ -1,0 +1,326 @@
+"""Writes the segments of one session: a thin shell round flush_rule.py (when) and commit_order.py (what is committed).
+
+    add ─▶ open segment ─▶ full segments ─▶ PUT seq n, PUT seq n+1, … in flight ─▶ committed in order ─▶ `on_committed`
+
+A PUT's unknown outcome is never taken for failure: the same bytes go to the same key again, and "it exists" means reading it
+back. A PUT that can't be made certain by its deadline ends the session with a seal at that very place.
+
+Invariants: a segment's outcome is set exactly once; None (committed) only after its place and all before it are on the bucket;
+an error that says "nothing was written" only after a seal stands at or before its place, or it was never sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from awscrt.checksums import crc32c
+
+from metadata.errors import AlreadyExists, Corrupt, OutcomeUnknown, SessionFenced, Stopping, TidelogError
+from metadata.model import LeaderEpoch, SegmentSeq, TopicPartition
+from segments.bucket_layout import segment_key
+from segments.byte_budget import ByteBudget
+from segments.commit_order import CommitOrder
+from segments.flush_rule import FlushRule, FlushState
+from segments.object_store import Buffer, ObjectStore
+from segments.segment_file import (
+    BATCH_ENTRY_BYTES,
+    SEAL_BYTES,
+    EncodedSegment,
+    SegmentFooter,
+    StampedBatch,
+    encode_seal,
+    encode_segment,
+)
+from segments.session import Session, who_wrote
+from segments.settings import SegmentSettings
+
+log = logging.getLogger(__name__)
+
+
+class _Put(enum.Enum):
+    CREATED = enum.auto()
+    EXISTS = enum.auto()
+    UNCERTAIN = enum.auto()
+
+
+class PendingSegment:
+    """Batches that travel together, and the outcome that their producers wait for."""
+
+    __slots__ = ("bytes_charged", "opened_at_s", "outcome", "partitions", "size_bytes")
+
+    def __init__(self, opened_at_s: float, outcome: asyncio.Future[TidelogError | None]) -> None:
+        self.partitions: dict[TopicPartition, tuple[LeaderEpoch, list[StampedBatch]]] = {}
+        self.size_bytes = 0
+        self.bytes_charged = 0
+        self.opened_at_s = opened_at_s
+        self.outcome: Final = outcome
+        """None when committed, else the error for everyone who waits. A result, never an exception: nobody may be waiting."""
+
+    def add(self, partition: TopicPartition, leader_epoch: LeaderEpoch, batch: StampedBatch, bytes_charged: int) -> None:
+        held = self.partitions.get(partition)
+        if held is None:
+            self.partitions[partition] = (leader_epoch, [batch])
+        else:
+            held[1].append(batch)
+        self.size_bytes += batch.size_bytes + BATCH_ENTRY_BYTES
+        self.bytes_charged += bytes_charged
+
+    def holds(self, partition: TopicPartition, offset: int) -> bool:
+        held = self.partitions.get(partition)
+        return held is not None and held[1][0].base_offset <= offset <= held[1][-1].last_offset
+
+
+class SegmentWriter:
+    def __init__(
+        self,
+        store: ObjectStore,
+        session: Session,
+        settings: SegmentSettings,
+        *,
+        budget: ByteBudget,
+        now_ms: Callable[[], int],
+        on_committed: Callable[[SegmentFooter, PendingSegment], None],
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._settings = settings
+        self._budget = budget
+        self._now_ms = now_ms
+        self._on_committed = on_committed
+        self._rule = FlushRule(settings)
+        self._order: CommitOrder[tuple[PendingSegment, SegmentFooter]] = CommitOrder()
+        self._full: deque[PendingSegment] = deque()
+        self._open: PendingSegment | None = None
+        self._uploads: dict[SegmentSeq, asyncio.Task[None]] = {}
+        self._issued: dict[SegmentSeq, PendingSegment] = {}
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._ended = False
+
+    def check_open(self) -> None:
+        """Raises SessionFenced or Stopping when no more batches are taken."""
+        if self._ended or self._closing:
+            raise self._refusal()
+
+    def add(
+        self, partition: TopicPartition, leader_epoch: LeaderEpoch, batch: StampedBatch, *, bytes_charged: int
+    ) -> PendingSegment:
+        """Puts a batch into the open segment. Batches leave in arrival order, each exactly once."""
+        self.check_open()
+        size_bytes = batch.size_bytes + BATCH_ENTRY_BYTES
+        if self._open is not None and self._open.size_bytes + size_bytes > self._settings.segment_bytes_max:
+            self._full.append(self._open)
+            self._open = None
+            self._wake.set()
+        if self._open is None:
+            loop = asyncio.get_running_loop()
+            self._open = PendingSegment(loop.time(), loop.create_future())
+            self._wake.set()
+        self._open.add(partition, leader_epoch, batch, bytes_charged)
+        return self._open
+
+    def pending_with(self, partition: TopicPartition, offset: int) -> PendingSegment | None:
+        """The segment, not yet decided, that holds this offset: what the repeat of an unanswered batch waits for."""
+        candidates = [*self._issued.values(), *self._full, *([self._open] if self._open else [])]
+        return next((segment for segment in candidates if segment.holds(partition, offset)), None)
+
+    def close(self) -> None:
+        """Takes no more batches; `run` then flushes what is left, seals the session and returns."""
+        self._closing = True
+        self._wake.set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session has ended: nothing that is added from now on could be committed."""
+        return self._ended
+
+    async def run(self) -> None:
+        """Uploads until the session ends: by `close`, by another's seal, or by our own at a PUT that missed its deadline."""
+        try:
+            async with asyncio.TaskGroup() as uploads:
+                while not self._ended and not self._drained():
+                    self._wake.clear()
+                    now_s = asyncio.get_running_loop().time()
+                    due_at_s = self._rule.due_at_s(self._flush_state(), now_s=now_s)
+                    if due_at_s is not None and due_at_s <= now_s:
+                        self._rule.flushed(now_s=now_s)
+                        self._issue(uploads)
+                    else:
+                        await self._woken(due_at_s)
+            if not self._ended:
+                await self._seal_at_the_end()
+        finally:
+            self._ended = True
+            self._refuse_the_rest()
+
+    def _drained(self) -> bool:
+        return self._closing and not self._full and self._open is None and not self._order.undecided
+
+    def _flush_state(self) -> FlushState:
+        open_since_s = self._open.opened_at_s if self._open is not None else None
+        return FlushState(len(self._full), open_since_s, self._order.in_flight, self._closing)
+
+    async def _woken(self, at_s: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(at_s if at_s != float("inf") else None):
+                await self._wake.wait()
+
+    def _issue(self, uploads: asyncio.TaskGroup) -> None:
+        segment = self._full.popleft() if self._full else self._open
+        assert segment is not None, "the flush rule asked for a segment that is not there"
+        if segment is self._open:
+            self._open = None
+        encoded = encode_segment(
+            session=self._session.id,
+            seq=self._order.next_seq,
+            writer=self._session.writer,
+            written_at_ms=self._now_ms(),
+            partitions=[(partition, epoch, batches) for partition, (epoch, batches) in segment.partitions.items()],
+        )
+        seq = self._order.issue((segment, encoded.footer))
+        self._issued[seq] = segment
+        self._uploads[seq] = uploads.create_task(self._upload(seq, encoded), name=f"put segment {seq}")
+
+    async def _upload(self, seq: SegmentSeq, encoded: EncodedSegment) -> None:
+        try:
+            ours = await self._put_until_certain(seq, encoded)
+            if ours:
+                for segment, footer in self._order.landed(seq):
+                    self._on_committed(footer, segment)
+                    self._decide(segment, None)
+                    del self._issued[footer.seq]
+            else:
+                self._sealed(seq)
+        finally:
+            del self._uploads[seq]
+            self._wake.set()
+
+    async def _put_until_certain(self, seq: SegmentSeq, encoded: EncodedSegment) -> bool:
+        """True when object `seq` exists and is ours, False when it never will be."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._settings.put_deadline_ms / 1000
+        pause_s = self._settings.retry_pause_ms / 1000
+        key = segment_key(self._session.id, seq)
+        while (left_s := deadline_s - loop.time()) > 0:
+            put = await self._put_once(key, encoded.body, encoded.crc32c, min(left_s, self._settings.put_timeout_ms / 1000))
+            if put is _Put.CREATED:
+                return True
+            if put is _Put.EXISTS:
+                return await self._is_ours(seq, encoded.size_bytes)
+            await asyncio.sleep(min(pause_s, max(0.0, deadline_s - loop.time())))
+            pause_s = min(pause_s * 2, self._settings.retry_pause_ms_max / 1000)
+        log.warning("segment %s missed its deadline of %s ms: sealing the own session there", key, self._settings.put_deadline_ms)
+        return await self._seal_own(seq, encoded.size_bytes)
+
+    async def _put_once(self, key: str, body: list[Buffer], checksum: int, timeout_s: float) -> _Put:
+        """One create, and a second one beside it when the first is slow. The same bytes to the same key: either may win."""
+        try:
+            async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as attempts:
+                running = {attempts.create_task(self._create(key, body, checksum))}
+                hedge_after_s: float | None = self._settings.hedge_after_ms / 1000
+                put = _Put.UNCERTAIN
+                while running and put is _Put.UNCERTAIN:
+                    done, running = await asyncio.wait(running, timeout=hedge_after_s, return_when=asyncio.FIRST_COMPLETED)
+                    for attempt in done:
+                        put = attempt.result() if put is _Put.UNCERTAIN else put
+                    if not done and hedge_after_s is not None:
+                        hedge_after_s = None
+                        running.add(attempts.create_task(self._create(key, body, checksum)))
+                for attempt in running:
+                    attempt.cancel()
+                return put
+        except TimeoutError:
+            return _Put.UNCERTAIN
+
+    async def _create(self, key: str, body: list[Buffer], checksum: int) -> _Put:
+        try:
+            await self._store.create(key, body, crc32c=checksum)
+        except AlreadyExists:
+            return _Put.EXISTS
+        except TidelogError as error:
+            log.warning("PUT %s: %s", key, error)
+            return _Put.UNCERTAIN
+        return _Put.CREATED
+
+    async def _seal_own(self, seq: SegmentSeq, segment_bytes: int) -> bool:
+        """Creates the seal at `seq`, which makes its outcome certain. True when our own segment turns out to stand there."""
+        body = encode_seal(
+            session=self._session.id,
+            seq=seq,
+            writer=self._session.writer,
+            sealed_at_ms=self._now_ms(),
+            sealed_by=self._session.id,
+        )
+        key = segment_key(self._session.id, seq)
+        while True:
+            put = await self._put_once(key, [body], crc32c(body), self._settings.put_timeout_ms / 1000)
+            if put is _Put.CREATED:
+                return False
+            if put is _Put.EXISTS:
+                return await self._is_ours(seq, segment_bytes)
+            await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
+
+    async def _is_ours(self, seq: SegmentSeq, segment_bytes: int) -> bool:
+        """Reads back what stands at `seq`: our own segment, or a seal. Anything else there ends the session too."""
+        while True:
+            try:
+                writer = await who_wrote(self._store, self._session.id, seq, bytes_expected=segment_bytes)
+            except Corrupt as error:
+                log.error("the place of our own segment is taken: %s", error)
+                return False
+            except TidelogError as error:
+                log.warning("reading back segment %s: %s", seq, error)
+                await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
+            else:
+                return writer == self._session.writer
+
+    def _sealed(self, seq: SegmentSeq) -> None:
+        """Nothing at or after `seq` will ever be visible: refuses it, and all that was not sent. What stands before goes on."""
+        self._ended = True
+        error = SessionFenced(f"session {self._session.id} was sealed at segment {seq} before this was committed")
+        for segment, footer in self._order.sealed(seq):
+            del self._issued[footer.seq]
+            self._decide(segment, error)
+        for segment in self._take_unsent():
+            self._decide(segment, error)
+        for place, upload in self._uploads.items():
+            if place > seq:
+                upload.cancel()
+
+    async def _seal_at_the_end(self) -> None:
+        """Seals the drained session, so that a successor need not. One that can't be written in time is left to the successor."""
+        try:
+            async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
+                await self._seal_own(self._order.next_seq, SEAL_BYTES)
+        except TimeoutError:
+            log.warning("session %s ends without its seal: the bucket did not answer in time", self._session.id)
+
+    def _refuse_the_rest(self) -> None:
+        """When `run` is cancelled: nobody may wait for ever."""
+        unknown = OutcomeUnknown(f"the broker stopped while session {self._session.id} was being written")
+        for segment in self._issued.values():
+            self._decide(segment, unknown)
+        for segment in self._take_unsent():
+            self._decide(segment, self._refusal())
+        self._issued.clear()
+
+    def _take_unsent(self) -> list[PendingSegment]:
+        unsent = [*self._full, *([self._open] if self._open is not None else [])]
+        self._full.clear()
+        self._open = None
+        return unsent
+
+    def _decide(self, segment: PendingSegment, error: TidelogError | None) -> None:
+        self._budget.release(segment.bytes_charged)
+        segment.outcome.set_result(error)
+
+    def _refusal(self) -> TidelogError:
+        if self._closing:
+            return Stopping("the broker is shutting down")
+        return SessionFenced(f"session {self._session.id} has ended")

@@ -1,0 +1,167 @@
+"""A broker process's life on the bucket: how it begins (claim), how far it is committed, and how it is ended (seal).
+
+Here a zombie is fenced: from the seal on, no later segment of the session can become visible, whatever its process believes.
+
+    wal/{session}/   0   1   2   seal   4        committed: 0 1 2.  4 came late and will never be seen.
+                                  ▲ created at the first gap
+
+Invariants: a session number is claimed by one process; a sealed session is sealed for ever, and its seal is never deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
+from metadata.model import SegmentSeq, SessionId
+from segments import bucket_layout
+from segments.object_store import ObjectInfo, ObjectStore
+from segments.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_seal
+
+FORMAT_VERSION = 1
+
+
+class ClaimRecord(msgspec.Struct, frozen=True):
+    """What `wal/{session}/claim` holds, as JSON: for people, and to tell one's own claim from another's."""
+
+    session: SessionId
+    writer: str
+    """32 hex digits: the nonce in the header of every object of this session's owner."""
+    broker_id: str
+    claimed_at_ms: int
+    format_version: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    id: SessionId
+    writer: bytes
+    """16 random bytes, drawn anew for each session."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionListing:
+    """What a listing of a session shows: places from the trim point on, up to the first gap or seal."""
+
+    session: SessionId
+    trimmed_to: SegmentSeq
+    segments: tuple[ObjectInfo, ...]
+    """The committed segments, from `trimmed_to` on without a gap."""
+    sealed: bool
+    """Whether a seal stands at `end_seq`."""
+
+    @property
+    def end_seq(self) -> SegmentSeq:
+        return SegmentSeq(self.trimmed_to + len(self.segments))
+
+
+async def claim(
+    store: ObjectStore,
+    *,
+    next_number: Callable[[], Awaitable[SessionId]],
+    writer: bytes,
+    broker_id: str,
+    now_ms: Callable[[], int],
+    pause_s: float = 0.2,
+) -> Session:
+    """Claims the next free session number. Moves past a number that is claimed already; retries while the bucket is away."""
+    number = await next_number()
+    while True:
+        record = ClaimRecord(number, writer.hex(), broker_id, now_ms())
+        key = bucket_layout.claim_key(number)
+        try:
+            await store.create(key, [msgspec.json.encode(record)])
+            return Session(number, writer)
+        except AlreadyExists:
+            if await _is_ours(store, key, writer):
+                return Session(number, writer)
+            number = await next_number()
+        except (Unavailable, OutcomeUnknown):
+            await asyncio.sleep(pause_s)
+
+
+async def _is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
+    """A create whose answer was lost may have made the claim that now stands in the way."""
+    while True:
+        try:
+            held = msgspec.json.decode(await store.get(key), type=ClaimRecord)
+        except Unavailable:
+            await asyncio.sleep(0.2)
+        except msgspec.MsgspecError:
+            return False
+        else:
+            return held.writer == writer.hex()
+
+
+async def list_session(store: ObjectStore, session: SessionId) -> SessionListing:
+    """The committed prefix of a session as the bucket shows it now: up to the first gap, or up to its seal."""
+    places: dict[SegmentSeq, ObjectInfo] = {}
+    trimmed_to = SegmentSeq(0)
+    async for found in _objects(store, bucket_layout.session_prefix(session)):
+        parsed = bucket_layout.parse_wal_key(found.key)
+        if parsed is None:
+            continue
+        if parsed.seq is not None:
+            places[parsed.seq] = found
+        elif parsed.trimmed_to is not None:
+            trimmed_to = max(trimmed_to, parsed.trimmed_to)
+    segments: list[ObjectInfo] = []
+    while (found_at := places.get(SegmentSeq(trimmed_to + len(segments)))) is not None:
+        if found_at.size == SEAL_BYTES:
+            return SessionListing(session, trimmed_to, tuple(segments), sealed=True)
+        segments.append(found_at)
+    return SessionListing(session, trimmed_to, tuple(segments), sealed=False)
+
+
+async def seal(
+    store: ObjectStore, session: SessionId, *, by: Session | None, now_ms: Callable[[], int], pause_s: float = 0.2
+) -> SessionListing:
+    """Ends another's session, and answers its committed prefix, which from now on can't grow.
+
+    Looks for the first gap and creates the seal there; when something stands there by then, looks again. Retries while the
+    bucket is away, since without the seal nobody may go on. `by` is the sealing session, None for a tool.
+    """
+    writer, sealed_by = (by.writer, by.id) if by is not None else (bytes(16), SessionId(0))
+    while True:
+        try:
+            listing = await list_session(store, session)
+            if listing.sealed:
+                parse_seal(await store.get(key := bucket_layout.segment_key(session, listing.end_seq)), key=key)
+                return listing
+            body = encode_seal(session=session, seq=listing.end_seq, writer=writer, sealed_at_ms=now_ms(), sealed_by=sealed_by)
+            await store.create(bucket_layout.segment_key(session, listing.end_seq), [body])
+            return SessionListing(session, listing.trimmed_to, listing.segments, sealed=True)
+        except AlreadyExists:
+            continue
+        except (Unavailable, OutcomeUnknown):
+            await asyncio.sleep(pause_s)
+
+
+async def who_wrote(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes | None:
+    """The nonce of the segment at this place, or None when a seal stands there. Corrupt when the object is neither, or torn."""
+    key = bucket_layout.segment_key(session, seq)
+    try:
+        body = await store.get(key)
+    except NotFound as error:
+        raise Corrupt(f"{key} was there and is gone: a place in a session is never freed before it is trimmed", key=key) from error
+    head = parse_head(body, key=key)
+    if head.is_seal:
+        return None
+    if (head.session, head.seq) != (session, seq) or len(body) != bytes_expected:
+        raise Corrupt(f"{key} holds segment {head.seq} of session {head.session} with {len(body)} bytes", key=key)
+    return head.writer
+
+
+async def _objects(store: ObjectStore, prefix: str) -> AsyncIterator[ObjectInfo]:
+    start_after = ""
+    while True:
+        page = await store.list(prefix, start_after=start_after)
+        for found in page.objects:
+            yield found
+        if not page.more:
+            return
+        start_after = page.objects[-1].key

@@ -1,0 +1,86 @@
+"""From the URL of a bucket to an open store.
+
+    memory://                              gone with the process
+    /var/lib/tidelog   file:///var/lib/…   a directory, which must be there
+    s3://bucket/prefix                     a bucket of AWS
+    s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true
+
+What a URL says goes before the settings. Invariant: a URL never holds credentials, so that it can be shown in messages and logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from metadata.errors import InvalidArgument
+from segments.directory_store import DirectoryStore
+from segments.memory_store import MemoryStore
+from segments.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from segments.s3_store import S3Settings
+
+_FORMS = "Name one of s3://BUCKET/PREFIX, file:///DIRECTORY, a directory, or memory://"
+_PATH_STYLE = {"true": True, "false": False}
+
+
+async def open_store(url: str, s3: S3Settings | None = None, *, make_directory: bool = False) -> ObjectStore:
+    """The store that `url` names, opened; the caller closes it.
+
+    `make_directory` makes the directory of a file URL where it is missing. InvalidArgument for a URL that names no store,
+    Denied for a directory that can't be used. A bucket of S3 is not asked anything yet: see `prove_create_only`.
+    """
+    if not url or not url.isprintable():
+        raise InvalidArgument(f"{url[:120]!r} names no bucket", hint=_FORMS)
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    match scheme:
+        case "":
+            return await DirectoryStore.open(Path(url), make_root=make_directory)
+        case "file":
+            return await DirectoryStore.open(_directory(url), make_root=make_directory)
+        case "memory":
+            return _memory(url)
+        case "s3":
+            return await _open_s3(url, s3)
+        case _:
+            raise InvalidArgument(f"{scheme[:40]}:// is no kind of bucket", hint=_FORMS)
+
+
+def _directory(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"} or not parts.path or parts.query or parts.fragment:
+        raise InvalidArgument(f"{url!r} is not the URL of a directory", hint="Three slashes: file:///var/lib/tidelog")
+    return Path(unquote(parts.path))
+
+
+def _memory(url: str) -> MemoryStore:
+    if url.lower() != "memory://":
+        raise InvalidArgument(f"{url!r} names something in memory", hint="memory:// has no name: it belongs to one process.")
+    return MemoryStore()
+
+
+async def _open_s3(url: str, settings: S3Settings | None) -> ObjectStore:
+    from segments.s3_store import S3Settings, S3Store  # here, since it takes half a second and 40 MB that a directory can save
+
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise InvalidArgument("the bucket URL holds credentials", hint="Pass them in the environment or a profile.")
+    if parts.fragment:
+        raise InvalidArgument(f"{url!r} has a fragment", hint=_FORMS)
+    settings = settings or S3Settings()
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        match name:
+            case "endpoint":
+                settings = replace(settings, endpoint_url=value)
+            case "region":
+                settings = replace(settings, region=value)
+            case "path_style" if value in _PATH_STYLE:
+                settings = replace(settings, path_style=_PATH_STYLE[value])
+            case _:
+                raise InvalidArgument(
+                    f"{name}={value!r} in the bucket URL means nothing", hint="Known: endpoint, region, path_style=true|false"
+                )
+    return await S3Store.open(parts.netloc, parts.path.strip("/"), settings)

@@ -1,0 +1,102 @@
+"""Builders that the tests of the log share: partitions, record batches as a Kafka client writes them, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from metadata.model import LeaderEpoch, Offset, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
+from segments.object_store import Buffer
+from segments.record_batch import BatchHeader, parse_whole, split_batches, stamp
+from segments.segment_file import EncodedSegment, StampedBatch, encode_segment
+
+TIMESTAMP_MS = 1_700_000_000_000
+WRITER = b"the-writers-nonce"[:16]
+SUCCESSOR = b"successors-nonce"
+EPOCH = LeaderEpoch(5)
+
+
+def partition_of(number: int, *, topic: int = 1) -> TopicPartition:
+    return TopicPartition(TopicId(f"{topic:032x}"), Partition(number))
+
+
+ORDERS = partition_of(0)
+PAYMENTS = partition_of(0, topic=2)
+
+
+def batch_of(
+    *values: bytes,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    timestamps_ms: Sequence[int] = (),
+) -> bytes:
+    """One record batch with a record for each value, as aiokafka builds it; by default, each record is a millisecond later."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=False,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        batch_size=1 << 30,
+    )
+    times = timestamps_ms or range(TIMESTAMP_MS, TIMESTAMP_MS + len(values))
+    for delta, (value, timestamp_ms) in enumerate(zip(values, times, strict=True)):
+        builder.append(delta, timestamp=timestamp_ms, key=None, value=value, headers=[])
+    return bytes(builder.build())
+
+
+def sequenced_batch(producer_id: int, base_sequence: int, *values: bytes, producer_epoch: int = 0) -> bytes:
+    """A batch of an idempotent producer; one record that names its sequence, unless told."""
+    named = values or (f"p{producer_id}-s{base_sequence}".encode(),)
+    return batch_of(*named, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence)
+
+
+def header_of(batch: Buffer) -> BatchHeader:
+    return parse_whole(batch)
+
+
+def stamped(batch: bytes, base_offset: int, *, leader_epoch: int = EPOCH) -> StampedBatch:
+    """The batch as its leader would store it at `base_offset`."""
+    return StampedBatch(
+        parse_whole(batch),
+        Offset(base_offset),
+        stamp(batch, base_offset=base_offset, leader_epoch=leader_epoch),
+        memoryview(batch)[16:],
+    )
+
+
+def stamped_run(first_offset: int, *batches: bytes, leader_epoch: int = EPOCH) -> list[StampedBatch]:
+    """The batches one after the other, from `first_offset` on."""
+    run: list[StampedBatch] = []
+    for batch in batches:
+        run.append(stamped(batch, first_offset, leader_epoch=leader_epoch))
+        first_offset = run[-1].last_offset + 1
+    return run
+
+
+def segment_of(
+    session: int,
+    seq: int,
+    partitions: Iterable[tuple[TopicPartition, Sequence[StampedBatch]]],
+    *,
+    leader_epoch: int = EPOCH,
+    writer: bytes = WRITER,
+    written_at_ms: int = TIMESTAMP_MS,
+) -> EncodedSegment:
+    return encode_segment(
+        session=SessionId(session),
+        seq=SegmentSeq(seq),
+        writer=writer,
+        written_at_ms=written_at_ms,
+        partitions=[(partition, LeaderEpoch(leader_epoch), batches) for partition, batches in partitions],
+    )
+
+
+def records_in(buffers: Iterable[Buffer], *, from_offset: int = 0) -> list[tuple[int, bytes | None]]:
+    """(offset, value) of every record in whole batches, read by aiokafka; those before `from_offset` are skipped."""
+    batches = split_batches(b"".join(buffers))
+    records = [(record.offset, record.value) for batch in batches for record in DefaultRecordBatch(bytes(batch))]
+    return [(offset, value) for offset, value in records if offset >= from_offset]

@@ -1,0 +1,93 @@
+"""Whether a fetch is served from the cache or from the bucket."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.errors import Corrupt
+from metadata.model import Offset, SegmentSeq, SessionId
+from segments.fetch_plan import FetchPart, FromCache, FromWal, plan_fetch
+from segments.run_index import RunIndex
+from tests.segments.test_run_index import run_of
+
+RUN_BYTES = 100
+
+
+def index_of(*lengths: int) -> RunIndex:
+    """Runs of so many records each, from offset 0 on, of RUN_BYTES each."""
+    index, at = RunIndex(), 0
+    for seq, length in enumerate(lengths):
+        index.add(run_of(at, length), session=SessionId(1), seq=SegmentSeq(seq))
+        at += length
+    return index
+
+
+def plan(runs: RunIndex, offset: int, *, hot_start_offset: int | None = None, bytes_max: int = 1000) -> list[FetchPart]:
+    end = runs.end_offset or Offset(0)
+    hot = None if hot_start_offset is None else Offset(hot_start_offset)
+    return plan_fetch(offset, high_watermark=end, hot_start_offset=hot, runs=runs, bytes_max=bytes_max)
+
+
+def test_the_tail_comes_from_the_hot_pool() -> None:
+    assert plan(index_of(5, 5), 7, hot_start_offset=6) == [FromCache(Offset(7), 1000)]
+
+
+def test_history_comes_from_the_bucket_and_goes_over_into_the_hot_pool() -> None:
+    runs = index_of(5, 5, 5)
+    first, second = runs.find(0), runs.find(5)
+    assert first is not None
+    assert second is not None
+    assert plan(runs, 3, hot_start_offset=10) == [
+        FromWal(Offset(3), first, 1000),
+        FromWal(Offset(5), second, 900),
+        FromCache(Offset(10), 800),
+    ]
+
+
+def test_a_reader_at_the_high_watermark_has_nothing_to_read() -> None:
+    assert plan(index_of(5), 5, hot_start_offset=0) == []
+    assert plan(RunIndex(), 0) == []
+
+
+def test_the_plan_ends_when_the_bytes_do_but_has_one_part_at_least() -> None:
+    runs = index_of(5, 5, 5)
+    assert len(plan(runs, 0, bytes_max=0)) == 1
+    assert len(plan(runs, 0, bytes_max=RUN_BYTES)) == 1
+    assert len(plan(runs, 0, bytes_max=RUN_BYTES + 1)) == 2
+
+
+def test_a_committed_offset_that_nothing_holds_is_corrupt() -> None:
+    runs = index_of(5, 5)
+    runs.drop_before(5)
+    with pytest.raises(Corrupt, match=r"offset 2 is committed \(high watermark 10\), but no segment holds it"):
+        plan(runs, 2, hot_start_offset=9)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=10), st.data())
+def test_the_parts_continue_each_other_up_to_the_high_watermark(lengths: list[int], data: st.DataObject) -> None:
+    runs, high_watermark = index_of(*lengths), sum(lengths)
+    hot_start_offset = data.draw(st.none() | st.integers(0, high_watermark - 1))
+    offset = data.draw(st.integers(0, high_watermark))
+    bytes_max = data.draw(st.integers(0, 600))
+    parts = plan_fetch(
+        offset,
+        high_watermark=Offset(high_watermark),
+        hot_start_offset=None if hot_start_offset is None else Offset(hot_start_offset),
+        runs=runs,
+        bytes_max=bytes_max,
+    )
+    assert bool(parts) == (offset < high_watermark)
+    at = offset
+    for part in parts:
+        assert part.offset == at < high_watermark
+        if isinstance(part, FromCache):
+            assert part is parts[-1]
+            assert hot_start_offset is not None
+            assert at >= hot_start_offset
+        else:
+            assert part.place.base_offset <= at <= part.place.last_offset
+            assert hot_start_offset is None or at < hot_start_offset
+            at = part.place.last_offset + 1
+    assert at <= high_watermark

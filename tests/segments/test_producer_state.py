@@ -1,0 +1,227 @@
+"""What an idempotent producer may send: each batch once, in sequence order, for as long as it is remembered."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.errors import IdempotencyKeyReused, OutOfOrderSequence, ProducerFenced, UnknownProducer
+from metadata.model import NO_PRODUCER, Offset, ProducerId
+from segments.producer_state import BATCHES_REMEMBERED, ONE_SHOT, SEQUENCE_MAX, ProducerStates, SequencedBatch, next_sequence
+
+EXPIRY_MS = 1000
+ALICE, BOB = ProducerId(1), ProducerId(2)
+
+
+class Leader:
+    """Appends batches the way partition_log.py does: checked, given the next offsets, remembered."""
+
+    def __init__(self, *, producers_max: int = 100) -> None:
+        self.states = ProducerStates(producers_max=producers_max, expiry_ms=EXPIRY_MS)
+        self.end_offset = 0
+        self.now_ms = 0
+
+    def send(self, producer: int, base: int, records: int = 1, *, epoch: int = 0) -> SequencedBatch:
+        """The batch as it was appended now, or before when this one repeats it."""
+        last = (base + records - 1) % (SEQUENCE_MAX + 1)
+        repeated = self.states.check(
+            producer_id=ProducerId(producer), epoch=epoch, base_sequence=base, last_sequence=last, now_ms=self.now_ms
+        )
+        if repeated is not None:
+            return repeated
+        first_offset, self.end_offset = self.end_offset, self.end_offset + records
+        batch = SequencedBatch(ProducerId(producer), epoch, base, last, Offset(first_offset), Offset(self.end_offset - 1))
+        self.states.remember(batch, now_ms=self.now_ms)
+        return batch
+
+
+def test_without_a_producer_id_everything_is_new_and_nothing_is_remembered() -> None:
+    leader = Leader()
+    for base in (-1, -1, 7):
+        leader.send(NO_PRODUCER, base)
+    assert (leader.end_offset, len(leader.states)) == (3, 0)
+
+
+def test_batches_in_order_are_appended() -> None:
+    leader = Leader()
+    assert [leader.send(ALICE, base, records=2).base_offset for base in (0, 2, 4)] == [0, 2, 4]
+
+
+def test_a_repeat_is_answered_with_the_offsets_of_the_first_time() -> None:
+    leader = Leader()
+    first = leader.send(ALICE, 0, records=3)
+    leader.send(BOB, 0)
+    leader.send(ALICE, 3)
+    assert leader.send(ALICE, 0, records=3) == first
+    assert leader.end_offset == 5
+
+
+def test_the_last_five_batches_are_remembered_and_an_older_one_is_out_of_order() -> None:
+    leader = Leader()
+    sent = [leader.send(ALICE, sequence) for sequence in range(BATCHES_REMEMBERED + 1)]
+    assert [leader.send(ALICE, sequence) for sequence in range(1, 6)] == sent[1:]
+    with pytest.raises(OutOfOrderSequence, match="sent sequence 0; 6 comes next"):
+        leader.send(ALICE, 0)
+
+
+def test_a_gap_is_refused_and_leaves_the_next_sequence_where_it_was() -> None:
+    leader = Leader()
+    leader.send(ALICE, 0, records=2)
+    with pytest.raises(OutOfOrderSequence) as refusal:
+        leader.send(ALICE, 3)
+    assert refusal.value.details["expected_sequence"] == 2
+    assert leader.send(ALICE, 2).base_offset == 2
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_a_batch_that_begins_like_another_but_is_not_as_long_is_no_repeat(records: int) -> None:
+    leader = Leader()
+    leader.send(ALICE, 0, records=2)
+    with pytest.raises(OutOfOrderSequence):
+        leader.send(ALICE, 0, records=records)
+
+
+def test_a_producer_that_is_not_remembered_begins_at_sequence_0() -> None:
+    """Stricter than Kafka: else the second batch of a pipeline would be let in when the first was refused."""
+    leader = Leader()
+    with pytest.raises(UnknownProducer):
+        leader.send(ALICE, 1)
+    assert leader.send(ALICE, 0).base_offset == 0
+
+
+# ── the sequence wraps ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_after_the_highest_sequence_comes_0() -> None:
+    assert (next_sequence(SEQUENCE_MAX), next_sequence(0)) == (0, 1)
+    assert SEQUENCE_MAX == 2**31 - 1
+
+
+@pytest.mark.parametrize("records", [1, 2, 5])
+def test_a_batch_may_end_at_the_highest_sequence_or_run_over_it(records: int) -> None:
+    leader = Leader()
+    before = SequencedBatch(ALICE, 0, SEQUENCE_MAX - 5, SEQUENCE_MAX - 2, Offset(0), Offset(3))
+    leader.states.remember(before, now_ms=0)
+    over = leader.send(ALICE, SEQUENCE_MAX - 1, records=records)
+    following = next_sequence(over.last_sequence)
+    assert following == {1: SEQUENCE_MAX, 2: 0, 5: 3}[records]
+    after = leader.send(ALICE, following)
+    assert leader.send(ALICE, SEQUENCE_MAX - 1, records=records) == over
+    assert leader.send(ALICE, following) == after
+    with pytest.raises(OutOfOrderSequence):
+        leader.send(ALICE, following + 2)
+
+
+# ── epochs ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_newer_epoch_begins_again_at_0_and_fences_the_older_one() -> None:
+    leader = Leader()
+    leader.send(ALICE, 0)
+    leader.send(ALICE, 0, epoch=3)
+    assert leader.send(ALICE, 1, epoch=3).base_offset == 2
+    for repeated_or_not in (0, 1):
+        with pytest.raises(ProducerFenced):
+            leader.send(ALICE, repeated_or_not, epoch=2)
+
+
+def test_a_newer_epoch_that_does_not_begin_at_0_is_refused_and_fences_nobody() -> None:
+    leader = Leader()
+    leader.send(ALICE, 0)
+    with pytest.raises(OutOfOrderSequence, match="begins epoch 1 at sequence 1 instead of 0"):
+        leader.send(ALICE, 1, epoch=1)
+    assert leader.send(ALICE, 1, epoch=0).base_offset == 1
+
+
+# ── who is forgotten ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_producer_that_was_silent_for_the_expiry_is_forgotten() -> None:
+    leader = Leader()
+    leader.send(ALICE, 0)
+    leader.now_ms = EXPIRY_MS - 1
+    leader.send(ALICE, 1)
+    leader.now_ms += EXPIRY_MS - 1
+    leader.send(ALICE, 2)
+    leader.now_ms += EXPIRY_MS
+    with pytest.raises(UnknownProducer):
+        leader.send(ALICE, 3)
+    assert len(leader.states) == 0
+
+
+def test_the_producer_that_was_silent_longest_makes_room() -> None:
+    leader = Leader(producers_max=2)
+    for producer in (ALICE, BOB):
+        leader.send(producer, 0)
+    leader.send(ALICE, 1)
+    leader.send(3, 0)
+    assert len(leader.states) == 2
+    assert leader.send(ALICE, 2).base_offset == 4
+    with pytest.raises(UnknownProducer):
+        leader.send(BOB, 1)
+
+
+# ── one-shot producers: HTTP idempotency keys ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_one_shot_producer_begins_at_any_sequence_and_its_repeat_is_recognised() -> None:
+    leader = Leader()
+    first = leader.send(ONE_SHOT + 5, 0x1234, records=2)
+    assert leader.send(ONE_SHOT + 5, 0x1234, records=2) == first
+    assert leader.end_offset == 2
+
+
+@pytest.mark.parametrize(("base", "records"), [(0x1235, 2), (0x1234, 1), (0x1236, 2)])
+def test_a_one_shot_producer_writes_one_batch_in_its_life(base: int, records: int) -> None:
+    leader = Leader()
+    leader.send(ONE_SHOT + 5, 0x1234, records=2)
+    with pytest.raises(IdempotencyKeyReused):
+        leader.send(ONE_SHOT + 5, base, records=records)
+
+
+# ── against a model that forgets nothing ────────────────────────────────────────────────────────────────────────────────
+
+steps = st.lists(st.tuples(st.sampled_from([ALICE, BOB]), st.integers(-7, 2), st.integers(1, 4)), max_size=40)
+
+
+@given(steps)
+def test_repeats_are_recognised_and_gaps_are_refused_whatever_the_order(steps: list[tuple[ProducerId, int, int]]) -> None:
+    """Each step sends the batch at a distance from the next one: behind it a repeat, 0 the next, ahead of it a gap."""
+    leader = Leader()
+    accepted: dict[ProducerId, list[SequencedBatch]] = {ALICE: [], BOB: []}
+    for producer, distance, records in steps:
+        sent = accepted[producer]
+        following = sent[-1].last_sequence + 1 if sent else 0
+        if distance == 0:
+            sent.append(leader.send(producer, following, records))
+            assert sent[-1].last_offset + 1 == leader.end_offset
+        elif distance > 0:
+            with pytest.raises(OutOfOrderSequence):
+                leader.send(producer, following + distance, records)
+        elif -distance <= len(sent):
+            batch = sent[distance]
+            length = batch.last_sequence - batch.base_sequence + 1
+            if -distance <= BATCHES_REMEMBERED:
+                assert leader.send(producer, batch.base_sequence, length) == batch
+            else:
+                with pytest.raises(OutOfOrderSequence):
+                    leader.send(producer, batch.base_sequence, length)
+    appended = sorted(batch for batches in accepted.values() for batch in batches)
+    assert sum(batch.last_offset - batch.base_offset + 1 for batch in appended) == leader.end_offset
+
+
+@given(steps)
+def test_what_is_read_back_from_the_bucket_remembers_the_same(steps: list[tuple[ProducerId, int, int]]) -> None:
+    leader, log, following = Leader(), [], {ALICE: 0, BOB: 0}
+    for producer, _, records in steps:
+        log.append(leader.send(producer, following[producer], records))
+        following[producer] += records
+    successor = Leader()
+    successor.end_offset = leader.end_offset
+    for batch in log:
+        successor.states.remember(batch, now_ms=0)
+    for producer in (ALICE, BOB):
+        for batch in [batch for batch in log if batch.producer_id == producer][-BATCHES_REMEMBERED:]:
+            assert successor.send(producer, batch.base_sequence, batch.last_sequence - batch.base_sequence + 1) == batch
+        assert successor.send(producer, following[producer]) == leader.send(producer, following[producer])

@@ -1,0 +1,76 @@
+"""Where the runs of a partition lie: found by offset and by time, in order, without a gap."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.errors import Corrupt
+from metadata.model import Offset, SegmentSeq, SessionId
+from segments.run_index import RunIndex, RunPlace
+from segments.segment_file import Run
+from tests.segments.batches import EPOCH, ORDERS
+
+SESSION = SessionId(2**64 // 4)
+
+
+def run_of(base_offset: int, records: int, *, max_timestamp: int = 0, start: int = 40) -> Run:
+    last = Offset(base_offset + records - 1)
+    return Run(ORDERS, EPOCH, Offset(base_offset), last, records, start, start + 100, 0, max_timestamp, 0, 1)
+
+
+def index_of(*runs: Run) -> RunIndex:
+    index = RunIndex()
+    for seq, run in enumerate(runs):
+        index.add(run, session=SESSION, seq=SegmentSeq(seq))
+    return index
+
+
+def test_an_empty_index_knows_nothing() -> None:
+    index = RunIndex()
+    assert (len(index), index.start_offset, index.end_offset, index.find(0)) == (0, None, None, None)
+    assert list(index.from_timestamp(0)) == []
+
+
+def test_a_run_is_found_by_each_of_its_offsets_with_all_that_was_said_of_it() -> None:
+    index = index_of(run_of(10, 3, max_timestamp=5), run_of(13, 1, max_timestamp=2**62, start=2**40))
+    place = RunPlace(Offset(13), Offset(13), SESSION, SegmentSeq(1), 2**40, 2**40 + 100, EPOCH, 2**62)
+    assert index.find(13) == place
+    assert place.key == "wal/4000000000000000/0000000000000001"
+    assert [index.find(offset) is not None for offset in range(9, 15)] == [False, True, True, True, True, False]
+    assert (index.start_offset, index.end_offset) == (10, 14)
+
+
+@pytest.mark.parametrize("base_offset", [11, 14])
+def test_a_run_that_leaves_a_gap_or_overlaps_is_corrupt_and_is_not_taken_in(base_offset: int) -> None:
+    index = index_of(run_of(10, 3))
+    with pytest.raises(Corrupt, match="13 comes next") as refusal:
+        index.add(run_of(base_offset, 2), session=SESSION, seq=SegmentSeq(9))
+    assert refusal.value.details == {"key": "wal/4000000000000000/0000000000000009", "start": 40, "end": 140}
+    assert (len(index), index.end_offset) == (1, 13)
+
+
+def test_runs_from_a_timestamp_on_are_those_that_hold_a_record_so_new() -> None:
+    index = index_of(run_of(0, 1, max_timestamp=50), run_of(1, 1, max_timestamp=20), run_of(2, 1, max_timestamp=70))
+    assert [place.base_offset for place in index.from_timestamp(50)] == [0, 2]
+    assert [place.base_offset for place in index.from_timestamp(51)] == [2]
+    assert list(index.from_timestamp(71)) == []
+
+
+@given(st.lists(st.integers(1, 5), max_size=20), st.integers(0, 2**40), st.data())
+def test_finding_agrees_with_looking_at_every_run(lengths: list[int], start_offset: int, data: st.DataObject) -> None:
+    index, runs, at = RunIndex(), [], start_offset
+    for seq, length in enumerate(lengths):
+        runs.append(range(at, at + length))
+        index.add(run_of(at, length), session=SESSION, seq=SegmentSeq(seq))
+        at += length
+    dropped_before = data.draw(st.integers(start_offset - 1, at + 1))
+    index.drop_before(dropped_before)
+    kept = [run for run in runs if run[-1] >= dropped_before]
+    assert len(index) == len(kept)
+    assert index.start_offset == (kept[0][0] if kept else None)
+    for offset in range(start_offset - 1, at + 2):
+        found = index.find(offset)
+        expected = next((run for run in kept if offset in run), None)
+        assert (None if found is None else range(found.base_offset, found.last_offset + 1)) == expected

@@ -1,0 +1,173 @@
+"""Every setting of a broker process, read in one place: flags over TIDELOG_* variables over a TOML file over defaults.
+
+    tidelog serve --linger-ms 250        TIDELOG_LINGER_MS=250        linger_ms = 250   (in the file)
+
+A setting has one name, the same everywhere. Pure but for reading the file. Invariant: what is returned was checked, and no name
+that was given went unheard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from metadata.errors import InvalidArgument
+from segments.s3_store import S3Settings
+from segments.settings import KIB, MIB, SegmentSettings
+
+_CLIENT_VARIABLES = frozenset({"TIDELOG_URL", "TIDELOG_CONTEXT", "TIDELOG_DEBUG", "TIDELOG_CONFIG"})
+_LOCAL_DISK = {"linger_ms": 5.0, "puts_per_second_max": 400.0}
+"""Defaults where the bucket is a local directory: a PUT costs a millisecond and no money."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """The doors: what one request may hold, and how long it may take."""
+
+    request_bytes_max: int = 16 * MIB
+    """One request's body. A longer one is refused before it is read whole."""
+    message_bytes_max: int = 1 * MIB
+    """One record batch, unless the topic's max.message.bytes says less."""
+    record_headers_max: int = 1_000
+    """Headers of one record that comes as JSON."""
+    fetch_bytes_max: int = 8 * MIB
+    """Bytes of records in one answer, unless the reader asks for less."""
+    fetch_wait_ms_max: int = 60_000
+    """The longest long poll."""
+    produce_timeout_ms: int = 30_000
+    """How long a producer waits for its commit, unless it asks for less."""
+    body_read_timeout_ms: int = 30_000
+    """A client that sends nothing of its body for so long is refused."""
+    grpc_streams_max: int = 1_000
+    """RPCs that are open at the same time."""
+    grpc_stream_window: int = 16
+    """Unanswered requests of one ProduceStream; the next is read when the first of them is answered."""
+    grpc_connection_age_ms: int = 30 * 60_000
+    """A connection is told to reconnect after about this long, so that clients spread over new brokers."""
+    grpc_connection_age_grace_ms: int = 60_000
+    """How long its streams may go on after that."""
+    stop_grace_ms: int = 10_000
+    """How long requests may go on after SIGTERM, once everything is flushed."""
+    topic_ready_timeout_ms: int = 10_000
+    """How long the creation of a topic waits for its partitions to be led."""
+
+    def __post_init__(self) -> None:
+        for name, value in ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self)):
+            if value <= 0:
+                raise InvalidArgument(f"{name} is {value}; it must be above 0")
+        if self.message_bytes_max > self.request_bytes_max:
+            raise InvalidArgument(
+                f"message_bytes_max ({self.message_bytes_max}) is above request_bytes_max ({self.request_bytes_max})"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    data_dir: Path
+    """Where this broker keeps its metadata (SQLite) and its lock; and the bucket, where none is named."""
+    bucket: str = ""
+    """s3://bucket/prefix or file:///directory. Empty: the directory `bucket` in data_dir."""
+    http: str = "127.0.0.1:8080"
+    """HOST:PORT to listen on; port 0 takes a free one."""
+    grpc: str = "127.0.0.1:9090"
+    """HOST:PORT to listen on; port 0 takes a free one."""
+    broker_id: str = "broker-1"
+    """Name of this broker, for people and in listings."""
+    cluster: str = "tidelog"
+    """Name of the cluster in the metadata."""
+    segments: SegmentSettings = field(default_factory=SegmentSettings)
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    s3: S3Settings = field(default_factory=S3Settings)
+
+    @property
+    def bucket_url(self) -> str:
+        return self.bucket or f"file://{self.data_dir.absolute() / 'bucket'}"
+
+
+_SECTIONS: dict[str, type[Any]] = {"segments": SegmentSettings, "gateway": GatewaySettings, "s3": S3Settings}
+
+
+def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml: Path | None = None) -> BrokerSettings:
+    """The settings that flags, environment and file give together. Flags that are None were not given.
+
+    Raises InvalidArgument for an unknown name or a value of the wrong kind, naming where it stood.
+    """
+    given = _read_toml(toml) if toml is not None else {}
+    for name, text in environ.items():
+        if name.startswith("TIDELOG_") and name not in _CLIENT_VARIABLES and not name.startswith("TIDELOG_TEST_"):
+            given[name.removeprefix("TIDELOG_").lower()] = (name, text)
+    for name, value in flags.items():
+        if value is not None:
+            given[name] = (f"--{name.replace('_', '-')}", value)
+
+    known = _known_settings()
+    chosen: dict[str, Any] = {}
+    for name, (source, value) in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else "docs/settings.md lists them all."
+            raise InvalidArgument(f"{source} is not a setting", hint=hint)
+        chosen[name] = _converted(source, value, known[name])
+    if "data_dir" not in chosen:
+        raise InvalidArgument("data_dir is not set", hint="Say where the broker may keep its files: --data-dir DIR")
+    if not str(chosen.get("bucket", "")).startswith("s3://"):
+        chosen = _LOCAL_DISK | chosen
+    sections = {
+        section: kind(**{f.name: chosen.pop(f.name) for f in dataclasses.fields(kind) if f.name in chosen})
+        for section, kind in _SECTIONS.items()
+    }
+    return BrokerSettings(**chosen, **sections)
+
+
+def _read_toml(path: Path) -> dict[str, tuple[str, object]]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgument(f"the settings file {path} can't be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"the settings file {path} is not TOML: {error}") from error
+    return {name: (f"{name} in {path}", value) for name, value in table.items()}
+
+
+def _known_settings() -> dict[str, type[Any]]:
+    known: dict[str, type[Any]] = {}
+    kinds: list[type[Any]] = [BrokerSettings, *_SECTIONS.values()]
+    for kind in kinds:
+        hints = typing.get_type_hints(kind)
+        for setting in dataclasses.fields(kind):
+            if setting.name not in _SECTIONS:
+                assert setting.name not in known, f"two settings are called {setting.name}"
+                known[setting.name] = hints[setting.name]
+    return known
+
+
+def _converted(source: str, value: object, kind: Any) -> object:
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if type(value) in kinds:
+        return value
+    text = str(value)
+    try:
+        if bool in kinds:
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
+        if int in kinds:
+            return _parse_bytes(text)
+        if float in kinds:
+            return float(text)
+        return Path(text) if Path in kinds else text
+    except (ValueError, KeyError) as error:
+        raise InvalidArgument(f"{source} is {text!r}, which is not {kinds[0].__name__}") from error
+
+
+def _parse_bytes(text: str) -> int:
+    """A whole number, with KiB or MiB behind it where it counts bytes."""
+    for unit, factor in (("KiB", KIB), ("MiB", MIB), ("GiB", KIB * MIB)):
+        if text.endswith(unit):
+            return int(text.removesuffix(unit).strip()) * factor
+    return int(text)

@@ -1,0 +1,223 @@
+"""One broker leads every partition: from one session to the next, over restarts, and in step with the topics."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.leadership import Leadership
+from metadata import partition_assignments
+from metadata.errors import Corrupt, NoLeader, SessionFenced, Stopping
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import Partition, SegmentSeq, SessionId, TopicPartition
+from metadata.sqlite_store import SqliteStore
+from metadata.topic import Topic
+from metadata.topic_cache import TopicCache
+from metadata.topics import Topics
+from segments.bucket_layout import segment_key
+from segments.log import FetchTarget
+from segments.log_reader import Fetched
+from segments.memory_store import MemoryStore
+from segments.segment_file import SEAL_BYTES
+from segments.session import seal
+from segments.settings import SegmentSettings
+from tests.segments.batches import TIMESTAMP_MS, batch_of, header_of, records_in
+
+LAYOUT = EtcdLayout()
+READY_S = 10.0
+_writers = itertools.count()
+
+
+def now_ms() -> int:
+    return TIMESTAMP_MS
+
+
+class OneBroker:
+    """The metadata, the topics and the leadership of one broker, on a bucket that outlives it."""
+
+    def __init__(self, bucket: MemoryStore, path: Path) -> None:
+        self.bucket = bucket
+        self.metadata = SqliteStore(path)
+        self.cache = TopicCache(self.metadata, LAYOUT)
+        self.topics = Topics(self.metadata, LAYOUT)
+        self.leadership = Leadership(
+            bucket,
+            self.metadata,
+            self.cache,
+            SegmentSettings(linger_ms=0),
+            layout=LAYOUT,
+            broker_id="broker-1",
+            new_writer=lambda: next(_writers).to_bytes(16, "big"),
+            now_ms=now_ms,
+        )
+
+    async def create(self, name: str, partitions: int = 1) -> Topic:
+        topic = await self.topics.create(name, partitions)
+        await self.cache.wait_for(topic.revision, timeout_s=READY_S)
+        assert await self.leadership.led(topic, timeout_s=READY_S)
+        return topic
+
+    async def produce(self, partition: TopicPartition, *values: bytes) -> int:
+        batch = batch_of(*values)
+        return (await self.leadership.log.produce(partition, batch, header_of(batch))).base_offset
+
+    async def read(self, partition: TopicPartition) -> list[bytes | None]:
+        [fetched] = await self.leadership.log.fetch([FetchTarget(partition, 0, 1 << 20)], bytes_max=1 << 20, bytes_min=0)
+        if not isinstance(fetched, Fetched):
+            raise fetched
+        return [value for _, value in records_in(fetched.batches)]
+
+
+@asynccontextmanager
+async def one_broker(bucket: MemoryStore, path: Path, *, killed: bool = False) -> AsyncIterator[OneBroker]:
+    """A broker that leads; ended cleanly, or, when `killed`, with no chance to flush or to seal."""
+    broker = OneBroker(bucket, path)
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(broker.cache.run())
+        leading = tasks.create_task(broker.leadership.run())
+        await broker.cache.wait_for(partition_assignments.Revision(1), timeout_s=READY_S)
+        await broker.leadership.first_session()
+        try:
+            yield broker
+        finally:
+            if not killed:
+                broker.leadership.stop()
+                await asyncio.wait((leading,))
+            leading.cancel()
+            following.cancel()
+    await broker.metadata.close()
+
+
+async def produce_when_led(broker: OneBroker, partition: TopicPartition, value: bytes) -> int:
+    """Tries again while the broker is between two sessions, as a client would."""
+    async with asyncio.timeout(READY_S):
+        while True:
+            try:
+                return await broker.produce(partition, value)
+            except (NoLeader, SessionFenced):
+                await asyncio.sleep(0)
+
+
+def partition_of(topic: Topic, number: int = 0) -> TopicPartition:
+    return TopicPartition(topic.id, Partition(number))
+
+
+def test_a_topic_is_led_as_soon_as_it_is_made_and_grows(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with one_broker(MemoryStore(), tmp_path / "m") as broker:
+            topic = await broker.create("orders", 2)
+            assert await broker.produce(partition_of(topic, 1), b"a") == 0
+            grown = await broker.topics.alter("orders", partition_count=3)
+            assert await broker.leadership.led(grown, timeout_s=READY_S)
+            assert await broker.produce(partition_of(topic, 2), b"b") == 0
+            assert await broker.produce(partition_of(topic, 1), b"c") == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_acknowledged_is_read_after_a_restart_and_offsets_go_on(tmp_path: Path, killed: bool) -> None:
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with one_broker(bucket, tmp_path / "m", killed=killed) as broker:
+            topic = await broker.create("orders")
+            assert await broker.produce(partition_of(topic), b"a", b"b") == 0
+        async with one_broker(bucket, tmp_path / "m") as broker:
+            assert await broker.read(partition_of(topic)) == [b"a", b"b"]
+            assert broker.leadership.log.bounds(partition_of(topic)).leader_epoch == 1
+            assert await broker.produce(partition_of(topic), b"c") == 2
+            assert await broker.read(partition_of(topic)) == [b"a", b"b", b"c"]
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_was_sealed_opens_a_new_session_and_loses_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with one_broker(bucket, tmp_path / "m") as broker:
+            topic = await broker.create("orders")
+            await broker.produce(partition_of(topic), b"a")
+            fenced = broker.leadership.log
+            await seal(bucket, fenced.session.id, by=None, now_ms=now_ms)
+            with pytest.raises(Exception, match="was sealed at segment 1"):
+                await broker.produce(partition_of(topic), b"refused")
+            assert await produce_when_led(broker, partition_of(topic), b"b") == 1
+            assert broker.leadership.log is not fenced
+            assert await broker.read(partition_of(topic)) == [b"a", b"b"]
+
+    asyncio.run(main())
+
+
+def test_a_clean_end_seals_the_session_so_that_nothing_is_left_to_fence(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with one_broker(bucket, tmp_path / "m") as broker:
+            session = broker.leadership.session
+            assert session is not None
+        assert len(await bucket.get(segment_key(SessionId(session), SegmentSeq(0)))) == SEAL_BYTES
+        with pytest.raises(Stopping):
+            _ = broker.leadership.log
+
+    asyncio.run(main())
+
+
+def test_a_deleted_topic_is_served_no_more_and_its_name_begins_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with one_broker(MemoryStore(), tmp_path / "m") as broker:
+            old = await broker.create("orders")
+            await broker.produce(partition_of(old), b"a")
+            await broker.topics.delete("orders")
+            new = await broker.create("orders")
+            with pytest.raises(NoLeader):
+                await broker.produce(partition_of(old), b"b")
+            assert await broker.read(partition_of(new)) == []
+            assert await broker.produce(partition_of(new), b"c") == 0
+            assert set(await partition_assignments.read_all(broker.metadata, LAYOUT)) == {partition_of(new)}
+
+    asyncio.run(main())
+
+
+def test_partitions_of_a_topic_that_was_deleted_while_no_broker_ran_are_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with one_broker(bucket, tmp_path / "m") as broker:
+            await broker.create("orders", 3)
+        metadata = SqliteStore(tmp_path / "m")
+        await Topics(metadata, LAYOUT).delete("orders")
+        await metadata.close()
+        async with one_broker(bucket, tmp_path / "m") as broker:
+            assert await partition_assignments.read_all(broker.metadata, LAYOUT) == {}
+
+    asyncio.run(main())
+
+
+def test_a_partition_whose_segment_is_damaged_says_so_and_the_others_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with one_broker(bucket, tmp_path / "m") as broker:
+            hurt, sound = await broker.create("hurt"), await broker.create("sound")
+            await broker.produce(partition_of(hurt), b"a")
+            session = broker.leadership.session
+            assert session is not None
+        async with one_broker(bucket, tmp_path / "m") as broker:
+            await broker.produce(partition_of(sound), b"b")
+        await damage(bucket, segment_key(SessionId(session), SegmentSeq(0)))
+        async with one_broker(bucket, tmp_path / "m") as broker:
+            with pytest.raises(Corrupt, match="does not match its CRC-32C"):
+                await broker.produce(partition_of(hurt), b"c")
+            assert await broker.read(partition_of(sound)) == [b"b"]
+
+    asyncio.run(main())
+
+
+async def damage(bucket: MemoryStore, key: str) -> None:
+    """Flips a bit of the footer."""
+    body = bytearray(await bucket.get(key))
+    body[-20] ^= 1
+    await bucket.delete(key)
+    await bucket.create(key, [body])

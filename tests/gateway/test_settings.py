@@ -1,0 +1,73 @@
+"""Settings are read from flags, variables and a file, checked at the start, and unknown names are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from docs import settings_page
+from gateway.settings import load_settings
+from metadata.errors import InvalidArgument
+
+
+def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "tidelog.toml"
+    file.write_text('linger_ms = 1\nsegment_bytes_max = "4MiB"\nput_timeout_ms = 77\ndata_dir = "x"\n')
+    settings = load_settings(
+        {"linger_ms": 3.0, "http": None},
+        {"TIDELOG_LINGER_MS": "2", "TIDELOG_PUT_TIMEOUT_MS": "88", "PATH": "/bin"},
+        file,
+    )
+    assert settings.segments.linger_ms == 3.0
+    assert settings.segments.put_timeout_ms == 88
+    assert settings.segments.segment_bytes_max == 4 << 20
+    assert settings.http == "127.0.0.1:8080"
+
+
+def test_a_local_bucket_flushes_sooner_than_s3_unless_told_otherwise(tmp_path: Path) -> None:
+    assert load_settings({"data_dir": tmp_path}, {}).segments.linger_ms == 5
+    assert load_settings({"data_dir": tmp_path, "bucket": "s3://b"}, {}).segments.linger_ms == 100
+    assert load_settings({"data_dir": tmp_path, "linger_ms": 40.0}, {}).segments.linger_ms == 40
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "said"),
+    [
+        ({"lingr_ms": 3}, {}, "--lingr-ms is not a setting"),
+        ({}, {"TIDELOG_LINGR_MS": "3"}, "TIDELOG_LINGR_MS is not a setting"),
+        ({}, {"TIDELOG_LINGER_MS": "soon"}, "TIDELOG_LINGER_MS is 'soon', which is not float"),
+        ({}, {"TIDELOG_SEGMENT_BYTES_MAX": "8 parsecs"}, "which is not int"),
+        ({"linger_ms": -1.0}, {}, "linger_ms is -1.0"),
+        ({"buffer_bytes_max": 1024}, {}, "below segment_bytes_max"),
+        ({"message_bytes_max": 32 << 20}, {}, "above request_bytes_max"),
+    ],
+)
+def test_what_is_wrong_is_named_where_it_stood(flags: dict[str, object], environ: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        load_settings({"data_dir": "d"} | flags, environ)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        load_settings({"data_dir": "d", "liner_ms": 1}, {})
+    assert refused.value.hint == "Did you mean linger_ms?"
+
+
+def test_a_broker_needs_a_data_directory() -> None:
+    with pytest.raises(InvalidArgument, match="data_dir is not set"):
+        load_settings({}, {})
+
+
+@pytest.mark.parametrize("body", ["linger_ms = ", "\xff"])
+def test_a_settings_file_that_is_not_toml_is_refused(tmp_path: Path, body: str) -> None:
+    file = tmp_path / "tidelog.toml"
+    file.write_text(body, encoding="latin-1")
+    with pytest.raises(InvalidArgument, match="is not TOML"):
+        load_settings({}, {}, file)
+    with pytest.raises(InvalidArgument, match="can't be read"):
+        load_settings({}, {}, tmp_path / "missing.toml")
+
+
+def test_the_page_of_settings_is_fresh() -> None:
+    assert settings_page.PAGE.read_text(encoding="utf-8") == settings_page.page(), "run python -m docs.settings_page"

@@ -1,0 +1,264 @@
+"""Judges a history of produces and fetches by the invariants of DESIGN section 8. Pure.
+
+    produce   Sent ──▶ Acknowledged | Refused | (no answer, or an unknown outcome: Unknown or nothing at all)
+    fetch     Fetched
+    memory    Sampled
+    the end   from the bucket alone, through the brokers, and what lies on the bucket without ever being visible
+
+A record is known by its producer, its number there, and the attempt that carried it: a client that tries again writes the new
+attempt into the record. So the history tells which attempt became durable, and an attempt whose producer was told "nothing was
+written" can be found out as a lie, even where a later attempt of the same record was rightly acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+
+class Invariant(Enum):
+    DURABLE = "durable"
+    UNIQUE = "unique"
+    ORDERED = "ordered"
+    PREFIX = "prefix"
+    FENCED = "fenced"
+    TRUTHFUL = "truthful"
+    BOUNDED = "bounded"
+    SUFFICIENT = "sufficient"
+
+
+class RecordId(NamedTuple):
+    producer: str
+    number: int
+    """Of the record in its producer and partition: 0, 1, 2, … in the order sent."""
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.producer}#{self.number}.{self.attempt}"
+
+
+class Sent(NamedTuple):
+    """One attempt to produce one batch with acks=all."""
+
+    operation: int
+    partition: str
+    records: tuple[RecordId, ...]
+    idempotent: bool
+
+
+class Acknowledged(NamedTuple):
+    operation: int
+    base_offset: int
+
+
+class Refused(NamedTuple):
+    """The producer was told that nothing was written."""
+
+    operation: int
+    why: str
+
+
+class Unknown(NamedTuple):
+    """The producer does not know: a timeout, a broken connection, or an answer that says so."""
+
+    operation: int
+    why: str
+
+
+class Fetched(NamedTuple):
+    """One answer to one reader. A reader's answers stand in the history in the order in which it asked."""
+
+    reader: str
+    partition: str
+    from_offset: int
+    records: tuple[tuple[int, RecordId], ...]
+    high_watermark: int
+
+
+class Sampled(NamedTuple):
+    """Something that has a bound, at one moment."""
+
+    what: str
+    value: int
+    bound: int
+
+
+Event = Sent | Acknowledged | Refused | Unknown | Fetched | Sampled
+Contents = Mapping[str, Sequence[tuple[int, RecordId]]]
+"""(offset, record) of each partition, in the order read."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    events: Sequence[Event]
+    from_bucket: Contents
+    """What whoever has the bucket alone takes for the log, when all is quiet."""
+    through_brokers: Contents
+    """The same, as the last broker serves it."""
+    hidden: Mapping[RecordId, str] = field(default_factory=dict)
+    """Records in segments at or after a seal or a gap, and where: they lie on the bucket and must never be seen."""
+
+
+class Violation(NamedTuple):
+    invariant: Invariant
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant.value}: {self.evidence}"
+
+
+def check(history: History) -> list[Violation]:
+    """Everything in the history that breaks an invariant, with what proves it; empty when all hold."""
+    found = _Findings(history)
+    return [
+        *found.acknowledgements(),
+        *found.refusals(),
+        *found.log_is_dense_and_unique(),
+        *found.producers_are_in_order(),
+        *found.readers_see_a_prefix(),
+        *found.bucket_suffices(),
+        *found.bounds_hold(),
+    ]
+
+
+class _Findings:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._sent = {event.operation: event for event in history.events if isinstance(event, Sent)}
+        self._at: dict[str, dict[int, RecordId]] = {partition: dict(records) for partition, records in history.from_bucket.items()}
+        self._offsets: dict[tuple[str, RecordId], int] = {}
+        self._offsets_any_attempt: dict[tuple[str, str, int], int] = {}
+        for partition, records in history.from_bucket.items():
+            for offset, record in records:
+                self._offsets.setdefault((partition, record), offset)
+                self._offsets_any_attempt.setdefault((partition, record.producer, record.number), offset)
+        self._idempotent = {record.producer for sent in self._sent.values() if sent.idempotent for record in sent.records}
+
+    def acknowledgements(self) -> Iterable[Violation]:
+        """durable, truthful, fenced"""
+        for event in self._history.events:
+            if not isinstance(event, Acknowledged):
+                continue
+            sent = self._sent[event.operation]
+            for delta, record in enumerate(sent.records):
+                told, where = event.base_offset + delta, self._where(sent, record)
+                what = f"{record} of {sent.partition} was acknowledged at offset {told}"
+                if record in self._history.hidden and (sent.partition, record) not in self._offsets:
+                    yield Violation(
+                        Invariant.FENCED, f"{what} by a session that was sealed: it lies {self._history.hidden[record]}"
+                    )
+                if where is None:
+                    yield Violation(Invariant.DURABLE, f"{what} and is not in the log")
+                elif where != told:
+                    yield Violation(Invariant.TRUTHFUL, f"{what} and lies at {where}")
+
+    def _where(self, sent: Sent, record: RecordId) -> int | None:
+        """An idempotent repeat is answered with the place of whichever attempt came first."""
+        if sent.idempotent:
+            return self._offsets_any_attempt.get((sent.partition, record.producer, record.number))
+        return self._offsets.get((sent.partition, record))
+
+    def refusals(self) -> Iterable[Violation]:
+        """truthful"""
+        for event in self._history.events:
+            if not isinstance(event, Refused):
+                continue
+            sent = self._sent[event.operation]
+            for record in sent.records:
+                offset = self._offsets.get((sent.partition, record))
+                if offset is not None:
+                    told = f"{record} of {sent.partition} was refused ({event.why}) as not written"
+                    yield Violation(Invariant.TRUTHFUL, f"{told}, and lies at offset {offset}")
+
+    def log_is_dense_and_unique(self) -> Iterable[Violation]:
+        """unique, fenced"""
+        for partition, records in self._history.from_bucket.items():
+            for expected, (offset, record) in enumerate(records):
+                if offset != expected:
+                    what = "twice" if offset < expected else "nowhere"
+                    place = min(offset, expected)
+                    yield Violation(
+                        Invariant.UNIQUE, f"offset {place} of {partition} is there {what}: {record} follows at {offset}"
+                    )
+                    break
+            seen: dict[tuple[str, int, int], int] = {}
+            for offset, record in records:
+                if record in self._history.hidden:
+                    hidden = self._history.hidden[record]
+                    yield Violation(Invariant.FENCED, f"{record} of {partition} is read at offset {offset}, and lies {hidden}")
+                attempt = -1 if record.producer in self._idempotent else record.attempt
+                first = seen.setdefault((record.producer, record.number, attempt), offset)
+                if first != offset:
+                    yield Violation(Invariant.UNIQUE, f"{record} of {partition} is there twice, at offsets {first} and {offset}")
+
+    def producers_are_in_order(self) -> Iterable[Violation]:
+        """ordered"""
+        for partition, records in self._history.from_bucket.items():
+            following: dict[str, int] = defaultdict(int)
+            for offset, record in records:
+                if record.producer not in self._idempotent:
+                    continue
+                expected = following[record.producer]
+                if record.number > expected:
+                    missing = f"{record.producer}#{expected}"
+                    yield Violation(Invariant.ORDERED, f"{record} of {partition} lies at offset {offset}, before {missing}")
+                following[record.producer] = max(expected, record.number + 1)
+
+    def readers_see_a_prefix(self) -> Iterable[Violation]:
+        """prefix, unique, fenced"""
+        marks: dict[tuple[str, str], int] = defaultdict(int)
+        for event in self._history.events:
+            if not isinstance(event, Fetched):
+                continue
+            who = f"{event.reader} of {event.partition}"
+            mark = marks[event.reader, event.partition]
+            if event.high_watermark < mark:
+                yield Violation(Invariant.PREFIX, f"{who} saw the high watermark go back from {mark} to {event.high_watermark}")
+            marks[event.reader, event.partition] = max(mark, event.high_watermark)
+            yield from self._fetched(who, event)
+
+    def _fetched(self, who: str, event: Fetched) -> Iterable[Violation]:
+        log = self._at.get(event.partition, {})
+        for expected, (offset, record) in enumerate(event.records, event.from_offset):
+            if offset != expected:
+                yield Violation(Invariant.PREFIX, f"{who} asked from {event.from_offset}, and got {offset} in place of {expected}")
+                return
+            if offset >= event.high_watermark:
+                yield Violation(Invariant.PREFIX, f"{who} got offset {offset}, past the high watermark {event.high_watermark}")
+            held = log.get(offset)
+            if record in self._history.hidden and held != record:
+                yield Violation(Invariant.FENCED, f"{who} read {record} at offset {offset}; it lies {self._history.hidden[record]}")
+            elif held is None:
+                yield Violation(Invariant.PREFIX, f"{who} read {record} at offset {offset}, and it is gone")
+            elif held != record:
+                yield Violation(Invariant.UNIQUE, f"{who} read {record} at offset {offset}, where {held} is now")
+
+    def bucket_suffices(self) -> Iterable[Violation]:
+        """sufficient"""
+        for partition in sorted({*self._history.from_bucket, *self._history.through_brokers}):
+            alone = self._history.from_bucket.get(partition, ())
+            served = self._history.through_brokers.get(partition, ())
+            for place in range(max(len(alone), len(served))):
+                on_bucket = _shown(alone, place)
+                at_broker = _shown(served, place)
+                if on_bucket != at_broker:
+                    evidence = f"record {place} of {partition} is {on_bucket} on the bucket, and {at_broker} through the brokers"
+                    yield Violation(Invariant.SUFFICIENT, evidence)
+                    break
+
+    def bounds_hold(self) -> Iterable[Violation]:
+        """bounded"""
+        worst: dict[str, Sampled] = {}
+        for event in self._history.events:
+            if isinstance(event, Sampled) and event.value > event.bound:
+                held = worst.setdefault(event.what, event)
+                worst[event.what] = max(held, event, key=lambda sample: sample.value)
+        for sample in worst.values():
+            yield Violation(Invariant.BOUNDED, f"{sample.what} reached {sample.value}; the bound is {sample.bound}")
+
+
+def _shown(records: Sequence[tuple[int, RecordId]], place: int) -> str:
+    return f"{records[place][1]} at offset {records[place][0]}" if place < len(records) else "missing"

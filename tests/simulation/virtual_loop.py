@@ -1,0 +1,245 @@
+"""An event loop under virtual time: the same seed gives the same run, and an hour costs as long as its callbacks take.
+
+Nothing here waits, opens a socket or starts a thread. When nothing is ready, the clock jumps to the next timer; when there
+is no timer either, the run is stuck, and says where every task stands.
+
+    clock       `loop.time()` in seconds from 0; `loop.now_ms()` is the wall clock that goes with it
+    processes   a context variable names the process that a callback belongs to; tasks and timers inherit it. A frozen
+                process runs nothing: what becomes ready is kept, and runs in that order once it thaws (SIGSTOP, SIGCONT).
+                A process that is frozen and never thawed died as under SIGKILL: not one `finally` of it runs.
+    order       tasks and futures hash by their number and not by their address, so that sets of them (a TaskGroup's, those
+                of asyncio.wait) iterate alike in every run. Sets of strings depend on PYTHONHASHSEED.
+
+Whether shuffling is sound: asyncio calls ready callbacks in the order in which they were scheduled, and promises so. With
+`shuffled`, only neighbours in the ready queue that are steps of different tasks change places. Plain callbacks stay where
+they are (asyncio's own code relies on that), and no task has two steps in the queue, so each task sees its own events in
+order. That is more than asyncio does: code which needs tasks that were woken in one pass to run in that order is right under
+asyncio and fails here. It is wanted: in production the order of such wake-ups is an accident of timing.
+
+Invariant: a run depends on `main`, `seed` and the bytes that they read, and on nothing else in this process or machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+EPOCH_MS = 1_700_000_000_000
+"""The wall clock at virtual second 0 (November 2023)."""
+PASSES_AT_ONE_INSTANT_MAX = 100_000
+"""Passes over the ready queue during which the clock did not move: more is a loop that waits for nothing."""
+
+_process: ContextVar[str] = ContextVar("process", default="")
+
+
+class Stuck(Exception):
+    """Nothing is ready and no timer is set, or the clock no longer moves. The message names where each task waits."""
+
+
+def run(main: Coroutine[Any, Any, T], *, seed: int = 0, shuffled: bool = False) -> T:
+    """Runs `main` to its end under a new loop, then cancels whatever it left behind, frozen processes included.
+
+    Raises what `main` raises, Stuck, or the first error that reached the loop's exception handler (a callback or a task
+    whose failure nobody awaited).
+    """
+    loop = VirtualLoop(seed=seed, shuffled=shuffled)
+    collecting = gc.isenabled()
+    gc.disable()  # finalisers of cycles would run whenever the collector happens to start
+    try:
+        asyncio.set_event_loop(loop)
+        result = loop.run_until_complete(main)
+        if loop.unhandled:
+            raise loop.unhandled[0]
+        return result
+    finally:
+        loop.sweep()
+        asyncio.set_event_loop(None)
+        loop.close()
+        if collecting:
+            gc.enable()
+
+
+def virtual_loop() -> VirtualLoop:
+    """The running loop, which must be a virtual one."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop), "this runs under virtual time only"
+    return loop
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
+
+    def __init__(self, *, seed: int, shuffled: bool) -> None:
+        super().__init__()
+        self._now_s = 0.0
+        self._random = random.Random(seed) if shuffled else None
+        self._numbers = itertools.count(1)
+        self._frozen: dict[str, list[asyncio.Handle]] = {}
+        self._sweeping = False
+        self._passes_at_this_instant = 0
+        self.unhandled: list[BaseException] = []
+        self.set_task_factory(self._new_task)
+        self.set_exception_handler(self._keep_unhandled)
+
+    def time(self) -> float:
+        return self._now_s
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + int(self._now_s * 1000)
+
+    # Processes
+
+    def context_of(self, process: str) -> Context:
+        """A context for `create_task(…, context=…)`: the task and all that it starts belong to `process`."""
+        context = copy_context()
+        context.run(_process.set, process)
+        return context
+
+    def freeze(self, process: str) -> None:
+        self._frozen.setdefault(process, [])
+
+    def thaw(self, process: str) -> None:
+        self._ready.extend(self._frozen.pop(process, ()))
+
+    # One pass
+
+    def _run_once(self) -> None:
+        self._move_clock()
+        while self._scheduled and self._scheduled[0].when() <= self._now_s:
+            self._ready.append(self._pop_timer())
+        if self._random is not None:
+            self._shuffle(self._random)
+        for _ in range(len(self._ready)):
+            handle = self._ready.popleft()
+            if handle.cancelled():
+                continue
+            kept = self._frozen.get(_context_of(handle).get(_process, ""))
+            if kept is None:
+                handle._run()
+            else:
+                kept.append(handle)
+
+    def _move_clock(self) -> None:
+        while self._scheduled and self._scheduled[0].cancelled():
+            self._pop_timer()
+        if self._ready or self._stopping:
+            self._passes_at_this_instant += 1
+            if self._passes_at_this_instant > PASSES_AT_ONE_INSTANT_MAX:
+                raise Stuck(f"the clock stands at {self._now_s:.3f} s, and yet there is always something to run{self._where()}")
+        elif self._scheduled:
+            self._now_s = max(self._now_s, self._scheduled[0].when())
+            self._passes_at_this_instant = 0
+        else:
+            raise Stuck(f"deadlock at {self._now_s:.3f} s: nothing is ready, and no timer is set{self._where()}")
+
+    def _pop_timer(self) -> asyncio.TimerHandle:
+        handle = heapq.heappop(self._scheduled)
+        handle._scheduled = False  # type: ignore[attr-defined]  # what BaseEventLoop does: else a later cancel miscounts
+        return handle
+
+    def _shuffle(self, chance: random.Random) -> None:
+        shuffled: list[asyncio.Handle] = []
+        for is_step, neighbours in itertools.groupby(self._ready, key=_is_task_step):
+            handles = list(neighbours)
+            if is_step:
+                chance.shuffle(handles)
+            shuffled += handles
+        self._ready = deque(shuffled)
+
+    # What asyncio asks of a loop
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _NumberedFuture(next(self._numbers), self)
+
+    def _new_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: Context | None = None) -> asyncio.Task[Any]:
+        return _NumberedTask(next(self._numbers), loop, coroutine, context)
+
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Calls `func` here and now. The caller still has to await the answer, as it does with a thread."""
+        answer: asyncio.Future[T] = self.create_future()
+        try:
+            result = func(*args)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the awaiting task gets it
+            self.call_soon(_answer_with_error, answer, error)
+        else:
+            self.call_soon(_answer, answer, result)
+        return answer
+
+    def _write_to_self(self) -> None:
+        """call_soon_threadsafe wakes the selector with it; there is neither a selector nor a second thread."""
+
+    def _keep_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not self._sweeping:
+            self.unhandled.append(context.get("exception") or RuntimeError(context["message"]))
+
+    def sweep(self) -> None:
+        """Cancels every task until none is left. What they still do or raise no longer counts."""
+        self._sweeping = True
+        for process in list(self._frozen):
+            self.thaw(process)
+        for _ in range(10):
+            left = [task for task in asyncio.all_tasks(self) if not task.done()]
+            if not left:
+                return
+            for task in left:
+                task.cancel()
+            self._passes_at_this_instant = 0
+            self.run_until_complete(asyncio.wait(left, timeout=3600))
+        raise Stuck(f"tasks go on after ten cancellations{self._where()}")
+
+    def _where(self) -> str:
+        lines = []
+        for task in sorted(asyncio.all_tasks(self), key=hash):
+            frames = task.get_stack(limit=1)
+            place = f"{frames[-1].f_code.co_filename}:{frames[-1].f_lineno}" if frames else "not started"
+            lines.append(f"\n  {task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')}) at {place}")
+        return "".join(lines)
+
+
+class _NumberedTask(asyncio.Task[Any]):
+    def __init__(self, number: int, loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None) -> None:
+        self._number = number
+        super().__init__(coroutine, loop=loop, name=f"task-{number}", context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _NumberedFuture(asyncio.Future[Any]):
+    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+def _context_of(handle: asyncio.Handle) -> Context:
+    context: Context = handle._context  # type: ignore[attr-defined]
+    return context
+
+
+def _is_task_step(handle: asyncio.Handle) -> bool:
+    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)  # type: ignore[attr-defined]
+
+
+def _answer(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _answer_with_error(future: asyncio.Future[T], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

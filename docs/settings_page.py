@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.settings import BrokerSettings, GatewaySettings
-from segments.s3_store import S3Settings
+from segments.s3_settings import S3Settings
 from segments.settings import MIB, SegmentSettings
 
 PAGE = Path(__file__).with_name("settings.md")

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from metadata import partition_assignments
 from metadata.counters import next_session
 from metadata.errors import Corrupt, Fenced, NoLeader, OutcomeUnknown, Stopping, Unavailable
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Partition, Revision, SessionId, TopicPartition
+from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
 from metadata.partition_assignments import PartitionState
 from metadata.store import MetadataStore
 from metadata.topic import Topic
@@ -187,7 +186,10 @@ class Leadership:
     async def _forget_unknown(self, assigned: Assigned) -> None:
         """Partitions of topics that were deleted while no broker ran."""
         known = {topic.id for topic in self._topic_cache.topics()}
-        counts = Counter(partition.topic_id for partition in assigned if partition.topic_id not in known)
+        counts: dict[TopicId, int] = {}
+        for partition in assigned:
+            if partition.topic_id not in known:
+                counts[partition.topic_id] = max(counts.get(partition.topic_id, 0), partition.partition + 1)
         for topic_id, count in counts.items():
             await partition_assignments.forget(self._metadata, topic_id, count, self._layout)
 

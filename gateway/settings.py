@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from metadata.errors import InvalidArgument
-from segments.s3_store import S3Settings
+from segments.s3_settings import S3Settings
 from segments.settings import KIB, MIB, SegmentSettings
 
 _CLIENT_VARIABLES = frozenset({"TIDELOG_URL", "TIDELOG_CONTEXT", "TIDELOG_DEBUG", "TIDELOG_CONFIG"})

@@ -15,13 +15,13 @@ ATTEMPTS_MAX = 64
 NUMBER_MAX = 2**63 - 1
 
 
-async def next_session(store: MetadataStore, layout: EtcdLayout, *, at_least: int = 1) -> SessionId:
+async def next_session(store: MetadataStore, layout: EtcdLayout | None = None, *, at_least: int = 1) -> SessionId:
     """A session number that nobody else has, from 1 on.
 
     `at_least` moves the counter past the sessions that lie on the bucket already, where the metadata were lost.
     Raises Unavailable, Corrupt.
     """
-    return SessionId((await take_numbers(store, layout.next_session, 1, at_least=at_least)).start)
+    return SessionId((await take_numbers(store, (layout or EtcdLayout()).next_session, 1, at_least=at_least)).start)
 
 
 async def take_numbers(store: MetadataStore, key: str, count: int, *, at_least: int = 1, end: int = NUMBER_MAX) -> range:

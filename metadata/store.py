@@ -14,6 +14,8 @@ from metadata.model import Revision
 
 LeaseId = NewType("LeaseId", int)
 NO_LEASE = LeaseId(0)
+NOW = Revision(0)
+"""In a range: the revision at the time of the call."""
 OPERATIONS_MAX = 128
 """Operations in one transaction, as etcd's default allows. A longer one is refused as InvalidArgument."""
 VALUE_BYTES_MAX = 1 << 20
@@ -109,13 +111,13 @@ class MetadataStore(Protocol):
 
     async def get(self, key: str) -> KeyValue | None: ...
 
-    async def range(
-        self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = Revision(0)
-    ) -> RangeResult:
+    async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
         """The keys under `prefix` in byte order, after `start_after`; `limit` 0 is no limit, `revision` 0 is now."""
         ...
 
-    async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult: ...
+    async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
+        """All operations if all compares hold, else none; raises LeaseLost for a put under a lease that has ended."""
+        ...
 
     async def grant_lease(self, ttl_s: float) -> LeaseId: ...
 
@@ -128,7 +130,10 @@ class MetadataStore(Protocol):
         ...
 
     def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
-        """Every transaction that touches `prefix`, from `from_revision` on, each once, in order; raises RevisionCompacted."""
+        """Every transaction that touches `prefix`, from `from_revision` (1 or above) on, each once, in order.
+
+        Raises RevisionCompacted.
+        """
         ...
 
     async def close(self) -> None: ...

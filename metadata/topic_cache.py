@@ -37,7 +37,7 @@ class TopicCache:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
         self._settings: dict[TopicId, TopicSettings] = {}
-        self._corrupt: dict[str, Corrupt] = {}  # topics whose value can't be read, by name
+        self._corrupt: dict[str, Corrupt] = {}  # topics whose newest value can't be read, by name
         self._revision = Revision(0)  # 0: nothing was read yet
         self._advanced = asyncio.Event()  # set, and replaced, when the revision has grown
         self._subscribers: list[TopicChanged] = []
@@ -149,9 +149,8 @@ class TopicCache:
         except (Corrupt, InvalidArgument) as error:
             corrupt = error if isinstance(error, Corrupt) else Corrupt(f"topic {name}: {error}", key=kept.key)
             log.error("%s", corrupt)
-            if name not in self._by_name:  # else what was read last stays: a damaged value must not pass for a deletion
-                self._corrupt[name] = corrupt
-            return
+            self._corrupt[name] = corrupt
+            return  # what was read before stays in use: a damaged value must not pass for a deletion
         old = self._by_name.get(name)
         if old == topic:
             return

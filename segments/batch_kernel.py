@@ -783,7 +783,10 @@ _NO_HEADERS = b"\x00"  # their count
 @cython.cfunc
 def _encoded_headers(headers: Sequence[tuple[str, bytes | None]], row: cython.Py_ssize_t) -> bytes:
     """The headers of record `row`, from their count on."""
-    pairs: list = list(headers)
+    try:
+        pairs: list = list(headers)
+    except TypeError:
+        raise InvalidArgument(f"the headers of record {row} are {type(headers).__name__}, not a sequence") from None
     keys: list = []
     pair: tuple
     index: cython.Py_ssize_t

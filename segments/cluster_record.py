@@ -7,6 +7,8 @@ Invariant: created once and never changed; a broker of another cluster, or of an
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
 from metadata.errors import AlreadyExists, Corrupt, NotFound, Rejected
@@ -38,10 +40,8 @@ async def sign_bucket(store: ObjectStore, cluster_id: str, *, now_ms: int) -> No
     """Makes the prefix this cluster's, or proves that it is. Rejected when it belongs to another cluster or a newer format."""
     held = await read_cluster_record(store)
     if held is None:
-        try:
+        with contextlib.suppress(AlreadyExists):
             await store.create(CLUSTER, [msgspec.json.encode(ClusterRecord(cluster_id, now_ms))])
-        except AlreadyExists:
-            pass
         held = await read_cluster_record(store)
         if held is None:
             raise Corrupt(f"{store.url}: {CLUSTER} was created and is gone", key=CLUSTER)

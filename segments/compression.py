@@ -8,7 +8,6 @@ snappy-java, as the Java client and aiokafka do), lz4 and zstd frames (one or mo
 
 from __future__ import annotations
 
-import struct
 import zlib
 from enum import IntEnum
 
@@ -112,13 +111,11 @@ def _decompress_snappy(section: memoryview, bytes_max: int) -> Buffer:
     if section[:8] == _SNAPPY_JAVA:
         blocks = []
         at = _SNAPPY_JAVA_HEADER_BYTES
-        while at < len(section):
-            if at + 4 > len(section):
-                raise InvalidRecord("the record section is not snappy: torn length of a block")
-            (size,) = struct.unpack_from(">i", section, at)
+        while at != len(section):
+            size = int.from_bytes(section[at : at + 4])
             at += 4
-            if size < 0 or at + size > len(section):
-                raise InvalidRecord(f"the record section is not snappy: a block claims {size} bytes, {len(section) - at} are there")
+            if at > len(section) or size > len(section) - at:
+                raise InvalidRecord("the record section is not snappy: its last block, or its header, is torn")
             blocks.append(section[at : at + size])
             at += size
     try:

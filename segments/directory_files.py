@@ -39,7 +39,7 @@ class DirectoryFiles:
     """Keys are checked by the caller."""
 
     def __init__(self, root: Path) -> None:
-        root = root.expanduser().absolute()
+        root = root.absolute()
         self.url = root.as_uri()
         self._root = str(root)
         self._temporaries = str(root / _TEMPORARIES)

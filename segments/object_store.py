@@ -53,12 +53,16 @@ class ObjectStore(Protocol):
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         """Writes the buffers one after the other as a new object. AlreadyExists if the key has one, whoever wrote it.
 
-        `crc32c` of the whole body, where the caller knows it, lets the store check what it received.
+        `crc32c` of the whole body, where the caller knows it, lets the store check what it received. A create that is cancelled
+        may still go on in the background, so the buffers must never change.
         """
         ...
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        """The bytes in [start, end), or to the end of the object. NotFound if the key has none; Rejected if start is past the end."""
+        """The bytes in [start, end), or to the end of the object.
+
+        NotFound if the key has no object, InvalidArgument if start is past its end.
+        """
         ...
 
     async def tail(self, key: str, bytes_max: int) -> Tail:

@@ -7,7 +7,7 @@ offsets and timestamps are those of the records. Uncompressed, the bytes are tho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -165,8 +165,8 @@ def encode_batch(
         header,
         binary_reader(keys, "keys"),
         binary_reader(values, "values"),
-        np.ascontiguousarray(timestamps_ms, np.int64).data,
-        None if offset_deltas is None else np.ascontiguousarray(offset_deltas, np.int64).data,
+        _int64s(timestamps_ms, "timestamps"),
+        None if offset_deltas is None else _int64s(offset_deltas, "offset deltas"),
         lists,
         header_keys,
         header_values,
@@ -226,6 +226,12 @@ def _header_readers(headers: pa.Array) -> tuple[ArrowReader, ArrowReader, ArrowR
     validity, offsets = headers.buffers()[:2]
     lists = ArrowReader(len(headers), headers.offset, _int32s_of(offsets), _bytes_of(validity), memoryview(b""), len(structs))
     return lists, binary_reader(structs.field(0), "header keys"), binary_reader(structs.field(1), "header values")
+
+
+def _int64s(numbers: npt.NDArray[np.integer[Any]], name: str) -> memoryview:
+    if not np.can_cast(numbers.dtype, np.int64):
+        raise InvalidArgument(f"the {name} are of type {numbers.dtype}; int64 is needed")
+    return np.ascontiguousarray(numbers, np.int64).data
 
 
 def _bytes_of(buffer: pa.Buffer | None) -> memoryview:

@@ -7,11 +7,12 @@ Invariant: a session is sealed before its footers are read, so what is found can
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from metadata.errors import Corrupt, NotFound, Unavailable
+from metadata.errors import Corrupt, NotFound, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import segment_key
 from segments.object_store import ObjectInfo, ObjectStore
@@ -50,12 +51,16 @@ class RecoveredPartition:
     sessions: set[SessionId] = field(default_factory=set)
     """Those that hold records of the partition; the others need not be remembered."""
 
+    @property
+    def end_offset(self) -> Offset:
+        return self.runs.end_offset or Offset(0)
+
     def log(self, leader_epoch: LeaderEpoch) -> PartitionLog:
         return PartitionLog(
             self.partition,
             leader_epoch=leader_epoch,
             log_start_offset=self.runs.start_offset or Offset(0),
-            end_offset=self.runs.end_offset or Offset(0),
+            end_offset=self.end_offset,
             producers=self.producers,
         )
 
@@ -90,47 +95,63 @@ async def recover(
 ) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
     """Seals the sessions that led these partitions and rebuilds each from their footers.
 
-    A partition whose segments are damaged answers the Corrupt error in its place; the others go on. Each session is listed and
-    read once, whatever the number of its partitions. Retries while the bucket is away.
+    A partition of which a segment is missing or damaged answers the Corrupt error in its place; the others go on. A footer that
+    can't be read is no harm to a partition whose later runs continue without a gap: it had nothing there. Each session is listed
+    and read once, whatever the number of its partitions. Retries while the bucket is away.
     """
-    sessions = sorted({span.session for held in spans.values() for span in held if span.session != by.id})
-    footers: dict[SessionId, list[SegmentFooter | Corrupt]] = {}
-    for session in sessions:
-        footers[session] = await _sealed_footers(store, session, by=by, settings=settings, now_ms=now_ms)
-    by_partition: dict[TopicPartition, dict[tuple[SessionId, LeaderEpoch], list[tuple[SegmentFooter, Run]]]] = {}
-    damaged: dict[SessionId, Corrupt] = {}
-    for session, found in footers.items():
-        for footer in found:
+    runs: dict[TopicPartition, dict[tuple[SessionId, LeaderEpoch], list[tuple[SegmentFooter, Run]]]] = {}
+    damaged: dict[SessionId, list[_Damaged]] = {}
+    for session in sorted({span.session for held in spans.values() for span in held if span.session != by.id}):
+        listing, footers = await _sealed_footers(store, session, by=by, settings=settings, now_ms=now_ms)
+        for seq, footer in enumerate(footers, start=listing.trimmed_to):
             if isinstance(footer, Corrupt):
-                damaged[session] = footer
-                break
+                damaged.setdefault(session, []).append(_Damaged(SegmentSeq(seq), footer))
+                continue
             for run in footer.runs:
-                runs = by_partition.setdefault(run.partition, {})
-                runs.setdefault((session, run.leader_epoch), []).append((footer, run))
+                runs.setdefault(run.partition, {}).setdefault((session, run.leader_epoch), []).append((footer, run))
     recovered: dict[TopicPartition, RecoveredPartition | Corrupt] = {}
     for partition, held in spans.items():
         try:
-            recovered[partition] = _rebuild(partition, held, by_partition.get(partition, {}), damaged, settings)
+            recovered[partition] = _rebuild(partition, held, runs.get(partition, {}), damaged, settings)
         except Corrupt as error:
             recovered[partition] = error
     return recovered
+
+
+class _Damaged(NamedTuple):
+    seq: SegmentSeq
+    error: Corrupt
 
 
 def _rebuild(
     partition: TopicPartition,
     spans: Sequence[Span],
     runs: Mapping[tuple[SessionId, LeaderEpoch], Iterable[tuple[SegmentFooter, Run]]],
-    damaged: Mapping[SessionId, Corrupt],
+    damaged: Mapping[SessionId, Sequence[_Damaged]],
     settings: SegmentSettings,
 ) -> RecoveredPartition:
     recovered = empty_partition(partition, settings)
+    suspect: Corrupt | None = None
     for span in spans:
-        if span.session in damaged:
-            raise damaged[span.session]
+        unread = deque(found for found in damaged.get(span.session, ()) if _is_in(found.seq, span))
         for footer, run in runs.get((span.session, span.leader_epoch), ()):
-            if span.released_at_seq is None or footer.seq < span.released_at_seq:
-                recovered.take_in(footer, run)
+            if not _is_in(footer.seq, span):
+                continue
+            while unread and unread[0].seq < footer.seq:
+                suspect = unread.popleft().error
+            if suspect is not None and run.base_offset != recovered.end_offset:
+                raise suspect
+            suspect = None
+            recovered.take_in(footer, run)
+        if unread:
+            suspect = unread[-1].error
+    if suspect is not None:
+        raise suspect
     return recovered
+
+
+def _is_in(seq: SegmentSeq, span: Span) -> bool:
+    return span.released_at_seq is None or seq < span.released_at_seq
 
 
 def empty_partition(partition: TopicPartition, settings: SegmentSettings) -> RecoveredPartition:
@@ -143,11 +164,11 @@ def empty_partition(partition: TopicPartition, settings: SegmentSettings) -> Rec
 
 async def _sealed_footers(
     store: ObjectStore, session: SessionId, *, by: Session, settings: SegmentSettings, now_ms: Callable[[], int]
-) -> list[SegmentFooter | Corrupt]:
+) -> tuple[SessionListing, list[SegmentFooter | Corrupt]]:
     while True:
         listing = await seal(store, session, by=by, now_ms=now_ms)
         try:
-            return await read_footers(store, listing, reads_max=settings.footer_reads_max)
+            return listing, await read_footers(store, listing, reads_max=settings.footer_reads_max)
         except NotFound:
             continue  # trimmed between the listing and the read
         except Unavailable:
@@ -157,7 +178,7 @@ async def _sealed_footers(
 async def read_footers(store: ObjectStore, listing: SessionListing, *, reads_max: int) -> list[SegmentFooter | Corrupt]:
     """The footers of the listed segments, in order, `reads_max` at a time; in place of a damaged one its Corrupt error.
 
-    Raises NotFound when a segment was trimmed since the listing, Unavailable when the bucket can't be read.
+    Raises NotFound when a segment was trimmed since the listing, Unavailable or Denied when the bucket can't be read.
     """
     turns = asyncio.Semaphore(reads_max)
 
@@ -173,7 +194,7 @@ async def read_footers(store: ObjectStore, listing: SessionListing, *, reads_max
             tasks = [
                 reads.create_task(read(info, SegmentSeq(listing.trimmed_to + place))) for place, info in enumerate(listing.segments)
             ]
-    except* (NotFound, Unavailable) as errors:
+    except* TidelogError as errors:
         raise _first(errors) from errors
     return [task.result() for task in tasks]
 

@@ -14,7 +14,7 @@
     connection lost or silent after that        OutcomeUnknown                Unavailable
     no credentials                              Denied                        Denied
 
-Pure. Invariant: a create is called Unavailable only where the store said so, or where not one byte of it was sent. Messages
+Does no I/O. Invariant: a create is called Unavailable only where the store said so, or where not one byte of it was sent. Messages
 quote the code and the sentence of the store, never a header, a signature or a key id.
 """
 

@@ -15,9 +15,7 @@ import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiobotocore.config import AioConfig
@@ -29,6 +27,7 @@ from segments.object_request import check_key, check_list, check_range, check_ta
 from segments.object_store import Buffer, ListPage, ObjectInfo, Tail
 from segments.s3_body import S3Body, pass_body_by_the_signer
 from segments.s3_errors import http_status, translated
+from segments.s3_settings import S3Settings
 
 _Answer = TypeVar("_Answer")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
@@ -41,44 +40,6 @@ _ERRORS = (
     OSError,  # TimeoutError too
     RuntimeError,  # botocore's, for credentials that are out of date after they were renewed
 )
-
-
-@dataclass(frozen=True, slots=True)
-class S3Settings:
-    """Credentials come from where every AWS tool takes them: the environment, a profile, the role of the machine or pod."""
-
-    endpoint_url: str | None = None
-    """Where the store answers, such as http://127.0.0.1:9000. Default: AWS, or AWS_ENDPOINT_URL_S3."""
-    region: str | None = None
-    """Default: AWS_DEFAULT_REGION, or the one of the profile."""
-    path_style: bool | None = None
-    """The bucket in the path of a URL instead of its host name. Default: only where an endpoint is named."""
-    connect_timeout_s: float = 3.0
-    read_timeout_s: float = 10.0
-    """Silence on a connection after which it is given up."""
-    request_timeout_s: float = 30.0
-    """One try of one request, from its first byte to its last; and the wait for a free connection before it."""
-    creates_in_flight_max: int = 16
-    reads_in_flight_max: int = 32
-    """Reads, listings and deletes at the same time. Each bound is that many connections."""
-    read_tries_max: int = 3
-    """How often a read, a listing or a delete is sent before its error is reported."""
-    retry_pause_s: float = 0.1
-    """Before the second try; doubles with each further one."""
-
-    def __post_init__(self) -> None:
-        for name in ("connect_timeout_s", "read_timeout_s", "request_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0 seconds")
-        for name in ("creates_in_flight_max", "reads_in_flight_max", "read_tries_max"):
-            if getattr(self, name) < 1:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        if not self.retry_pause_s >= 0:
-            raise InvalidArgument(f"retry_pause_s is {self.retry_pause_s}; it must not be below 0 seconds")
-        if self.region is not None and not re.fullmatch(r"[A-Za-z0-9-]{1,63}", self.region):
-            raise InvalidArgument(f"{self.region!r} is not a region", hint="Regions look like eu-central-1.")
-        if self.endpoint_url is not None:
-            _check_endpoint(self.endpoint_url)
 
 
 class S3Store:
@@ -276,18 +237,3 @@ def http_status_of(response: dict[str, Any]) -> int:
 def _size_in(error: ClientError) -> int | None:
     size = str(error.response.get("Error", {}).get("ActualObjectSize", ""))
     return int(size) if size.isdecimal() else None
-
-
-def _check_endpoint(endpoint_url: str) -> None:
-    """InvalidArgument unless it is scheme://host[:port], without credentials: they would show in messages and logs."""
-    try:
-        parts = urlsplit(endpoint_url)
-        port_is_wrong = parts.port == 0
-    except ValueError:
-        port_is_wrong = True
-        parts = urlsplit("")
-    if "@" in parts.netloc:
-        raise InvalidArgument("the endpoint URL holds credentials", hint="Pass them in the environment or a profile.")
-    rest = parts.path.strip("/") or parts.query or parts.fragment
-    if port_is_wrong or parts.scheme not in {"http", "https"} or not parts.hostname or rest:
-        raise InvalidArgument(f"{endpoint_url!r} is not an endpoint", hint="Name scheme, host and port: https://host:9000")

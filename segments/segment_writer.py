@@ -190,19 +190,20 @@ class SegmentWriter:
     async def _upload(self, seq: SegmentSeq, encoded: EncodedSegment) -> None:
         try:
             ours = await self._put_until_certain(seq, encoded)
+        except Corrupt as error:
+            log.error("the place of our own segment is taken: %s", error)
+            self._end(seq, taken=error)
+        else:
             if ours:
-                for segment, footer in self._order.landed(seq):
-                    self._on_committed(footer, segment)
-                    self._decide(segment, None)
-                    del self._issued[footer.seq]
+                self._commit(seq)
             else:
-                self._sealed(seq)
+                self._end(seq)
         finally:
             del self._uploads[seq]
             self._wake.set()
 
     async def _put_until_certain(self, seq: SegmentSeq, encoded: EncodedSegment) -> bool:
-        """True when object `seq` exists and is ours, False when it never will be."""
+        """True when object `seq` is our segment, False when it is a seal. Corrupt when it is neither."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._settings.put_deadline_ms / 1000
         pause_s = self._settings.retry_pause_ms / 1000
@@ -267,28 +268,40 @@ class SegmentWriter:
             await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
 
     async def _is_ours(self, seq: SegmentSeq, segment_bytes: int) -> bool:
-        """Reads back what stands at `seq`: our own segment, or a seal. Anything else there ends the session too."""
+        """Reads back what stands at `seq`: our own segment, or a seal. Corrupt when it is neither."""
         while True:
             try:
-                writer = await who_wrote(self._store, self._session.id, seq, bytes_expected=segment_bytes)
-            except Corrupt as error:
-                log.error("the place of our own segment is taken: %s", error)
-                return False
-            except TidelogError as error:
-                log.warning("reading back segment %s: %s", seq, error)
+                async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
+                    writer = await who_wrote(self._store, self._session.id, seq, bytes_expected=segment_bytes)
+            except Corrupt:
+                raise
+            except (TidelogError, TimeoutError) as error:
+                log.warning("reading back segment %s: %s", seq, error or "no answer in time")
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
             else:
-                return writer == self._session.writer
+                if writer not in (None, self._session.writer):
+                    raise Corrupt(f"segment {seq} of session {self._session.id} was written by another", writer=writer.hex())
+                return writer is not None
 
-    def _sealed(self, seq: SegmentSeq) -> None:
-        """Nothing at or after `seq` will ever be visible: refuses it, and all that was not sent. What stands before goes on."""
+    def _commit(self, seq: SegmentSeq) -> None:
+        for segment, footer in self._order.landed(seq):
+            self._on_committed(footer, segment)
+            self._decide(segment, None)
+            del self._issued[footer.seq]
+
+    def _end(self, seq: SegmentSeq, *, taken: Corrupt | None = None) -> None:
+        """Nothing of ours at or after `seq` will be acknowledged: refuses it, and what was not sent. What stands before goes on.
+
+        Where a seal stands, what was sent will never be visible. Where something else does, that is not certain.
+        """
         self._ended = True
-        error = SessionFenced(f"session {self._session.id} was sealed at segment {seq} before this was committed")
+        unsent: TidelogError = SessionFenced(f"session {self._session.id} ended at segment {seq}, before this was committed")
+        sent = unsent if taken is None else OutcomeUnknown(f"the session's place on the bucket is taken: {taken}")
         for segment, footer in self._order.sealed(seq):
             del self._issued[footer.seq]
-            self._decide(segment, error)
+            self._decide(segment, sent)
         for segment in self._take_unsent():
-            self._decide(segment, error)
+            self._decide(segment, unsent)
         for place, upload in self._uploads.items():
             if place > seq:
                 upload.cancel()
@@ -298,8 +311,8 @@ class SegmentWriter:
         try:
             async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
                 await self._seal_own(self._order.next_seq, SEAL_BYTES)
-        except TimeoutError:
-            log.warning("session %s ends without its seal: the bucket did not answer in time", self._session.id)
+        except (TimeoutError, Corrupt) as error:
+            log.warning("session %s ends without its seal: %s", self._session.id, error or "the bucket did not answer in time")
 
     def _refuse_the_rest(self) -> None:
         """When `run` is cancelled: nobody may wait for ever."""

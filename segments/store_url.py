@@ -10,18 +10,16 @@ What a URL says goes before the settings. Invariant: a URL never holds credentia
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from metadata.errors import InvalidArgument
 from segments.directory_store import DirectoryStore
 from segments.memory_store import MemoryStore
 from segments.object_store import ObjectStore
-
-if TYPE_CHECKING:
-    from segments.s3_store import S3Settings
+from segments.s3_settings import S3Settings
 
 _FORMS = "Name one of s3://BUCKET/PREFIX, file:///DIRECTORY, a directory, or memory://"
 _PATH_STYLE = {"true": True, "false": False}
@@ -35,10 +33,10 @@ async def open_store(url: str, s3: S3Settings | None = None, *, make_directory: 
     """
     if not url or not url.isprintable():
         raise InvalidArgument(f"{url[:120]!r} names no bucket", hint=_FORMS)
-    scheme = url.partition("://")[0].lower() if "://" in url else ""
-    match scheme:
-        case "":
-            return await DirectoryStore.open(Path(url), make_root=make_directory)
+    scheme, is_url, _ = url.partition("://")
+    match scheme.lower():
+        case _ if not is_url:
+            return await DirectoryStore.open(_path(url), make_root=make_directory)
         case "file":
             return await DirectoryStore.open(_directory(url), make_root=make_directory)
         case "memory":
@@ -47,6 +45,10 @@ async def open_store(url: str, s3: S3Settings | None = None, *, make_directory: 
             return await _open_s3(url, s3)
         case _:
             raise InvalidArgument(f"{scheme[:40]}:// is no kind of bucket", hint=_FORMS)
+
+
+def _path(path: str) -> Path:
+    return Path(os.path.expanduser(path))
 
 
 def _directory(url: str) -> Path:
@@ -63,7 +65,7 @@ def _memory(url: str) -> MemoryStore:
 
 
 async def _open_s3(url: str, settings: S3Settings | None) -> ObjectStore:
-    from segments.s3_store import S3Settings, S3Store  # here, since it takes half a second and 40 MB that a directory can save
+    from segments.s3_store import S3Store  # here, since it takes half a second and 40 MB that a directory can save
 
     parts = urlsplit(url)
     if "@" in parts.netloc:
@@ -83,4 +85,4 @@ async def _open_s3(url: str, settings: S3Settings | None) -> ObjectStore:
                 raise InvalidArgument(
                     f"{name}={value!r} in the bucket URL means nothing", hint="Known: endpoint, region, path_style=true|false"
                 )
-    return await S3Store.open(parts.netloc, parts.path.strip("/"), settings)
+    return await S3Store.open(parts.netloc, parts.path.removeprefix("/").removesuffix("/"), settings)

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import pytest
 
 if TYPE_CHECKING:
-    from segments.s3_store import S3Settings
+    from segments.s3_settings import S3Settings
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,7 +37,7 @@ class S3Server:
 
     @property
     def settings(self) -> S3Settings:
-        from segments.s3_store import S3Settings  # here and below, so that tests without S3 need not load its client
+        from segments.s3_settings import S3Settings  # here and below, so that tests without S3 need not load its client
 
         return S3Settings(endpoint_url=self.endpoint_url, region="us-east-1")
 

@@ -144,7 +144,7 @@ def test_a_broker_that_was_sealed_opens_a_new_session_and_loses_nothing(tmp_path
             await broker.produce(partition_of(topic), b"a")
             fenced = broker.leadership.log
             await seal(bucket, fenced.session.id, by=None, now_ms=now_ms)
-            with pytest.raises(Exception, match="was sealed at segment 1"):
+            with pytest.raises(SessionFenced, match="ended at segment 1"):
                 await broker.produce(partition_of(topic), b"refused")
             assert await produce_when_led(broker, partition_of(topic), b"b") == 1
             assert broker.leadership.log is not fenced

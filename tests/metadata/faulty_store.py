@@ -23,6 +23,8 @@ class FaultyStore:
         """Called once before the next transaction reaches the store: another client comes between."""
         self.down: TidelogError | None = None
         """Raised by every call while it is set."""
+        self.refused = 0
+        """How many calls, and batches of watches, found the store down."""
         self.transactions: list[tuple[Sequence[Compare], Sequence[Operation]]] = []
         self.watches = 0
         self.ranges = 0
@@ -72,6 +74,7 @@ class FaultyStore:
 
     def _check_up(self) -> None:
         if self.down is not None:
+            self.refused += 1
             raise self.down
 
 

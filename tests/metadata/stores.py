@@ -93,5 +93,14 @@ async def take(batches: AsyncIterator[WatchBatch], count: int) -> list[WatchBatc
     return taken
 
 
+async def until(happened: Callable[[], bool]) -> None:
+    """Lets the loop run until something has happened."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if happened():
+                return
+            await asyncio.sleep(0)
+
+
 def run(test: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(test)

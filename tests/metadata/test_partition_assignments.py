@@ -164,6 +164,26 @@ def test_many_partitions_are_read_in_pages_at_one_moment(tmp_path: Path, monkeyp
     run(test())
 
 
+def test_pages_are_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_assignments, "PAGE_PARTITIONS", 2)
+
+    async def test() -> None:
+        async with opened(tmp_path) as store:
+            before = await lead_anew(store, 1, set(), *partitions(5))
+            read = store.range
+
+            async def forget_after_the_first_page(*args: object, **kwargs: object) -> object:
+                page = await read(*args, **kwargs)  # type: ignore[arg-type]
+                if store.ranges == 2:  # the first was that of lead_anew
+                    await forget(store, TOPIC, 5)
+                return page
+
+            monkeypatch.setattr(store, "range", forget_after_the_first_page)
+            assert {partition: held for partition, (held, _) in (await read_all(store)).items()} == before
+
+    run(test())
+
+
 @pytest.mark.parametrize(
     "value",
     [

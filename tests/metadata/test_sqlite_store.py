@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from metadata.errors import Corrupt, Denied, OutcomeUnknown, Rejected, Stopping,
 from metadata.model import Revision
 from metadata.sqlite_errors import translate
 from metadata.sqlite_store import SqliteStore
-from metadata.store import Compare, LeaseLost, MetadataStore, Put, RevisionCompacted, WatchBatch
-from tests.metadata.stores import PATIENCE_S, Clock, open_sqlite, run, take
+from metadata.store import Compare, Delete, LeaseLost, MetadataStore, Put, RevisionCompacted, WatchBatch
+from tests.metadata.stores import PATIENCE_S, Clock, open_sqlite, run, take, until
 
 
 @pytest.fixture
@@ -317,6 +317,7 @@ def test_after_a_commit_that_failed_the_store_goes_on_from_what_is_there(path: P
         monkeypatch.setattr(store._history, "_connection", FailsAtCommit(store._history._connection))
         with pytest.raises(OutcomeUnknown):
             await put(store, "/a", b"2")
+        assert [item.value for item in (await store.range("/")).items] == [b"1"]
         assert await put(store, "/b") == revision + 1
         assert [item.value for item in (await store.range("/")).items] == [b"1", b""]
         await store.close()
@@ -485,16 +486,23 @@ def test_compaction_keeps_one_version_of_each_key_and_goes_in_small_steps(path: 
     run(test())
 
 
+def test_a_watch_from_the_compacted_revision_itself_is_refused_since_its_deletes_are_gone(path: Path) -> None:
+    async def test() -> None:
+        store = SqliteStore(path)
+        await put(store, "/a")
+        deleted = (await store.transact([], [Put("/b", b""), Delete("/a")])).revision
+        await store.compact(deleted)
+        with pytest.raises(RevisionCompacted) as compacted:
+            await take(store.watch("/", deleted), 1)
+        assert compacted.value.oldest == deleted + 1
+        assert [item.key for item in (await store.range("/", revision=deleted)).items] == ["/b"]
+        await store.close()
+
+    run(test())
+
+
 def keep_house_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_store, "HOUSEKEEPING_INTERVAL_S", 0)
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            if happened():
-                return
-            await asyncio.sleep(0)
 
 
 def test_housekeeping_compacts_what_is_older_than_the_history_that_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -451,6 +451,18 @@ def test_an_alteration_is_decided_again_on_what_came_between(on_cluster: OnClust
     on_cluster(test)
 
 
+def test_a_topic_that_anyone_rewrote_meanwhile_is_not_written_over(on_cluster: OnCluster) -> None:
+    async def test(c: Cluster) -> None:
+        await c.topics.create("orders", 6)
+        held = await stored(c, "orders")
+        rewritten = Put(held.key, held.value.replace(b'"settings":{}', b'"settings":{"retention.ms":"5"}'))
+        c.store.before_transaction = lambda: c.store.store.transact([], [rewritten])
+        altered = await c.topics.alter("orders", settings={"retention.bytes": "7"})
+        assert altered.settings == {"retention.ms": "5", "retention.bytes": "7"}
+
+    on_cluster(test)
+
+
 def test_a_change_that_never_gets_its_turn_gives_up_as_retriable(on_cluster: OnCluster) -> None:
     async def test(c: Cluster) -> None:
         await c.topics.create("orders", 1)
@@ -530,6 +542,18 @@ def test_the_cluster_has_no_more_than_its_bound_of_partitions(on_cluster: OnClus
         await c.topics.alter("rest", settings={"retention.ms": "5"})  # what does not grow is let through
         await c.topics.delete("large-0")
         await c.topics.alter("rest", partition_count=PARTITION_COUNT_MAX)
+
+    on_cluster(test)
+
+
+def test_a_cluster_over_its_bound_still_changes_and_deletes_topics(on_cluster: OnCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(c: Cluster) -> None:
+        await c.topics.create("orders", 6)
+        await c.topics.create("other", 6)
+        monkeypatch.setattr(topics_module, "PARTITIONS_MAX", 5)
+        await c.topics.alter("orders", settings={"retention.ms": "5"})
+        await c.topics.delete("orders")
+        await changes_nothing(c, c.topics.create("orders", 1), Rejected, "7 partitions, more than 5")
 
     on_cluster(test)
 

@@ -30,12 +30,16 @@ def _load_uncompiled() -> ModuleType:
 UNCOMPILED = _load_uncompiled()
 
 
-@pytest.fixture(scope="module", params=["compiled", "uncompiled"], autouse=True)
+_FORMS = [
+    pytest.param("compiled", marks=() if batch_kernel.COMPILED else pytest.mark.skip("the kernel is not compiled here")),
+    pytest.param("uncompiled", marks=pytest.mark.slow if batch_kernel.COMPILED else ()),
+]
+
+
+@pytest.fixture(scope="module", params=_FORMS, autouse=True)
 def kernel_form(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
     """The kernel under test, put in place of the other wherever the log imports it."""
     if request.param == "compiled":
-        if not batch_kernel.COMPILED:
-            pytest.skip("the kernel is not compiled here")
         yield batch_kernel
         return
     with pytest.MonkeyPatch.context() as patch:

@@ -74,6 +74,17 @@ class ScriptedStore(MemoryStore):
     def script(self, kind: Kind, key: str, *acts: Act) -> None:
         self._scripts[kind, key].extend(acts)
 
+    def heal(self) -> None:
+        """From now on, everything goes as it should."""
+        self.outage = None
+        self._scripts.clear()
+
+    def another_client(self) -> MemoryStore:
+        """The same bucket, as one sees it who has no trouble with the network."""
+        client = MemoryStore()
+        client._objects, client._keys = self._objects, self._keys
+        return client
+
     def plant(self, key: str, content: bytes) -> None:
         """Makes the object be there, or be another one, whatever the rules of a bucket."""
         _at_once(super().delete(key))
@@ -81,6 +92,9 @@ class ScriptedStore(MemoryStore):
 
     def content(self, key: str) -> bytes:
         return _at_once(super().get(key))
+
+    def has(self, key: str) -> bool:
+        return key in self._objects
 
     def keys(self, prefix: str = "") -> list[str]:
         return [found.key for found in _at_once(super().list(prefix)).objects]

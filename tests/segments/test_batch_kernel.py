@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -53,8 +54,8 @@ def outcome(act: Callable[[], object]) -> object:
 def both_read(section: bytes, header: BatchHeader) -> object:
     """How both forms read a section; they must not differ."""
 
-    def read(kernel: object, method: str, *arguments: object) -> object:
-        return outcome(lambda: getattr(kernel.RecordSection(section, header), method)(*arguments))  # type: ignore[attr-defined]
+    def read(kernel: Any, method: str, *arguments: object) -> object:
+        return outcome(lambda: getattr(kernel.RecordSection(section, header), method)(*arguments))
 
     found = [
         [read(kernel, "check", True), read(kernel, "check", False), read(kernel, "measure"), read(kernel, "tuples")]
@@ -72,11 +73,9 @@ def test_both_forms_read_alike(records: list[NewRecordTuple]) -> None:
 
 
 @needs_compiled
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(record_lists, st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4), st.integers(0, 3))
-def test_both_forms_read_what_was_damaged_alike(
-    records: list[NewRecordTuple], changes: list[tuple[int, int]], cut: int
-) -> None:
+def test_both_forms_read_what_was_damaged_alike(records: list[NewRecordTuple], changes: list[tuple[int, int]], cut: int) -> None:
     batch = encode_records(records)
     section = bytearray(batch[BATCH_OVERHEAD_BYTES:])
     for at, byte in changes:
@@ -100,11 +99,12 @@ HEADERS = st.builds(
     base_sequence=st.just(-1),
     record_count=st.integers(-1, 5),
 )
+ONE = BatchHeader(0, 0, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
 _field_bytes = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 6, 12, 14, 0x7F, 0x80, 0xFF])
 
 
 @needs_compiled
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.lists(_field_bytes, max_size=40).map(bytes), HEADERS)
 @example(b"\x0c\0\x01\0\0\0\0", BatchHeader(0, 0, 0, 2, 0, 0, 0, -1, 2**63 - 1, -1, -1, -1, 1))
 @example(b"\x1e\0\xfe" + b"\xff" * 8 + b"\x01\0\0\0\0", BatchHeader(0, 0, 0, 2, 0, 0, 0, -1, 2**63 - 1, -1, -1, -1, 1))
@@ -119,12 +119,55 @@ def test_both_forms_write_alike(records: list[NewRecordTuple], base_offset: int,
     assert batch_kernel.encode_tuples(header, records) == UNCOMPILED.encode_tuples(header, records)
 
 
-@pytest.mark.parametrize("kernel", [batch_kernel, UNCOMPILED], ids=["compiled", "uncompiled"])
-class TestText:
-    @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-    def test_json_is_compacted_to_what_it_was_without_its_white_space(self, kernel: object, value: object) -> None:
-        compact = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-        for indent, separators in ((None, (" , ", " : ")), (2, (",", ": ")), ("\t", (",\r\n", ":"))):
-            spread = json.dumps(value, indent=indent, separators=separators, ensure_ascii=False).encode()
-            assert kernel.compact_json(spread) == compact  # type: ignore[attr-defined]
-        assert kernel.compact_json(compact) is compact  # type: ignore[attr-defined]
+both_forms = pytest.mark.parametrize("kernel", [batch_kernel, UNCOMPILED], ids=["compiled", "uncompiled"])
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@both_forms
+@given(value=_json)
+def test_json_without_its_white_space_is_otherwise_the_same_text(kernel: Any, value: object) -> None:
+    compact = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    for indent, separators in ((None, (" , ", " : ")), (2, (",", ": ")), ("\t", (",\r\n", ":"))):
+        assert kernel.compact_json(json.dumps(value, indent=indent, separators=separators, ensure_ascii=False).encode()) == compact
+    assert kernel.compact_json(compact) is compact
+
+
+@needs_compiled
+@given(st.lists(st.sampled_from([b" ", b"\n", b'"', b"\\", b"{", b"1", b"\xff"]), max_size=12).map(b"".join))
+def test_both_forms_compact_what_is_no_json_alike(text: bytes) -> None:
+    assert batch_kernel.compact_json(text) == UNCOMPILED.compact_json(text)
+
+
+@both_forms
+@given(
+    key=st.one_of(
+        st.binary(max_size=5),
+        st.text(max_size=4).map(str.encode),
+        st.lists(st.sampled_from(b"a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xc1\xc2\xdf\xe0\xed\xef\xf0\xf4\xf5\xff"), max_size=5).map(
+            bytes
+        ),
+    )
+)
+@example(key=b"\xed\x9f\xbf")
+@example(key=b"\xf4\x8f\xbf\xbf")
+@example(key=b"\xf4\x90\x80\x80")
+@example(key=b"\xe0\x9f\xbf")
+@example(key=b"\xf0\x8f\xbf\xbf")
+@example(key=b"\xe2\x82")
+def test_a_header_key_is_taken_just_when_python_decodes_it(kernel: Any, key: bytes) -> None:
+    body = b"\0\0\0\1\1\2" + bytes([2 * len(key)]) + key + b"\1"
+    section = kernel.RecordSection(bytes([2 * len(body)]) + body, ONE)
+    try:
+        name = key.decode()
+    except UnicodeDecodeError:
+        with pytest.raises(InvalidRecord, match="UTF-8"):
+            section.check(True)
+        with pytest.raises(InvalidRecord, match="UTF-8"):
+            section.tuples()
+    else:
+        section.check(True)
+        assert section.tuples() == [(0, 0, None, None, ((name, None),))]

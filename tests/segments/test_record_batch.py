@@ -80,7 +80,7 @@ def test_a_header_is_read_field_by_field() -> None:
         "record_count": 3,
     }
     assert (header.last_offset, header.last_sequence, header.size) == (9, 13, len(batch))
-    assert not (header.log_append_time or header.is_control or header.is_transactional)
+    assert [header.log_append_time, header.is_control, header.is_transactional] == [False, False, False]
 
 
 def test_any_kind_of_buffer_is_taken() -> None:
@@ -354,7 +354,10 @@ def test_a_buffer_of_batches_is_split_into_them_without_a_copy(
 
 def test_a_torn_batch_among_others_is_refused() -> None:
     batch = encode_records(THREE)
-    split_inside: list[Callable[[], object]] = [lambda: split_batches(batch + batch[:-1]), lambda: split_batches(batch + batch[:30])]
+    split_inside: list[Callable[[], object]] = [
+        lambda: split_batches(batch + batch[:-1]),
+        lambda: split_batches(batch + batch[:30]),
+    ]
     for split in split_inside:
         with pytest.raises(InvalidRecord):
             split()

@@ -8,7 +8,6 @@ import socket
 import ssl
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,22 +30,16 @@ from metadata.errors import (
     TooLarge,
     Unavailable,
 )
-from segments.s3_store import S3Settings, S3Store
+from segments.s3_settings import S3Settings
+from segments.s3_store import S3Store
 from tests.segments.http_script import Answer, Handler, HangUp, HttpScript, Request, http_script
 
 ACCESS_KEY, SECRET_KEY = "AKIAOFTHISTEST", "the-secret-of-this-test"
 
 
-def quick(endpoint_url: str) -> S3Settings:
-    """Settings that lose no time."""
-    return S3Settings(
-        endpoint_url=endpoint_url,
-        region="eu-central-1",
-        read_timeout_s=0.2,
-        connect_timeout_s=0.2,
-        request_timeout_s=0.5,
-        retry_pause_s=0.0,
-    )
+def settings_for(endpoint_url: str, **others: float) -> S3Settings:
+    """Settings that lose no time between two tries."""
+    return S3Settings(endpoint_url=endpoint_url, region="eu-central-1", **{"retry_pause_s": 0.0, **others})  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +57,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def with_answers(handler: Handler, scenario: Callable[[S3Store, HttpScript], Awaitable[None]], **settings: float) -> None:
     async def main() -> None:
         async with http_script(handler) as server:
-            store = await S3Store.open("bucket", "some/prefix", replace(quick(server.endpoint_url), **settings))  # type: ignore[arg-type]
+            store = await S3Store.open("bucket", "some/prefix", settings_for(server.endpoint_url, **settings))
             try:
                 await scenario(store, server)
             finally:
@@ -269,7 +262,7 @@ def test_a_create_that_is_not_answered_may_have_happened(handler: Handler) -> No
         assert "same bytes" in unknown.value.hint
         assert len(server.requests) == 1
 
-    with_answers(handler, scenario)
+    with_answers(handler, scenario, read_timeout_s=0.3)
 
 
 @pytest.mark.parametrize("handler", [hang_up, never_answer])
@@ -279,7 +272,7 @@ def test_a_read_that_is_not_answered_wrote_nothing_and_is_tried_again(handler: H
             await store.get("wal/7")
         assert len(server.requests) >= 3
 
-    with_answers(handler, scenario)
+    with_answers(handler, scenario, read_timeout_s=0.3)
 
 
 def test_a_delete_that_is_not_answered_is_tried_again_and_may_have_happened() -> None:
@@ -299,7 +292,7 @@ def test_a_connection_that_breaks_in_the_middle_of_a_create_leaves_it_unknown() 
 
         server = await asyncio.start_server(take_some, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        store = await S3Store.open("bucket", "", quick(f"http://127.0.0.1:{port}"))
+        store = await S3Store.open("bucket", "", settings_for(f"http://127.0.0.1:{port}"))
         with pytest.raises(OutcomeUnknown):
             await store.create("wal/7", [b"x" * 8_000_000])
         await store.close()
@@ -319,7 +312,7 @@ def test_a_server_that_takes_no_more_bytes_is_given_up_in_time() -> None:
 
         server = await asyncio.start_server(take_nothing, "127.0.0.1", 0, limit=1024)
         port = server.sockets[0].getsockname()[1]
-        store = await S3Store.open("bucket", "", quick(f"http://127.0.0.1:{port}"))
+        store = await S3Store.open("bucket", "", settings_for(f"http://127.0.0.1:{port}", request_timeout_s=0.5))
         with pytest.raises(OutcomeUnknown, match="timed out"):
             await store.create("wal/7", [b"x" * 64_000_000])
         done.set()
@@ -336,7 +329,7 @@ def test_where_nobody_listens_nothing_was_sent() -> None:
         endpoint_url = f"http://127.0.0.1:{silent.getsockname()[1]}"
 
         async def main() -> None:
-            store = await S3Store.open("bucket", "", quick(endpoint_url))
+            store = await S3Store.open("bucket", "", settings_for(endpoint_url))
             for call in (store.create("a", [b"x"]), store.get("a"), store.delete("a"), store.list("")):
                 with pytest.raises(Unavailable, match="nothing was sent"):
                     await call
@@ -386,7 +379,7 @@ def test_a_create_that_is_cancelled_drops_its_connection_and_the_next_one_succee
         await store.create("quick", [b"y"])
         assert server.connections == 2
 
-    with_answers(first_is_slow, scenario, read_timeout_s=30.0, request_timeout_s=30.0)
+    with_answers(first_is_slow, scenario)
 
 
 # TLS
@@ -416,7 +409,7 @@ def test_an_endpoint_is_believed_only_with_a_certificate_that_is_trusted(tmp_pat
 
     async def put() -> Request:
         async with http_script(always(200), tls=tls) as server:
-            store = await S3Store.open("bucket", "", quick(server.endpoint_url))
+            store = await S3Store.open("bucket", "", settings_for(server.endpoint_url))
             try:
                 await store.create("a", [b"x" * 300_000])
             finally:
@@ -457,7 +450,7 @@ def test_creates_and_reads_have_bounds_of_their_own() -> None:
         assert most == {"PUT": 3, "GET": 2}
         assert server.connections <= 5
 
-    bounds = {"creates_in_flight_max": 3, "reads_in_flight_max": 2, "read_timeout_s": 30.0, "request_timeout_s": 30.0}
+    bounds = {"creates_in_flight_max": 3, "reads_in_flight_max": 2}
     with_answers(wait, scenario, **bounds)
 
 
@@ -471,7 +464,7 @@ def test_a_create_that_finds_no_free_connection_in_time_is_throttled() -> None:
         assert "nothing was sent" in str(refused)
         assert [request.target[-5:] for request in server.requests] == ["wal/0", "wal/1"]
 
-    with_answers(never_answer, scenario, creates_in_flight_max=1, read_timeout_s=30.0, request_timeout_s=0.3)
+    with_answers(never_answer, scenario, creates_in_flight_max=1, request_timeout_s=0.3)
 
 
 # Odd stores
@@ -506,7 +499,7 @@ def test_a_body_that_is_shorter_than_announced_is_not_taken_for_the_object() -> 
 
         server = await asyncio.start_server(cut_short, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        store = await S3Store.open("bucket", "", quick(f"http://127.0.0.1:{port}"))
+        store = await S3Store.open("bucket", "", settings_for(f"http://127.0.0.1:{port}"))
         with pytest.raises(Unavailable):
             await store.get("a")
         await store.close()

@@ -1,0 +1,389 @@
+"""A partition is what the bucket says it is: rebuilt from the footers of sealed sessions, the damaged ones told apart."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.errors import Corrupt, Denied, Unavailable
+from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
+from segments.bucket_layout import segment_key, session_prefix, trimmed_key
+from segments.object_store import Tail
+from segments.partition_log import Appended, Bounds
+from segments.recovery import RecoveredPartition, empty_partition, read_session, recover
+from segments.segment_file import FOOTER_READ_BYTES, SEAL_BYTES, SegmentFooter
+from segments.session import Session
+from segments.settings import SegmentSettings
+from tests.segments.batches import (
+    EPOCH,
+    ORDERS,
+    PAYMENTS,
+    SUCCESSOR,
+    TIMESTAMP_MS,
+    batch_of,
+    header_of,
+    partition_of,
+    segment_of,
+    sequenced_batch,
+    stamped_run,
+)
+from tests.segments.scripted_store import REFUSED, Act, ScriptedStore, fails
+from tests.simulation.virtual_loop import run
+
+BY = Session(SessionId(100), SUCCESSOR)
+SETTINGS = SegmentSettings()
+Batches = Mapping[TopicPartition, Sequence[bytes]]
+
+
+@dataclass(frozen=True)
+class Led:
+    """One stretch of leadership, as the metadata records it."""
+
+    session: SessionId
+    leader_epoch: LeaderEpoch = EPOCH
+    released_at_seq: SegmentSeq | None = None
+
+
+def led(session: int, epoch: int = EPOCH, *, released_at_seq: int | None = None) -> Led:
+    return Led(SessionId(session), LeaderEpoch(epoch), None if released_at_seq is None else SegmentSeq(released_at_seq))
+
+
+class Bucket(ScriptedStore):
+    """A bucket that past sessions have written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: dict[TopicPartition, int] = {}
+        self._next_seq: dict[int, int] = defaultdict(int)
+
+    def segment(self, session: int, batches: Batches, *, epoch: int = EPOCH, written_at_ms: int = TIMESTAMP_MS) -> str:
+        """The session's next segment, with the next offsets of each partition. Its key."""
+        runs = []
+        for partition, of_partition in batches.items():
+            runs.append((partition, stamped_run(self.ends.get(partition, 0), *of_partition, leader_epoch=epoch)))
+            self.ends[partition] = runs[-1][1][-1].last_offset + 1
+        seq = self._next_seq[session]
+        self._next_seq[session] += 1
+        segment = segment_of(session, seq, runs, leader_epoch=epoch, written_at_ms=written_at_ms)
+        key = segment_key(SessionId(session), SegmentSeq(seq))
+        self.plant(key, b"".join(segment.body))
+        return key
+
+    def gap(self, session: int) -> None:
+        """The place of a segment that never landed."""
+        self._next_seq[session] += 1
+
+    def damage_footer(self, key: str) -> None:
+        body = bytearray(self.content(key))
+        body[-30] ^= 1
+        self.plant(key, bytes(body))
+
+    def recovered(
+        self, spans: Mapping[TopicPartition, Sequence[Led]], *, settings: SegmentSettings = SETTINGS
+    ) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
+        return run(recover(self, spans, by=BY, settings=settings, now_ms=lambda: TIMESTAMP_MS))
+
+    def found(self, partition: TopicPartition, *spans: Led) -> RecoveredPartition:
+        found = self.recovered({partition: spans})[partition]
+        if isinstance(found, Corrupt):
+            raise found
+        return found
+
+
+def places(found: RecoveredPartition) -> list[tuple[int, int, int]]:
+    """(base offset, session, seq) of each of its runs."""
+    runs, at = [], found.runs.start_offset
+    while at is not None and (place := found.runs.find(at)) is not None:
+        runs.append((int(place.base_offset), int(place.session), int(place.seq)))
+        at = type(at)(place.last_offset + 1)
+    return runs
+
+
+ONE, TWO = batch_of(b"one"), batch_of(b"one", b"two")
+
+
+# ── what is found ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_partition_that_nobody_wrote_to_begins_at_0() -> None:
+    for found in (Bucket().found(ORDERS, led(1)), Bucket().found(ORDERS), empty_partition(ORDERS, SETTINGS)):
+        assert found.log(LeaderEpoch(9)).bounds == Bounds(0, 0, 0, 9)  # type: ignore[arg-type]
+        assert (len(found.runs), found.sessions) == (0, set())
+
+
+def test_the_end_offset_is_where_the_last_committed_segment_ends_and_all_below_is_readable() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE, TWO], PAYMENTS: [ONE]})
+    bucket.segment(1, {PAYMENTS: [ONE]})
+    bucket.segment(1, {ORDERS: [TWO]})
+    found = bucket.recovered({ORDERS: [led(1)], PAYMENTS: [led(1)]})
+    orders, payments = found[ORDERS], found[PAYMENTS]
+    assert isinstance(orders, RecoveredPartition)
+    assert isinstance(payments, RecoveredPartition)
+    assert orders.log(LeaderEpoch(6)).bounds == Bounds(0, 5, 5, 6)  # type: ignore[arg-type]
+    assert (places(orders), places(payments)) == ([(0, 1, 0), (3, 1, 2)], [(0, 1, 0), (1, 1, 1)])
+    assert bucket.count("tail") == 3
+
+
+def test_a_partition_goes_on_from_session_to_session_in_the_order_of_its_spans() -> None:
+    bucket = Bucket()
+    bucket.segment(3, {ORDERS: [ONE]}, epoch=1)
+    bucket.segment(5, {ORDERS: [ONE]}, epoch=2)
+    bucket.segment(4, {ORDERS: [ONE]}, epoch=3)
+    found = bucket.found(ORDERS, led(3, 1), led(5, 2), led(9, 3), led(4, 3))
+    assert places(found) == [(0, 3, 0), (1, 5, 0), (2, 4, 0)]
+    assert found.sessions == {3, 4, 5}
+
+
+def test_an_idempotent_producer_is_remembered() -> None:
+    bucket = Bucket()
+    for sequence in range(7):
+        bucket.segment(1, {ORDERS: [sequenced_batch(9, sequence)]}, written_at_ms=TIMESTAMP_MS + sequence)
+    log = bucket.found(ORDERS, led(1)).log(LeaderEpoch(6))
+    now_ms = TIMESTAMP_MS + SETTINGS.producer_expiry_ms
+    repeat = log.append(header_of(sequenced_batch(9, 2)), now_ms=now_ms)
+    assert repeat == Appended(2, 2, 6, duplicate=True)  # type: ignore[arg-type]
+    assert log.append(header_of(sequenced_batch(9, 7)), now_ms=now_ms).base_offset == 7
+
+
+def test_a_footer_that_is_longer_than_one_read_is_read_whole() -> None:
+    bucket = Bucket()
+    count = FOOTER_READ_BYTES // 64 + 1
+    bucket.segment(1, {ORDERS: [ONE] * count})
+    assert bucket.found(ORDERS, led(1)).end_offset == count
+    assert bucket.count("tail") == 2
+
+
+# ── a session is sealed before it is read ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_stands_behind_a_gap_was_never_committed_and_the_seal_goes_into_the_gap() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE]})
+    bucket.gap(1)
+    bucket.segment(1, {ORDERS: [ONE]})
+    assert bucket.found(ORDERS, led(1)).end_offset == 1
+    assert len(bucket.content(segment_key(SessionId(1), SegmentSeq(1)))) == SEAL_BYTES
+
+
+def test_what_a_zombie_writes_after_the_seal_is_not_found_next_time_either() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE]})
+    assert bucket.found(ORDERS, led(1)).end_offset == 1
+    bucket.gap(1)
+    bucket.segment(1, {ORDERS: [ONE]})
+    assert places(bucket.found(ORDERS, led(1))) == [(0, 1, 0)]
+
+
+def test_each_session_is_sealed_and_listed_once_and_ones_own_is_left_alone() -> None:
+    bucket = Bucket()
+    for session in (1, 2):
+        bucket.segment(session, {partition_of(number): [ONE] for number in range(20)}, epoch=session)
+    spans = {partition_of(number): [led(1, 1), led(2, 2), Led(BY.id)] for number in range(20)}
+    bucket.recovered(spans)
+    assert bucket.count("list") == bucket.count("create") == bucket.count("tail") == 2
+    assert bucket.count("list", session_prefix(BY.id)) == 0
+
+
+def test_a_released_partition_ends_where_it_was_released_whatever_the_session_wrote_later() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE], PAYMENTS: [ONE]}, epoch=1)
+    released_end = dict(bucket.ends)
+    bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
+    bucket.ends = released_end
+    bucket.segment(2, {ORDERS: [TWO]}, epoch=2)
+    assert places(bucket.found(ORDERS, led(1, 1, released_at_seq=1), led(2, 2))) == [(0, 1, 0), (1, 2, 0)]
+
+
+def test_an_epoch_that_the_metadata_does_not_name_counts_for_nothing() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
+    bucket.segment(1, {ORDERS: [ONE]}, epoch=7)
+    assert bucket.found(ORDERS, led(1, 1)).end_offset == 1
+
+
+def test_a_session_that_goes_on_is_read_without_ending_it() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE]})
+    bucket.segment(1, {ORDERS: [TWO]})
+    footers = run(read_session(bucket, SessionId(1)))
+    assert [footer.seq for footer in footers if isinstance(footer, SegmentFooter)] == [0, 1]
+    assert bucket.count("create") == 0
+
+
+# ── the trimmed prefix ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_partition_whose_beginning_was_trimmed_away_is_corrupt_and_one_that_began_later_is_not() -> None:
+    bucket = Bucket()
+    trimmed = bucket.segment(1, {ORDERS: [ONE]})
+    bucket.segment(1, {ORDERS: [ONE], PAYMENTS: [TWO]})
+    bucket.plant(trimmed_key(SessionId(1), SegmentSeq(1)), b"")
+    bucket.plant(trimmed, b"rubble")
+    found = bucket.recovered({ORDERS: [led(1)], PAYMENTS: [led(1)]})
+    assert isinstance(found[ORDERS], Corrupt)
+    assert "begins at offset 1; what came before is missing" in str(found[ORDERS])
+    payments = found[PAYMENTS]
+    assert isinstance(payments, RecoveredPartition)
+    assert places(payments) == [(0, 1, 1)]
+
+
+def test_a_segment_that_is_trimmed_while_it_is_read_makes_recovery_look_again() -> None:
+    bucket = Bucket()
+    trimmed = bucket.segment(1, {PAYMENTS: [ONE]})
+    bucket.segment(1, {ORDERS: [TWO]})
+
+    class Trimming(Bucket):
+        async def tail(self, key: str, bytes_max: int) -> Tail:
+            if key == trimmed and self.has(trimmed):
+                self.plant(trimmed_key(SessionId(1), SegmentSeq(1)), b"")
+                del self._objects[trimmed]
+                self._keys.remove(trimmed)
+            return await super().tail(key, bytes_max)
+
+    trimming = Trimming()
+    trimming._objects, trimming._keys = bucket._objects, bucket._keys
+    assert places(trimming.found(ORDERS, led(1))) == [(0, 1, 1)]
+
+
+# ── damage ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_damaged_footer_is_told_of_the_partitions_that_may_have_been_in_it_and_the_others_go_on() -> None:
+    bucket = Bucket()
+    elsewhere, later, lost, unsure = (partition_of(number) for number in range(4))
+    bucket.segment(1, {elsewhere: [ONE], later: [ONE], lost: [ONE], unsure: [ONE]}, epoch=1)
+    damaged = bucket.segment(1, {lost: [ONE]}, epoch=1)
+    bucket.segment(1, {later: [ONE], lost: [ONE]}, epoch=1)
+    bucket.segment(2, {elsewhere: [ONE]}, epoch=2)
+    bucket.damage_footer(damaged)
+    found = bucket.recovered({partition: [led(1, 1), led(2, 2)] for partition in (elsewhere, later, lost, unsure)})
+    for fine in (elsewhere, later):
+        partition = found[fine]
+        assert isinstance(partition, RecoveredPartition), "its runs continue without a gap: it had nothing in the damaged segment"
+        assert partition.end_offset == 2
+    for refused in (lost, unsure):
+        error = found[refused]
+        assert isinstance(error, Corrupt)
+        assert error.details["key"] == damaged
+
+
+def test_damage_after_a_partition_was_released_is_none_of_its_concern() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
+    bucket.damage_footer(bucket.segment(1, {PAYMENTS: [ONE]}, epoch=1))
+    assert bucket.found(ORDERS, led(1, 1, released_at_seq=1)).end_offset == 1
+    with pytest.raises(Corrupt):
+        bucket.found(ORDERS, led(1, 1, released_at_seq=2))
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"x" * 63, b"x" * 65, b"x" * 5000])
+def test_an_object_that_is_no_segment_at_all_is_damage(content: bytes) -> None:
+    bucket = Bucket()
+    bucket.segment(1, {PAYMENTS: [ONE]})
+    key = bucket.segment(1, {ORDERS: [ONE]})
+    bucket.plant(key, content)
+    with pytest.raises(Corrupt) as damage:
+        bucket.found(ORDERS, led(1))
+    assert damage.value.details["key"] == key
+
+
+def test_a_damaged_seal_harms_nobody() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE]})
+    bucket.plant(segment_key(SessionId(1), SegmentSeq(1)), b"\0" * SEAL_BYTES)
+    assert bucket.found(ORDERS, led(1)).end_offset == 1
+
+
+def test_runs_that_overlap_are_corrupt_for_their_partition_only() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [TWO], PAYMENTS: [ONE]}, epoch=1)
+    bucket.ends[ORDERS] = 1
+    bucket.segment(2, {ORDERS: [ONE], PAYMENTS: [ONE]}, epoch=2)
+    found = bucket.recovered({ORDERS: [led(1, 1), led(2, 2)], PAYMENTS: [led(1, 1), led(2, 2)]})
+    assert isinstance(found[ORDERS], Corrupt)
+    assert isinstance(found[PAYMENTS], RecoveredPartition)
+
+
+# ── a bucket in trouble ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_recovery_waits_until_the_bucket_is_back() -> None:
+    bucket = Bucket()
+    keys = [bucket.segment(1, {ORDERS: [ONE]}) for _ in range(3)]
+    bucket.script("list", session_prefix(SessionId(1)), REFUSED)
+    for key in keys:
+        bucket.script("tail", key, REFUSED, REFUSED)
+    assert bucket.found(ORDERS, led(1)).end_offset == 3
+
+
+@pytest.mark.parametrize("beside_it", [[], [fails(Unavailable("503"))]])
+def test_without_permission_recovery_says_so(beside_it: list[Act]) -> None:
+    bucket = Bucket()
+    keys = [bucket.segment(1, {ORDERS: [ONE]}) for _ in range(2)]
+    bucket.script("tail", keys[0], fails(Denied("403 AccessDenied")))
+    bucket.script("tail", keys[1], *beside_it)
+    with pytest.raises(Denied):
+        bucket.found(ORDERS, led(1))
+
+
+def test_footers_are_read_some_at_a_time() -> None:
+    at_once, most_at_once = 0, 0
+
+    class Counting(Bucket):
+        async def tail(self, key: str, bytes_max: int) -> Tail:
+            nonlocal at_once, most_at_once
+            at_once += 1
+            most_at_once = max(most_at_once, at_once)
+            try:
+                return await super().tail(key, bytes_max)
+            finally:
+                at_once -= 1
+
+    bucket = Counting()
+    for _ in range(20):
+        bucket.segment(1, {ORDERS: [ONE]})
+    bucket.recovered({ORDERS: [led(1)]}, settings=SegmentSettings(footer_reads_max=3))
+    assert most_at_once == 3
+
+
+# ── against what was written ────────────────────────────────────────────────────────────────────────────────────────────
+
+PARTITIONS = [partition_of(number) for number in range(3)]
+histories = st.lists(
+    st.lists(st.dictionaries(st.sampled_from(PARTITIONS), st.integers(1, 3), max_size=3).filter(bool), max_size=4),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(histories, st.data())
+def test_what_was_committed_is_recovered_and_damage_is_never_passed_over(
+    history: list[list[dict[TopicPartition, int]]], data: st.DataObject
+) -> None:
+    bucket = Bucket()
+    written: list[tuple[str, dict[TopicPartition, int]]] = []
+    for session, segments in enumerate(history, start=1):
+        for lengths in segments:
+            key = bucket.segment(session, {where: [ONE] * length for where, length in lengths.items()}, epoch=session)
+            written.append((key, lengths))
+    damaged = data.draw(st.none() | st.integers(0, len(written) - 1)) if written else None
+    if damaged is not None:
+        bucket.damage_footer(written[damaged][0])
+    found = bucket.recovered({where: [led(session, session) for session in range(1, len(history) + 1)] for where in PARTITIONS})
+    for where in PARTITIONS:
+        partition = found[where]
+        had_records_there = damaged is not None and where in written[damaged][1]
+        goes_on_behind_it = damaged is not None and any(where in lengths for _, lengths in written[damaged + 1 :])
+        if damaged is not None and (had_records_there or not goes_on_behind_it):
+            assert isinstance(partition, Corrupt)
+            assert partition.details["key"] == written[damaged][0]
+        else:
+            assert isinstance(partition, RecoveredPartition)
+            assert partition.end_offset == bucket.ends.get(where, 0)
+            assert len(partition.runs) == sum(where in lengths for _, lengths in written)

@@ -16,8 +16,9 @@ A record section is record_count of these, one after the other (https://kafka.ap
 
 varint and varlong: zigzag (0, -1, 1, -2, …), 7 bits a byte, the lowest first, at most 5 and 10 bytes.
 
-Invariant: no byte outside of the given buffers is read or written, whatever they hold and whoever changes them meanwhile.
-Compiled code checks no index, so every place and length is checked here, in each pass, right before it is used.
+Invariant: no byte outside of the given buffers is read or written, whatever they hold. Compiled code checks no index, so every
+place and length is checked here before it is used. Reading columns lets other threads run: each pass checks everything anew,
+as if the one before had not been. Writing trusts that Arrow's buffers, once checked, stay as they are: they are immutable.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from metadata.errors import InvalidArgument, InvalidRecord, TooLarge
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-    from cython.cimports.libc.string import memcpy
+    from cython.cimports.libc.string import memchr, memcpy
 
 if TYPE_CHECKING:
     from segments.object_store import Buffer
@@ -984,32 +985,55 @@ def compact_json(text: bytes) -> bytes:
 
     Everything else stays as it is written: 1.10 stays 1.10. That the text is JSON is for the caller to know.
     """
+    source: cython.p_const_uchar = text
     length: cython.Py_ssize_t = len(text)
-    kept: cython.Py_ssize_t = _compact(text, length, None)
-    if kept == length:
+    at: cython.Py_ssize_t = 0
+    run: cython.Py_ssize_t = 0
+    byte: cython.uchar
+    writer: ByteWriter | None = None
+    while at < length:
+        byte = source[at]
+        if byte == 0x22:
+            at = _end_of_string(text, at)
+        elif byte <= 0x20 and (byte == 0x20 or byte == 0x0A or byte == 0x0D or byte == 0x09):
+            if writer is None:
+                writer = ByteWriter(length)
+            writer.put_bytes(source, run, at - run)
+            run = at + 1
+        at += 1
+    if writer is None:
         return text
-    writer: ByteWriter = ByteWriter(kept)
-    _compact(text, length, writer)
-    return writer.written()
+    writer.put_bytes(source, run, length - run)
+    return bytes(writer.target[: writer.position])
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
-def _compact(text: cython.p_const_uchar, length: cython.Py_ssize_t, writer: ByteWriter | None) -> cython.Py_ssize_t:
-    """How many bytes stay; `writer`, where there is one, gets them."""
-    at: cython.Py_ssize_t = 0
-    run: cython.Py_ssize_t = 0
-    kept: cython.Py_ssize_t = 0
-    while at <= length:
-        if at == length or text[at] in (0x20, 0x09, 0x0A, 0x0D):
-            if writer is not None:
-                writer.put_bytes(text, run, at - run)
-            kept += at - run
-            run = at + 1
-        elif text[at] == 0x22:  # a string: on to its closing mark; a backslash takes the next byte along
-            at += 1
-            while at < length and text[at] != 0x22:
-                at += 2 if text[at] == 0x5C else 1
-            at = min(at, length - 1)
-        at += 1
-    return kept
+def _end_of_string(text: bytes, start: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Where the JSON string that begins at `start` has its closing quotation mark, or the end of a text that has none."""
+    source: cython.p_const_uchar = text
+    length: cython.Py_ssize_t = len(text)
+    at: cython.Py_ssize_t = start
+    backslashes: cython.Py_ssize_t = 1
+    while backslashes & 1:  # an odd number of them escapes the mark
+        at = _find(text, 0x22, at + 1)
+        if at == length:
+            return length
+        backslashes = 0
+        while source[at - 1 - backslashes] == 0x5C:
+            backslashes += 1
+    return at
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _find(text: bytes, byte: cython.int, start: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """The first place of the byte from `start` on, or the length of the text."""
+    source: cython.p_const_uchar = text
+    length: cython.Py_ssize_t = len(text)
+    if cython.compiled:
+        found: cython.p_const_uchar = cython.cast(cython.p_const_uchar, memchr(source + start, byte, length - start))
+        return length if found is cython.NULL else found - source
+    else:  # noqa: RET505
+        place = text.find(byte, start)
+        return length if place < 0 else place

@@ -47,6 +47,7 @@ class _Binary(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _NULL = msgspec.Raw(b"null")
+_STRING_BEGINS, _OBJECT_BEGINS, _NULL_BEGINS = b'"{n'
 _JSON_BEGINS = frozenset(bytes([first]) for first in b' \t\r\n"-0123456789[{tf')
 _BINARY_HINT = 'Send bytes as {"type":"binary","data":"<base64>"}.'
 
@@ -65,11 +66,12 @@ def to_bytes(value: msgspec.Raw) -> bytes | None:
     text = bytes(value)
     if not text.isascii():
         _check_utf8(text)
-    if text[:1] == b'"':
+    first = text[0] if text else _NULL_BEGINS
+    if first == _STRING_BEGINS:
         return text[1:-1] if b"\\" not in text else _STRING.decode(text).encode()
-    if text in (b"null", b""):
+    if first == _NULL_BEGINS:
         return None
-    if text[:1] == b"{" and b'"binary"' in text:
+    if first == _OBJECT_BEGINS and b'"binary"' in text:
         try:
             data = _BINARY.decode(text).data
         except msgspec.DecodeError:

@@ -86,8 +86,6 @@ class LogReader:
         size_bytes, next_offset = 0, Offset(offset)
         for part in parts:
             bytes_left = bytes_max - size_bytes
-            if batches and (bytes_left <= 0 or part.offset != next_offset):
-                break
             if isinstance(part, FromCache):
                 hot = self._hot.read(log.partition, part.offset, bytes_max=bytes_left)
                 if hot is None:

@@ -236,12 +236,8 @@ def with_log_append_time(batch: Buffer, timestamp_ms: int) -> bytes:
 
 
 def assemble(header: BatchHeader, section: Buffer) -> bytes:
-    """The batch of a header and its (compressed) record section: `batch_length` and `crc` are set to what they must be."""
-    head = bytearray(
-        _HEADER.pack(
-            *msgspec.structs.astuple(msgspec.structs.replace(header, batch_length=LENGTH_BYTES_MIN + len(section), crc=0)),
-        )
-    )
-    crc = crc32c(section, crc32c(memoryview(head)[_ATTRIBUTES_AT:]))
-    struct.pack_into(">I", head, _CRC_AT, crc)
+    """The batch of a header and its (compressed) record section; `batch_length` and `crc` are set to what they must be."""
+    sized = msgspec.structs.replace(header, batch_length=LENGTH_BYTES_MIN + len(section))
+    head = bytearray(_HEADER.pack(*msgspec.structs.astuple(sized)))
+    struct.pack_into(">I", head, _CRC_AT, crc32c(section, crc32c(memoryview(head)[_ATTRIBUTES_AT:])))
     return b"".join((head, section))

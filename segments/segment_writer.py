@@ -67,6 +67,7 @@ class PendingSegment:
         if held is None:
             self.partitions[partition] = (leader_epoch, [batch])
         else:
+            assert held[0] == leader_epoch, f"{partition} changed its epoch while it was buffered: it must be flushed first"
             held[1].append(batch)
         self.size_bytes += batch.size_bytes + BATCH_ENTRY_BYTES
         self.bytes_charged += bytes_charged
@@ -117,7 +118,6 @@ class SegmentWriter:
         if self._open is not None and self._open.size_bytes + size_bytes > self._settings.segment_bytes_max:
             self._full.append(self._open)
             self._open = None
-            self._wake.set()
         if self._open is None:
             loop = asyncio.get_running_loop()
             self._open = PendingSegment(loop.time(), loop.create_future())

@@ -14,7 +14,7 @@ from gateway.leadership import Leadership
 from metadata import partition_assignments
 from metadata.errors import Corrupt, NoLeader, SessionFenced, Stopping
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Partition, SegmentSeq, SessionId, TopicPartition
+from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.sqlite_store import SqliteStore
 from metadata.topic import Topic
 from metadata.topic_cache import TopicCache
@@ -80,7 +80,7 @@ async def one_broker(bucket: MemoryStore, path: Path, *, killed: bool = False) -
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(broker.cache.run())
         leading = tasks.create_task(broker.leadership.run())
-        await broker.cache.wait_for(partition_assignments.Revision(1), timeout_s=READY_S)
+        await broker.cache.wait_for(Revision(1), timeout_s=READY_S)
         await broker.leadership.first_session()
         try:
             yield broker

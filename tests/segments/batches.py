@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from metadata.model import LeaderEpoch, Offset, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.object_store import Buffer
 from segments.record_batch import BatchHeader, parse_whole, split_batches, stamp
-from segments.segment_file import EncodedSegment, StampedBatch, encode_segment
+from segments.segment_file import EncodedSegment, Run, StampedBatch, encode_seal, encode_segment
 
 TIMESTAMP_MS = 1_700_000_000_000
 WRITER = b"the-writers-nonce"[:16]
@@ -93,6 +94,31 @@ def segment_of(
         written_at_ms=written_at_ms,
         partitions=[(partition, LeaderEpoch(leader_epoch), batches) for partition, batches in partitions],
     )
+
+
+def seal_of(session: int, seq: int, *, writer: bytes = SUCCESSOR, by: int = 8) -> bytes:
+    return encode_seal(
+        session=SessionId(session), seq=SegmentSeq(seq), writer=writer, sealed_at_ms=TIMESTAMP_MS, sealed_by=SessionId(by)
+    )
+
+
+def run_of(base_offset: int, records: int, *, max_timestamp: int = 0, start: int = 40) -> Run:
+    """A run of ORDERS that lies in 100 bytes."""
+    last = Offset(base_offset + records - 1)
+    return Run(ORDERS, EPOCH, Offset(base_offset), last, records, start, start + 100, 0, max_timestamp, 0, 1)
+
+
+@dataclass(frozen=True)
+class Led:
+    """One stretch of leadership, as the metadata records it."""
+
+    session: SessionId
+    leader_epoch: LeaderEpoch
+    released_at_seq: SegmentSeq | None
+
+
+def led(session: int, epoch: int = EPOCH, *, released_at_seq: int | None = None) -> Led:
+    return Led(SessionId(session), LeaderEpoch(epoch), None if released_at_seq is None else SegmentSeq(released_at_seq))
 
 
 def records_in(buffers: Iterable[Buffer], *, from_offset: int = 0) -> list[tuple[int, bytes | None]]:

@@ -176,6 +176,8 @@ class Request(NamedTuple):
     holds_for_s: int
     timeout_s: int
     cancelled_at_s: int
+    cancelled_after_passes: int
+    """Of the loop, within that second."""
 
 
 requests = st.lists(
@@ -186,6 +188,7 @@ requests = st.lists(
         holds_for_s=st.integers(0, 4),
         timeout_s=st.integers(0, 6),
         cancelled_at_s=st.integers(0, 12),
+        cancelled_after_passes=st.integers(0, 4),
     ),
     max_size=8,
 )
@@ -221,12 +224,17 @@ def test_the_bound_holds_and_nothing_leaks_whoever_gives_up_and_when(requests: l
                 first = next(wanted for number in arrivals if (wanted := waiting.get(number)))
                 assert budget.bytes_used + first.bytes_count > 10, "there is room, and yet the first in line waits"
 
+    async def cancel(task: asyncio.Task[None], wanted: Request) -> None:
+        await asyncio.sleep(wanted.cancelled_at_s)
+        for _ in range(wanted.cancelled_after_passes):
+            await asyncio.sleep(0)
+        task.cancel()
+
     async def main() -> None:
-        loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watch_between_the_seconds())
             for number, wanted in enumerate(requests):
-                loop.call_at(wanted.cancelled_at_s, tasks.create_task(request(number, wanted)).cancel)
+                tasks.create_task(cancel(tasks.create_task(request(number, wanted)), wanted))
 
     arrivals: list[int] = []
     run(main(), shuffled=shuffled, seed=seed)

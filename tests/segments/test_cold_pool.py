@@ -16,7 +16,7 @@ from segments.byte_budget import ByteBudget
 from segments.cold_pool import ColdPool, ColdRun
 from segments.run_index import RunPlace
 from segments.segment_file import Run
-from tests.segments.batches import ORDERS, PAYMENTS, batch_of, records_in, segment_of, stamped_run
+from tests.segments.batches import ORDERS, PAYMENTS, batch_of, partition_of, records_in, segment_of, stamped_run
 from tests.segments.scripted_store import REFUSED, SILENCE, ScriptedStore, fails, slow
 from tests.simulation.virtual_loop import run
 
@@ -30,9 +30,17 @@ def place_of(found: Run) -> RunPlace:
     )
 
 
-SEGMENT = segment_of(SESSION, SEQ, [(ORDERS, stamped_run(100, *BATCHES)), (PAYMENTS, stamped_run(0, batch_of(b"other")))])
+SEGMENT = segment_of(
+    SESSION,
+    SEQ,
+    [
+        (ORDERS, stamped_run(100, *BATCHES)),
+        (PAYMENTS, stamped_run(0, batch_of(b"other"))),
+        (partition_of(9), stamped_run(0, batch_of(b"third"))),
+    ],
+)
 BODY = b"".join(SEGMENT.body)
-PLACE, OTHER = map(place_of, SEGMENT.footer.runs)
+PLACE, OTHER, THIRD = map(place_of, SEGMENT.footer.runs)
 KEY = PLACE.key
 
 
@@ -136,18 +144,18 @@ def test_a_reader_that_hangs_up_does_not_stop_the_others() -> None:
 def test_the_run_that_was_not_used_for_longest_makes_room() -> None:
     store = bucket()
 
-    one, other = (read_run(bucket(), place).memory_bytes for place in (PLACE, OTHER))
+    one, other, third = (read_run(bucket(), place).memory_bytes for place in (PLACE, OTHER, THIRD))
 
     async def main() -> None:
-        async with cold_pool(store, bytes_max=one + other - 1) as pool:
-            await pool.run_at(PLACE)
-            await pool.run_at(OTHER)
-            assert pool.bytes_used == other
-            await pool.run_at(OTHER)
-            assert store.count("get") == 2
-            await pool.run_at(PLACE)
+        async with cold_pool(store, bytes_max=one + other + third - 1) as pool:
+            for place in (PLACE, OTHER, PLACE, THIRD):
+                await pool.run_at(place)
+            assert (store.count("get"), pool.bytes_used) == (3, one + third)
+            for place in (PLACE, THIRD):
+                await pool.run_at(place)
             assert store.count("get") == 3
-            assert pool.bytes_used == one
+            await pool.run_at(OTHER)
+            assert (store.count("get"), pool.bytes_used) == (4, other + third)
 
     run(main())
 

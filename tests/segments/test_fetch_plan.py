@@ -10,7 +10,7 @@ from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId
 from segments.fetch_plan import FetchPart, FromCache, FromWal, plan_fetch
 from segments.run_index import RunIndex
-from tests.segments.test_run_index import run_of
+from tests.segments.batches import run_of
 
 RUN_BYTES = 100
 

@@ -270,15 +270,14 @@ def test_a_longer_form_of_a_varint_is_taken_as_kafka_takes_it() -> None:
     assert aiokafka_records(long_form) == iterate_records(long_form, decompressed_bytes_max=BOUND)
 
 
-@given(st.lists(new_records, min_size=2, max_size=5), st.data())
+@given(st.lists(new_records, min_size=2, max_size=5))
 def test_records_in_another_order_than_their_offsets_are_refused(
-    records: list[tuple[bytes | None, bytes | None, tuple[()], int]], data: st.DataObject
+    records: list[tuple[bytes | None, bytes | None, tuple[()], int]],
 ) -> None:
     batch = encode_records(records)
     sections = [encode_records([r])[BATCH_OVERHEAD_BYTES:] for r in records]
-    swapped = altered(with_section(batch, b"".join(sections)), max_timestamp=2**63 - 1)  # every offset delta is 0
     with pytest.raises(InvalidRecord):
-        check(swapped)
+        check(with_section(batch, b"".join(sections)))  # every offset delta is 0
 
 
 def test_a_batch_over_message_bytes_max_is_refused_and_one_of_just_that_size_taken() -> None:

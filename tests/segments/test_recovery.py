@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -25,8 +24,10 @@ from tests.segments.batches import (
     PAYMENTS,
     SUCCESSOR,
     TIMESTAMP_MS,
+    Led,
     batch_of,
     header_of,
+    led,
     partition_of,
     segment_of,
     sequenced_batch,
@@ -38,19 +39,6 @@ from tests.simulation.virtual_loop import run
 BY = Session(SessionId(100), SUCCESSOR)
 SETTINGS = SegmentSettings()
 Batches = Mapping[TopicPartition, Sequence[bytes]]
-
-
-@dataclass(frozen=True)
-class Led:
-    """One stretch of leadership, as the metadata records it."""
-
-    session: SessionId
-    leader_epoch: LeaderEpoch = EPOCH
-    released_at_seq: SegmentSeq | None = None
-
-
-def led(session: int, epoch: int = EPOCH, *, released_at_seq: int | None = None) -> Led:
-    return Led(SessionId(session), LeaderEpoch(epoch), None if released_at_seq is None else SegmentSeq(released_at_seq))
 
 
 class Bucket(ScriptedStore):
@@ -184,7 +172,7 @@ def test_each_session_is_sealed_and_listed_once_and_ones_own_is_left_alone() -> 
     bucket = Bucket()
     for session in (1, 2):
         bucket.segment(session, {partition_of(number): [ONE] for number in range(20)}, epoch=session)
-    spans = {partition_of(number): [led(1, 1), led(2, 2), Led(BY.id)] for number in range(20)}
+    spans = {partition_of(number): [led(1, 1), led(2, 2), led(BY.id)] for number in range(20)}
     bucket.recovered(spans)
     assert bucket.count("list") == bucket.count("create") == bucket.count("tail") == 2
     assert bucket.count("list", session_prefix(BY.id)) == 0

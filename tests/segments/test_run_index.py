@@ -10,14 +10,9 @@ from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId
 from segments.run_index import RunIndex, RunPlace
 from segments.segment_file import Run
-from tests.segments.batches import EPOCH, ORDERS
+from tests.segments.batches import EPOCH, run_of
 
 SESSION = SessionId(2**64 // 4)
-
-
-def run_of(base_offset: int, records: int, *, max_timestamp: int = 0, start: int = 40) -> Run:
-    last = Offset(base_offset + records - 1)
-    return Run(ORDERS, EPOCH, Offset(base_offset), last, records, start, start + 100, 0, max_timestamp, 0, 1)
 
 
 def index_of(*runs: Run) -> RunIndex:

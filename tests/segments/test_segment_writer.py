@@ -20,22 +20,11 @@ from metadata.errors import Denied, OutcomeUnknown, SessionFenced, Stopping, Tid
 from metadata.model import SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import segment_key
 from segments.byte_budget import ByteBudget
-from segments.segment_file import SEAL_BYTES, SEGMENT_MAGIC, SegmentFooter, encode_seal, parse_footer, parse_head
+from segments.segment_file import SEAL_BYTES, SEGMENT_MAGIC, SegmentFooter, parse_footer, parse_head
 from segments.segment_writer import PendingSegment, SegmentWriter
 from segments.session import Session, seal
 from segments.settings import SegmentSettings
-from tests.segments.batches import (
-    EPOCH,
-    ORDERS,
-    PAYMENTS,
-    SUCCESSOR,
-    TIMESTAMP_MS,
-    WRITER,
-    batch_of,
-    segment_of,
-    stamped,
-    stamped_run,
-)
+from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, SUCCESSOR, WRITER, batch_of, seal_of, segment_of, stamped, stamped_run
 from tests.segments.scripted_store import (
     HAPPENS_UNANSWERED,
     LOST_ANSWER,
@@ -57,10 +46,6 @@ AT_ONCE = SegmentSettings(linger_ms=0)
 
 def key_of(seq: int) -> str:
     return segment_key(SESSION.id, SegmentSeq(seq))
-
-
-def seal_at(seq: int) -> bytes:
-    return encode_seal(session=SESSION.id, seq=SegmentSeq(seq), writer=SUCCESSOR, sealed_at_ms=TIMESTAMP_MS, sealed_by=BY.id)
 
 
 class Writing:
@@ -462,7 +447,7 @@ def test_a_successors_seal_refuses_what_stands_behind_it_and_what_was_not_sent()
     store.script("create", key_of(0), slow(1))
 
     async def work(at_work: Writing) -> None:
-        at_work.store.plant(key_of(1), seal_at(1))
+        at_work.store.plant(key_of(1), seal_of(SESSION.id, 1))
         segments = []
         for _ in range(4):
             segments.append(at_work.add())
@@ -492,6 +477,30 @@ def test_sealed_with_several_puts_in_flight_each_is_answered_by_what_became_of_i
             at_work.add()
 
     with_writer(store, work)
+
+
+def test_when_the_session_is_sealed_only_what_stands_before_the_seal_is_waited_for() -> None:
+    """The rest is refused at once: what was not sent, and what is on its way and would be for long."""
+    store = ScriptedStore()
+    store.script("create", key_of(0), slow(7))
+    store.script("create", key_of(2), SILENCE, SILENCE)
+    store.plant(key_of(1), seal_of(SESSION.id, 1))
+
+    async def work(at_work: Writing) -> None:
+        before = at_work.add()
+        await asyncio.sleep(0.1)
+        behind = at_work.add()
+        await asyncio.sleep(0)
+        silent = at_work.add()
+        await asyncio.sleep(0)
+        unsent = at_work.add()
+        assert await outcomes([behind, silent, unsent]) == [SessionFenced] * 3
+        assert now_s() == 0.1
+        assert await outcome(before) is None
+        await at_work.running
+        assert now_s() == 7
+
+    with_writer(store, work, settings=replace(AT_ONCE, puts_in_flight_max=3, hedge_after_ms=10_000))
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from metadata.errors import AlreadyExists, Corrupt, Denied
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import claim_key, segment_key, session_prefix, trimmed_key
-from segments.segment_file import SEAL_BYTES, Seal, encode_seal, parse_seal
+from segments.segment_file import SEAL_BYTES, Seal, parse_seal
 from segments.session import ClaimRecord, Session, SessionListing, claim, list_session, seal, who_wrote
-from tests.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, segment_of, stamped_run
+from tests.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, seal_of, segment_of, stamped_run
 from tests.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, REFUSED, Act, ScriptedStore, fails, slow
 from tests.simulation.virtual_loop import run
 
@@ -31,10 +31,6 @@ def body_of(seq: int, *, writer: bytes = WRITER) -> bytes:
     return b"".join(segment_of(SESSION, seq, [(ORDERS, stamped_run(seq, batch_of(b"x")))], writer=writer).body)
 
 
-def seal_of(seq: int, *, writer: bytes = WRITER, by: SessionId = SESSION) -> bytes:
-    return encode_seal(session=SESSION, seq=SegmentSeq(seq), writer=writer, sealed_at_ms=TIMESTAMP_MS, sealed_by=by)
-
-
 def bucket(*seqs: int, sealed_at: int | None = None, trimmed_to: int | None = None) -> ScriptedStore:
     """The session with segments at these places, and perhaps a seal and a trim marker."""
     store = ScriptedStore()
@@ -42,7 +38,7 @@ def bucket(*seqs: int, sealed_at: int | None = None, trimmed_to: int | None = No
     for seq in seqs:
         store.plant(key_of(seq), body_of(seq))
     if sealed_at is not None:
-        store.plant(key_of(sealed_at), seal_of(sealed_at))
+        store.plant(key_of(sealed_at), seal_of(SESSION, sealed_at))
     if trimmed_to is not None:
         store.plant(trimmed_key(SESSION, SegmentSeq(trimmed_to)), b"")
     return store

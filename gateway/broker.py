@@ -1,0 +1,228 @@
+"""One broker process: builds the parts, owns their tasks, and ends them in order.
+
+    start   data directory ─▶ metadata ─▶ bucket: proof, cluster id ─▶ topics ─▶ session, recovery ─▶ doors open
+    stop    doors refuse produce ─▶ buffered batches flushed ─▶ own session sealed ─▶ doors close ─▶ stores close
+
+Invariant: no door answers before the bucket has proved that it keeps create-only PUTs; what was acknowledged is on the bucket
+whenever the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import secrets
+import signal
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from gateway.grpc_server import GrpcServer
+from gateway.http_server import HttpServer
+from gateway.leadership import Leadership
+from gateway.settings import BrokerSettings, GatewaySettings
+from metadata.cluster_id import cluster_id
+from metadata.data_directory import DataDirectory
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import Revision
+from metadata.producer_ids import ProducerIds
+from metadata.sqlite_store import SqliteStore
+from metadata.topic import Topic
+from metadata.topic_cache import TopicCache
+from metadata.topics import Topics
+from segments.bucket_layout import proof_key
+from segments.cluster_record import sign_bucket
+from segments.create_only_proof import prove_create_only
+from segments.log import Log
+from segments.object_store import ObjectStore
+from segments.store_url import open_store
+
+log = logging.getLogger(__name__)
+
+TOPICS_TIMEOUT_S = 60.0
+"""For the first reading of the topics, at the start."""
+VERSION = importlib.metadata.version("tidelog")
+
+
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """What the doors serve (gateway/doors.py). `running` makes one."""
+
+    def __init__(
+        self, settings: BrokerSettings, bucket: ObjectStore, metadata: SqliteStore, layout: EtcdLayout, *, cluster_id: str
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.broker_id = settings.broker_id
+        self.version = VERSION
+        self.bucket_url = bucket.url
+        self.settings: GatewaySettings = settings.gateway
+        self.http_address = self.grpc_address = ""
+        self.started = False
+        self.topic_cache = TopicCache(metadata, layout)
+        self.topics = Topics(metadata, layout, max_message_bytes=settings.gateway.message_bytes_max)
+        self.producer_ids = ProducerIds(metadata, layout)
+        self.stopping = asyncio.Event()
+        self._leadership = Leadership(
+            bucket,
+            metadata,
+            self.topic_cache,
+            settings.segments,
+            layout=layout,
+            broker_id=settings.broker_id,
+            new_writer=lambda: secrets.token_bytes(16),
+            now_ms=wall_clock_ms,
+        )
+        self._http = HttpServer(self)
+        self._grpc = GrpcServer(self)
+        self._metadata = metadata
+        self._listen = settings.http, settings.grpc
+        self._ready_s = settings.gateway.topic_ready_timeout_ms / 1000
+
+    @property
+    def session(self) -> int | None:
+        return self._leadership.session
+
+    @property
+    def serving(self) -> bool:
+        """Whether requests can succeed: not while it starts or stops, nor between two sessions."""
+        return self.started and self._leadership.serving
+
+    @property
+    def log(self) -> Log:
+        """The log of the present session; raises NoLeader or Stopping while there is none."""
+        return self._leadership.log
+
+    def stop(self) -> None:
+        """Begins the clean end: `run` returns when everything is flushed and sealed."""
+        self.stopping.set()
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Serves until `stop`. Sets `ready` when both doors are open and the first session leads its partitions."""
+        async with asyncio.TaskGroup() as background:
+            housekeeping = [
+                background.create_task(self._metadata.run(), name="metadata"),
+                background.create_task(self.topic_cache.run(), name="topic cache"),
+            ]
+            await self.topic_cache.wait_for(Revision(1), timeout_s=TOPICS_TIMEOUT_S)
+            leading = background.create_task(self._leadership.run(), name="leadership")
+            self.http_address = await self._http.start(self._listen[0])
+            self.grpc_address = await self._grpc.start(self._listen[1])
+            try:
+                await self._serve(ready, leading)
+            finally:
+                await self._stop(leading)
+                for task in housekeeping:
+                    task.cancel()
+
+    async def _serve(self, ready: asyncio.Event, leading: asyncio.Task[None]) -> None:
+        async with asyncio.TaskGroup() as waits:
+            stopping = waits.create_task(self.stopping.wait(), name="stop")
+            serving = waits.create_task(self._leadership.first_session(), name="first session")
+            await asyncio.wait((stopping, serving, leading), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                self.started = True
+                ready.set()
+                await asyncio.wait((stopping, leading), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            serving.cancel()
+
+    async def _stop(self, leading: asyncio.Task[None]) -> None:
+        grace_s = self.settings.stop_grace_ms / 1000
+        self._leadership.stop()
+        await asyncio.wait((leading,), timeout=grace_s)
+        leading.cancel()
+        await asyncio.gather(self._http.stop(grace_s), self._grpc.stop(grace_s))
+
+    # ── topics: the registry's changes, waited for until they are served ────────────────────────────────────────────────
+
+    async def create_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """Creates a topic, and returns when this broker leads its partitions."""
+        topic = await self.topics.create(name, partition_count, settings, validate_only=validate_only)
+        return topic if validate_only else await self._served(topic)
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        settings: Mapping[str, str | None] | None = None,
+        replace_settings: bool = False,
+        partition_count: int | None = None,
+        validate_only: bool = False,
+    ) -> Topic:
+        """Alters a topic, and returns when the change is in force and new partitions are led."""
+        topic = await self.topics.alter(
+            name,
+            settings=settings,
+            replace_settings=replace_settings,
+            partition_count=partition_count,
+            validate_only=validate_only,
+        )
+        return topic if validate_only else await self._served(topic)
+
+    async def delete_topic(self, name: str, *, validate_only: bool = False) -> Topic:
+        """Deletes a topic, and returns when it is served no more."""
+        topic = await self.topics.delete(name, validate_only=validate_only)
+        if not validate_only:
+            await self.topic_cache.wait_for(topic.revision, timeout_s=self._ready_s)
+        return topic
+
+    async def _served(self, topic: Topic) -> Topic:
+        """The change is made. Where it takes too long to take effect here, requests for it are told to retry."""
+        await self.topic_cache.wait_for(topic.revision, timeout_s=self._ready_s)
+        if not await self._leadership.led(topic, timeout_s=self._ready_s):
+            log.warning("topic %s is not served yet after %s s", topic.name, self._ready_s)
+        return topic
+
+
+@asynccontextmanager
+async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
+    """A broker that serves: entered when both doors are open, left when everything is flushed, sealed and closed.
+
+    Raises Rejected, Denied or Unavailable when it can't start, before anything but its own directory was written.
+    """
+    async with AsyncExitStack() as parts:
+        directory = parts.enter_context(DataDirectory(settings.data_dir))
+        layout = EtcdLayout(settings.cluster)
+        metadata = SqliteStore(directory.metadata_path)
+        parts.push_async_callback(metadata.close)
+        bucket = await open_store(settings.bucket or f"file://{directory.bucket_path}", settings.s3, make_directory=True)
+        parts.push_async_callback(bucket.close)
+        await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
+        identity = await cluster_id(metadata, uuid.uuid4().hex, layout)
+        await sign_bucket(bucket, identity, now_ms=wall_clock_ms())
+        broker = Broker(settings, bucket, metadata, layout, cluster_id=identity)
+        ready = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as process:
+                process.create_task(broker.run(ready), name="broker")
+                await ready.wait()
+                try:
+                    yield broker
+                finally:
+                    broker.stop()
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong first, without the groups that the tasks put round it."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) -> None:
+    """Runs a broker until SIGTERM or SIGINT, then ends it cleanly."""
+    loop = asyncio.get_running_loop()
+    async with running(settings) as broker:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, broker.stop)
+        on_ready(broker)
+        await broker.stopping.wait()

@@ -1,0 +1,118 @@
+"""What the doors (gRPC, HTTP) need of the broker, and no more; broker.py is it, tests bring a smaller one.
+
+Invariant: a door holds no state of the log. It asks `broker.log` anew for each request, because a session that ends takes its Log
+with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from gateway.settings import GatewaySettings
+from metadata.errors import TidelogError, UnknownPartition
+from metadata.model import Partition, TopicPartition
+from metadata.producer_ids import ProducerIds
+from metadata.topic import Topic
+from metadata.topic_cache import TopicCache
+from metadata.topics import Topics
+from segments.log import Log
+
+
+class BrokerAddress(NamedTuple):
+    """One broker as the others and the clients see it."""
+
+    broker_id: str
+    http_address: str
+    grpc_address: str
+    session: int | None
+    draining: bool
+
+
+class Broker(Protocol):
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def broker_id(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def bucket_url(self) -> str: ...
+    @property
+    def http_address(self) -> str: ...
+    @property
+    def grpc_address(self) -> str: ...
+    @property
+    def session(self) -> int | None: ...
+    @property
+    def started(self) -> bool: ...
+
+    @property
+    def serving(self) -> bool:
+        """Whether requests can succeed: False while it starts or stops, and without a session."""
+        ...
+
+    @property
+    def settings(self) -> GatewaySettings: ...
+
+    @property
+    def log(self) -> Log:
+        """The log of the present session; Unavailable while there is none."""
+        ...
+
+    @property
+    def topics(self) -> Topics: ...
+    @property
+    def topic_cache(self) -> TopicCache: ...
+    @property
+    def producer_ids(self) -> ProducerIds: ...
+
+    async def create_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """Returns when this broker leads the partitions, so that a produce right after works."""
+        ...
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        settings: Mapping[str, str | None] | None = None,
+        replace_settings: bool = False,
+        partition_count: int | None = None,
+        validate_only: bool = False,
+    ) -> Topic: ...
+
+    async def delete_topic(self, name: str, *, validate_only: bool = False) -> Topic: ...
+
+
+def this_broker(broker: Broker) -> BrokerAddress:
+    draining = broker.started and not broker.serving
+    return BrokerAddress(broker.broker_id, broker.http_address, broker.grpc_address, broker.session, draining)
+
+
+def partition_of(topic: Topic, partition: int) -> TopicPartition:
+    """UnknownPartition unless the topic has it."""
+    if not 0 <= partition < topic.partition_count:
+        raise UnknownPartition(
+            f"topic {topic.name} has the partitions 0 to {topic.partition_count - 1}; {partition} was asked for",
+            topic=topic.name,
+            partition=partition,
+            partition_count=topic.partition_count,
+        )
+    return TopicPartition(topic.id, Partition(partition))
+
+
+def named(error: TidelogError, topic: Topic) -> TidelogError:
+    """The error with the topic's name in place of its id: the log knows ids, people know names."""
+    error.message = error.message.replace(topic.id, topic.name)
+    return error
+
+
+@contextmanager
+def naming(topic: Topic) -> Iterator[None]:
+    try:
+        yield
+    except TidelogError as error:
+        raise named(error, topic) from None

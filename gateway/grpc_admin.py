@@ -1,0 +1,140 @@
+"""The services Topics and Cluster: what they ask of the broker, in protobuf's words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import Message
+
+from gateway.doors import Broker, naming, partition_of, this_broker
+from gateway.grpc_calls import MethodHandler, unary
+from gateway.produce import topic_named
+from gateway.proto import admin_pb2
+from gateway.topic_states import partition_states
+from metadata.errors import InvalidArgument
+from metadata.topic import Topic
+
+TOPICS: Final = "tidelog.v1.Topics"
+CLUSTER: Final = "tidelog.v1.Cluster"
+
+
+class TopicsService:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> dict[str, MethodHandler]:
+        return {
+            "CreateTopic": unary(admin_pb2.CreateTopicRequest, self.create),
+            "GetTopic": unary(admin_pb2.GetTopicRequest, self.get),
+            "ListTopics": unary(admin_pb2.ListTopicsRequest, self.list_topics),
+            "UpdateTopic": unary(admin_pb2.UpdateTopicRequest, self.update),
+            "DeleteTopic": unary(admin_pb2.DeleteTopicRequest, self.delete),
+        }
+
+    async def create(self, request: admin_pb2.CreateTopicRequest) -> Message:
+        topic = request.topic
+        if topic.id or topic.created_at_ms or topic.partitions:
+            raise InvalidArgument("id, created_at_ms and partitions are set by the cluster", field="topic")
+        made = await self._broker.create_topic(
+            topic.name, topic.partition_count, dict(topic.settings), validate_only=request.validate_only
+        )
+        return _told(made)
+
+    async def get(self, request: admin_pb2.GetTopicRequest) -> Message:
+        topic = await self._broker.topics.get(request.name)
+        told = _told(topic)
+        told.partitions.extend(admin_pb2.PartitionState(**state._asdict()) for state in partition_states(self._broker, topic))
+        return told
+
+    async def list_topics(self, request: admin_pb2.ListTopicsRequest) -> Message:
+        page = await self._broker.topics.list(page_size=request.page_size, page_token=request.page_token)
+        return admin_pb2.ListTopicsResponse(topics=map(_told, page.topics), next_page_token=page.next_page_token)
+
+    async def update(self, request: admin_pb2.UpdateTopicRequest) -> Message:
+        given = request.topic.settings
+        settings: dict[str, str | None] = {}
+        replace_settings = False
+        partition_count: int | None = None
+        if not request.update_mask.paths:
+            raise InvalidArgument(
+                "update_mask is empty",
+                hint="Name what changes: settings.retention.ms, settings, partition_count.",
+                field="update_mask",
+            )
+        for path in request.update_mask.paths:
+            if path == "partition_count":
+                partition_count = request.topic.partition_count
+            elif path == "settings":
+                replace_settings = True
+                settings |= given
+            elif path.startswith("settings."):
+                name = path.removeprefix("settings.")
+                settings[name] = given.get(name)  # named and not given: back to the default
+            else:
+                raise InvalidArgument(
+                    f"{path[:60]!r} can't be changed",
+                    hint="partition_count, settings and settings.<name> can.",
+                    field="update_mask",
+                )
+        altered = await self._broker.alter_topic(
+            request.topic.name,
+            settings=settings,
+            replace_settings=replace_settings,
+            partition_count=partition_count,
+            validate_only=request.validate_only,
+        )
+        return _told(altered)
+
+    async def delete(self, request: admin_pb2.DeleteTopicRequest) -> Message:
+        await self._broker.delete_topic(request.name, validate_only=request.validate_only)
+        return Empty()
+
+
+class ClusterService:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> dict[str, MethodHandler]:
+        return {
+            "GetCluster": unary(admin_pb2.GetClusterRequest, self.get),
+            "ListBrokers": unary(admin_pb2.ListBrokersRequest, self.list_brokers),
+            "ExplainOffset": unary(admin_pb2.ExplainOffsetRequest, self.explain),
+        }
+
+    async def get(self, _: admin_pb2.GetClusterRequest) -> Message:
+        broker = self._broker
+        return admin_pb2.ClusterDescription(
+            cluster_id=broker.cluster_id, version=broker.version, bucket=broker.bucket_url, brokers=self._brokers()
+        )
+
+    async def list_brokers(self, _: admin_pb2.ListBrokersRequest) -> Message:
+        return admin_pb2.ListBrokersResponse(brokers=self._brokers())
+
+    async def explain(self, request: admin_pb2.ExplainOffsetRequest) -> Message:
+        topic = topic_named(self._broker, request.topic)
+        with naming(topic):
+            facts = (await self._broker.log.explain(partition_of(topic, request.partition), request.offset))._asdict()
+        return admin_pb2.ExplainOffsetResponse(tier="segment", batch_crc32c=facts.pop("crc32c"), **facts)
+
+    def _brokers(self) -> list[admin_pb2.Broker]:
+        told = this_broker(self._broker)
+        return [
+            admin_pb2.Broker(
+                broker_id=told.broker_id,
+                http_address=told.http_address,
+                grpc_address=told.grpc_address,
+                session=told.session,
+                draining=told.draining,
+            )
+        ]
+
+
+def _told(topic: Topic) -> admin_pb2.Topic:
+    return admin_pb2.Topic(
+        name=topic.name,
+        id=topic.id,
+        partition_count=topic.partition_count,
+        settings=topic.settings,
+        created_at_ms=topic.created_at_ms,
+    )

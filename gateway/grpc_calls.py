@@ -1,0 +1,95 @@
+"""How a gRPC call begins and ends: bytes to messages and back, every error of the tree to a Status.
+
+a malformed message         ─▶ INVALID_ARGUMENT, not the UNKNOWN that grpc would answer
+handler raises TidelogError ─▶ abort(code, message, grpc-status-details-bin)
+handler raises another      ─▶ INTERNAL, with the traceback in the log
+the client is gone          ─▶ nothing: there is no one to tell
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from gateway.grpc_status import DETAILS_TRAILER, status_of
+from gateway.wire_errors import wire_codes
+from metadata.errors import InvalidArgument, TidelogError
+
+log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:  # generic in the stubs only
+    Context = grpc.aio.ServicerContext[bytes, bytes]
+    MethodHandler = grpc.RpcMethodHandler[bytes, bytes]
+else:
+    Context = grpc.aio.ServicerContext
+    MethodHandler = grpc.RpcMethodHandler
+_Request = TypeVar("_Request", bound=Message)
+_Answer = TypeVar("_Answer")
+
+
+def unary(request_type: type[_Request], handler: Callable[[_Request], Awaitable[Message]]) -> MethodHandler:
+    """One request, one answer."""
+
+    async def encoded(request: _Request) -> bytes:
+        return (await handler(request)).SerializeToString()
+
+    return unary_bytes(request_type, encoded)
+
+
+def unary_bytes(request_type: type[_Request], handler: Callable[[_Request], Awaitable[bytes]]) -> MethodHandler:
+    """One request; the handler lays out the answer's bytes itself."""
+
+    async def handled(message: bytes) -> bytes:
+        return await handler(_parse(request_type, message))
+
+    async def call(message: bytes, context: Context) -> bytes:
+        return await _ended(context, handled(message))
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
+def unary_read_late(handler: Callable[[Context], Awaitable[bytes]]) -> MethodHandler:
+    """One request, one answer; the handler reads the request itself, when there is room for it. On the wire it is a unary call."""
+
+    async def call(_: AsyncIterator[bytes], context: Context) -> bytes:
+        return await _ended(context, handler(context))
+
+    return grpc.stream_unary_rpc_method_handler(call)
+
+
+def stream(handler: Callable[[Context], Awaitable[None]]) -> MethodHandler:
+    """The handler reads and writes as it likes."""
+
+    async def call(_: AsyncIterator[bytes], context: Context) -> None:
+        await _ended(context, handler(context))
+
+    return grpc.stream_stream_rpc_method_handler(call)
+
+
+def _parse(request_type: type[_Request], message: bytes) -> _Request:
+    try:
+        return request_type.FromString(message)
+    except DecodeError as error:
+        raise InvalidArgument(f"the message is not a {request_type.DESCRIPTOR.name}: {error}") from None
+
+
+async def _ended(context: Context, work: Awaitable[_Answer]) -> _Answer:
+    try:
+        return await work
+    except TidelogError as error:
+        await _abort(context, error)
+    except grpc.aio.BaseError:
+        raise
+    except Exception:
+        log.exception("a call failed")
+        await _abort(context, TidelogError("the broker met an error of its own", hint="Look into the broker's log."))
+
+
+async def _abort(context: Context, error: TidelogError) -> NoReturn:
+    trailer = ((DETAILS_TRAILER, status_of(error).SerializeToString()),)
+    await context.abort(wire_codes(error).grpc, error.message, trailer)

@@ -1,0 +1,52 @@
+"""grpc.health.v1: the broker's readiness, for probes and load balancers. It asks the broker, and remembers nothing.
+
+Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+from gateway.doors import Broker
+from gateway.grpc_calls import Context, MethodHandler, stream, unary
+from gateway.long_waits import LongWaits
+from metadata.errors import NotFound
+
+SERVICE: Final = "grpc.health.v1.Health"
+WATCH_INTERVAL_S: Final = 1.0
+
+
+class HealthService:
+    def __init__(self, broker: Broker, waits: LongWaits, services: frozenset[str]) -> None:
+        """`services` are those that may be asked for, beside the empty name of the whole."""
+        self._broker = broker
+        self._waits = waits
+        self._services = services | {""}
+
+    def handlers(self) -> dict[str, MethodHandler]:
+        return {"Check": unary(HealthCheckRequest, self.check), "Watch": stream(self.watch)}
+
+    async def check(self, request: HealthCheckRequest) -> HealthCheckResponse:
+        if request.service not in self._services:
+            raise NotFound(f"there is no service {request.service[:100]!r} here")
+        return HealthCheckResponse(status=self._status(request.service))
+
+    async def watch(self, context: Context) -> None:
+        """The status, and each change of it. A service that is not known is told as such, and the stream goes on."""
+        request = HealthCheckRequest.FromString(await context.read())
+        told: object = None
+        async with self._waits.until_stop():
+            while True:
+                status = self._status(request.service)
+                if status != told:
+                    await context.write(HealthCheckResponse(status=status).SerializeToString())
+                    told = status
+                await asyncio.sleep(WATCH_INTERVAL_S)
+
+    def _status(self, service: str) -> int:
+        if service not in self._services:
+            return HealthCheckResponse.SERVICE_UNKNOWN
+        return HealthCheckResponse.SERVING if self._broker.serving else HealthCheckResponse.NOT_SERVING

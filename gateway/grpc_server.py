@@ -1,0 +1,83 @@
+"""The gRPC door: its services, its limits, its beginning and its end.
+
+    Log · Topics · Cluster (tidelog.v1)      grpc.health.v1.Health      grpc.reflection.v1alpha.ServerReflection
+
+Limits: a message may be as long as a request, an answer as long as a fetch; so many calls at once, the next are refused. A
+connection that has reached its age (which gRPC spreads by 10 % each way) is told to go, and its streams have the grace to end,
+so that clients find new brokers. Clients may ping as often as every five seconds to keep a connection open.
+"""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+from grpc_reflection.v1alpha import reflection
+
+from gateway import grpc_admin, grpc_health, grpc_log
+from gateway.doors import Broker
+from gateway.grpc_calls import MethodHandler
+from gateway.long_waits import LongWaits
+from gateway.settings import GatewaySettings
+from metadata.errors import InvalidArgument
+
+MESSAGE_SLACK_BYTES = 1 << 20
+"""A request may be this much longer than its records; what is more is refused by gRPC before it is read whole."""
+ANSWER_BYTES_MAX = 1 << 30
+"""The log bounds answers; a single batch may be larger than fetch_bytes_max."""
+
+SERVICES = frozenset({grpc_log.SERVICE, grpc_admin.TOPICS, grpc_admin.CLUSTER})
+
+
+class GrpcServer:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._waits = LongWaits()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, address: str) -> str:
+        """Opens HOST:PORT (port 0: a free one) and answers where it is. InvalidArgument where it can't be opened."""
+        server = grpc.aio.server(
+            options=_options(self._broker.settings), maximum_concurrent_rpcs=self._broker.settings.grpc_streams_max
+        )
+        for service, handlers in self._services().items():
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        reflection.enable_server_reflection((*SERVICES, grpc_health.SERVICE, reflection.SERVICE_NAME), server)
+        try:
+            port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise InvalidArgument(
+                f"gRPC can't listen on {address}: {error}", hint="Is another broker running there? Choose another --grpc HOST:PORT."
+            ) from None
+        await server.start()
+        self._server = server
+        return f"{address.rpartition(':')[0]}:{port}"
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuses new calls, ends long polls and the reading of streams, and waits for the answers up to `grace_s`."""
+        self._waits.stop()
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+    def _services(self) -> dict[str, dict[str, MethodHandler]]:
+        broker, waits = self._broker, self._waits
+        return {
+            grpc_log.SERVICE: grpc_log.LogService(broker, waits).handlers(),
+            grpc_admin.TOPICS: grpc_admin.TopicsService(broker).handlers(),
+            grpc_admin.CLUSTER: grpc_admin.ClusterService(broker).handlers(),
+            grpc_health.SERVICE: grpc_health.HealthService(broker, waits, SERVICES).handlers(),
+        }
+
+
+def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.request_bytes_max + MESSAGE_SLACK_BYTES),
+        ("grpc.max_send_message_length", ANSWER_BYTES_MAX),
+        ("grpc.max_connection_age_ms", settings.grpc_connection_age_ms),
+        ("grpc.max_connection_age_grace_ms", settings.grpc_connection_age_grace_ms),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a short message could become a long one; batches are compressed
+        ("grpc.so_reuseport", 0),  # a second broker on the same port must fail, not share it
+    ]

@@ -1,0 +1,333 @@
+"""Topics, partitions, settings, cluster, producers, health over HTTP: FastAPI, where speed is not at stake.
+
+It also serves /openapi.json, with the fast routes that openapi.py describes. Errors leave it untold: http_app.py tells them all.
+Invariant: an unknown field or query parameter is refused, so that a mistyped `validate_only` never changes anything.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NoReturn
+
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from gateway.doors import Broker, naming, partition_of, this_broker
+from gateway.http_rejections import MethodNotAllowed, UnknownRoute
+from gateway.openapi import document
+from gateway.produce import topic_named
+from gateway.topic_states import PartitionState, partition_state, partition_states
+from metadata.did_you_mean import did_you_mean
+from metadata.errors import InvalidArgument, Rejected
+from metadata.topic import Topic
+from metadata.topic_settings import SETTINGS, TopicSettings
+
+TopicName = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
+ValidateOnly = Annotated[bool, Query(description="Check everything, change nothing.")]
+PartitionNumber = Annotated[int, Path(ge=0, lt=2**31)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewTopic(Strict):
+    name: str
+    partition_count: int = Field(default=6, description="1 to 10,000. It can grow later, never shrink.")
+    settings: dict[str, str | int] = Field(
+        default_factory=dict, description="Those that differ from the defaults, by Kafka's names."
+    )
+
+
+class TopicChange(Strict):
+    partition_count: int | None = Field(default=None, description="May only grow.")
+    settings: dict[str, str | int | None] = Field(default_factory=dict, description="What changes; null goes back to the default.")
+
+
+class NewSettings(Strict):
+    settings: dict[str, str | int] = Field(description="All others go back to their defaults.")
+
+
+class TopicAnswer(BaseModel):
+    name: str
+    id: str
+    partition_count: int
+    settings: dict[str, str]
+    created_at_ms: int
+
+
+class PartitionAnswer(BaseModel):
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    leader_epoch: int
+    leader: str = Field(description="Broker id; empty where nobody leads, and then the numbers are -1.")
+
+
+class DescribedTopic(TopicAnswer):
+    partitions: list[PartitionAnswer]
+
+
+class TopicPageAnswer(BaseModel):
+    topics: list[TopicAnswer]
+    next_page_token: str = Field(description="Empty on the last page.")
+
+
+class PartitionsAnswer(BaseModel):
+    partitions: list[PartitionAnswer]
+
+
+class SettingAnswer(BaseModel):
+    name: str
+    value: str
+    default: str
+    unit: str
+    meaning: str
+    allowed: str
+
+
+class SettingsAnswer(BaseModel):
+    settings: list[SettingAnswer]
+
+
+class BrokerAnswer(BaseModel):
+    broker_id: str
+    http_address: str
+    grpc_address: str
+    session: int | None
+    draining: bool
+
+
+class BrokersAnswer(BaseModel):
+    brokers: list[BrokerAnswer]
+
+
+class ClusterAnswer(BrokersAnswer):
+    cluster_id: str
+    version: str
+    bucket: str
+
+
+class ExplanationAnswer(BaseModel):
+    tier: str
+    object_key: str
+    range_start: int = Field(description="The batch's bytes are [range_start, range_end) of the object.")
+    range_end: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    batch_crc32c: int
+    in_hot_pool: bool
+    session: int
+    segment_seq: int
+
+
+class ProducerAnswer(BaseModel):
+    producer_id: int
+    producer_epoch: int
+
+
+class HealthAnswer(BaseModel):
+    status: str
+
+
+def admin_api(broker: Broker) -> FastAPI:
+    app = FastAPI(
+        title="Tidelog",
+        version=broker.version,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(_check_query)],
+        exception_handlers={HTTPException: _translate_http, RequestValidationError: _translate_validation, Exception: _hand_on},
+        redirect_slashes=False,
+    )
+    _topic_routes(app, broker)
+    _cluster_routes(app, broker)
+    _health_routes(app, broker)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's own way to extend it
+    return app
+
+
+def _topic_routes(app: FastAPI, broker: Broker) -> None:
+    @app.get("/v1/topics", tags=["topics"])
+    async def list_topics(
+        page_size: Annotated[int, Query(ge=0, le=1000, description="0: 100.")] = 0, page_token: str = ""
+    ) -> TopicPageAnswer:
+        page = await broker.topics.list(page_size=page_size, page_token=page_token)
+        return TopicPageAnswer(topics=[_topic(topic) for topic in page.topics], next_page_token=page.next_page_token)
+
+    @app.post("/v1/topics", tags=["topics"], status_code=201)
+    async def create_topic(new: NewTopic, response: Response, validate_only: ValidateOnly = False) -> TopicAnswer:
+        topic = await broker.create_topic(new.name, new.partition_count, _texts(new.settings), validate_only=validate_only)
+        if validate_only:
+            response.status_code = 200
+        else:
+            response.headers["location"] = f"/v1/topics/{topic.name}"
+        return _topic(topic)
+
+    @app.get("/v1/topics/{topic}", tags=["topics"])
+    async def get_topic(topic: TopicName) -> DescribedTopic:
+        found = await broker.topics.get(topic)
+        return DescribedTopic(**_topic(found).model_dump(), partitions=_partitions(partition_states(broker, found)))
+
+    @app.patch("/v1/topics/{topic}", tags=["topics"])
+    async def alter_topic(topic: TopicName, change: TopicChange, validate_only: ValidateOnly = False) -> TopicAnswer:
+        if change.partition_count is None and not change.settings:
+            raise InvalidArgument("the request changes nothing", hint="Give partition_count or settings.")
+        settings = {name: None if value is None else str(value) for name, value in change.settings.items()}
+        altered = await broker.alter_topic(
+            topic, settings=settings, partition_count=change.partition_count, validate_only=validate_only
+        )
+        return _topic(altered)
+
+    @app.delete("/v1/topics/{topic}", tags=["topics"], status_code=204)
+    async def delete_topic(topic: TopicName, validate_only: ValidateOnly = False) -> None:
+        await broker.delete_topic(topic, validate_only=validate_only)
+
+    @app.get("/v1/topics/{topic}/settings", tags=["topics"])
+    async def get_settings(topic: TopicName) -> SettingsAnswer:
+        return _settings(await broker.topics.get(topic))
+
+    @app.put("/v1/topics/{topic}/settings", tags=["topics"])
+    async def replace_settings(topic: TopicName, new: NewSettings, validate_only: ValidateOnly = False) -> SettingsAnswer:
+        altered = await broker.alter_topic(topic, settings=_texts(new.settings), replace_settings=True, validate_only=validate_only)
+        return _settings(altered)
+
+    @app.get("/v1/topics/{topic}/partitions", tags=["topics"])
+    async def list_partitions(topic: TopicName) -> PartitionsAnswer:
+        return PartitionsAnswer(partitions=_partitions(partition_states(broker, await broker.topics.get(topic))))
+
+    @app.get("/v1/topics/{topic}/partitions/{partition}", tags=["topics"])
+    async def get_partition(topic: TopicName, partition: PartitionNumber) -> PartitionAnswer:
+        return _partitions([partition_state(broker, await broker.topics.get(topic), partition)])[0]
+
+    @app.get("/v1/topics/{topic}/partitions/{partition}/offsets/{offset}/explain", tags=["topics"])
+    async def explain(
+        topic: TopicName, partition: PartitionNumber, offset: Annotated[int, Path(ge=0, lt=2**63)]
+    ) -> ExplanationAnswer:
+        found = topic_named(broker, topic)
+        with naming(found):
+            facts = (await broker.log.explain(partition_of(found, partition), offset))._asdict()
+        return ExplanationAnswer(tier="segment", batch_crc32c=facts.pop("crc32c"), **facts)
+
+
+def _cluster_routes(app: FastAPI, broker: Broker) -> None:
+    @app.get("/v1/cluster", tags=["cluster"])
+    async def get_cluster() -> ClusterAnswer:
+        return ClusterAnswer(
+            cluster_id=broker.cluster_id, version=broker.version, bucket=broker.bucket_url, brokers=_brokers(broker)
+        )
+
+    @app.get("/v1/brokers", tags=["cluster"])
+    async def list_brokers() -> BrokersAnswer:
+        return BrokersAnswer(brokers=_brokers(broker))
+
+    @app.post("/v1/producers", tags=["records"], status_code=201)
+    async def init_producer() -> ProducerAnswer:
+        """A producer id for idempotent produce: sequences begin at 0 in each partition."""
+        return ProducerAnswer(producer_id=await broker.producer_ids.next(), producer_epoch=0)
+
+
+def _health_routes(app: FastAPI, broker: Broker) -> None:
+    def answer(well: bool, unwell: str) -> JSONResponse:
+        return JSONResponse({"status": "ok" if well else unwell}, 200 if well else 503, {"cache-control": "no-store"})
+
+    @app.get("/livez", tags=["health"], response_model=HealthAnswer)
+    async def live() -> JSONResponse:
+        """The process answers. Asks neither the bucket nor the metadata store."""
+        return answer(True, "")
+
+    @app.get("/readyz", tags=["health"], response_model=HealthAnswer)
+    async def ready() -> JSONResponse:
+        """Requests can succeed: there is a session, and the broker is not stopping."""
+        return answer(broker.serving, "not serving")
+
+    @app.get("/startupz", tags=["health"], response_model=HealthAnswer)
+    async def started() -> JSONResponse:
+        """The first session leads its partitions."""
+        return answer(broker.started, "starting")
+
+
+def _topic(topic: Topic) -> TopicAnswer:
+    return TopicAnswer(
+        name=topic.name,
+        id=topic.id,
+        partition_count=topic.partition_count,
+        settings=topic.settings,
+        created_at_ms=topic.created_at_ms,
+    )
+
+
+def _partitions(states: list[PartitionState]) -> list[PartitionAnswer]:
+    return [PartitionAnswer(**state._asdict()) for state in states]
+
+
+def _settings(topic: Topic) -> SettingsAnswer:
+    present = TopicSettings.parse(topic.settings, skip_unknown=True)
+    return SettingsAnswer(
+        settings=[
+            SettingAnswer(
+                name=name,
+                value=str(getattr(present, definition.attribute)),
+                default=definition.default,
+                unit=definition.unit,
+                meaning=definition.meaning,
+                allowed=definition.allowed,
+            )
+            for name, definition in SETTINGS.items()
+        ]
+    )
+
+
+def _brokers(broker: Broker) -> list[BrokerAnswer]:
+    return [BrokerAnswer(**this_broker(broker)._asdict())]
+
+
+def _texts(settings: dict[str, str | int]) -> dict[str, str]:
+    return {name: str(value) for name, value in settings.items()}
+
+
+# ── what FastAPI would tell in its own way ──────────────────────────────────────────────────────────────────────────────
+
+
+async def _check_query(request: Request) -> None:
+    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known) or (f"Known here: {', '.join(sorted(known))}." if known else "None is known here.")
+            raise InvalidArgument(f"{name[:60]!r} is not a query parameter of this route", hint=hint)
+        if names.count(name) > 1:
+            raise InvalidArgument(f"the query parameter {name} is given twice")
+
+
+async def _translate_http(request: Request, error: Exception) -> NoReturn:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        raise UnknownRoute(f"there is nothing at {request.url.path[:200]}")
+    if error.status_code == 405:
+        allow = ", ".join(sorted(_methods_at(request)))
+        raise MethodNotAllowed(f"{request.method} is not possible here", hint=f"Possible: {allow}.", allow=allow)
+    raise Rejected(str(error.detail))
+
+
+def _methods_at(request: Request) -> set[str]:
+    """The methods of all routes that have this path: the framework tells those of the first alone."""
+    matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in matching for method in route.methods or ()}
+
+
+async def _translate_validation(_: Request, error: Exception) -> NoReturn:
+    assert isinstance(error, RequestValidationError)
+    first: dict[str, Any] = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "json_invalid":
+        raise InvalidArgument(f"the body is not JSON: {first.get('ctx', {}).get('error', '')} (byte {first['loc'][-1]})")
+    raise InvalidArgument(f"{place}: {first['msg']}", field=place)
+
+
+async def _hand_on(_: Request, error: Exception) -> NoReturn:
+    raise error

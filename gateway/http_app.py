@@ -1,0 +1,153 @@
+"""Every HTTP request comes in here: its id, its route, and how its errors are told.
+
+    POST /v1/topics/{t}/records                        http_produce.py   ┐ bare ASGI and msgspec: the fast routes
+    GET  /v1/topics/{t}/partitions/{p}/records         http_fetch.py     │
+    GET  /v1/topics/{t}/records                        http_fetch.py     ┘
+    everything else                                    http_admin.py       FastAPI, with its OpenAPI, which documents all of them
+
+Invariant: every answer carries the request's id, and every refusal is problem+json.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from gateway.doors import Broker
+from gateway.http_admin import admin_api
+from gateway.http_fetch import HttpFetch
+from gateway.http_produce import HttpProduce
+from gateway.http_rejections import MethodNotAllowed
+from gateway.http_request import Disconnected, Message, Receive, Request, Scope, Send, request_id_of
+from gateway.long_waits import LongWaits
+from gateway.problem_details import problem, problem_headers
+from gateway.wire_errors import wire_codes
+from metadata.errors import InvalidName, TidelogError
+
+LINGER_S: Final = 2.0
+"""How long the rest of a refused body is read and thrown away: a client that is cut while it sends may never read the answer."""
+
+ADMIN_BODY_BYTES_MAX: Final = 1 << 20
+ADMIN_BODY_TIMEOUT_S: Final = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class HttpApp:
+    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+        self._produce = HttpProduce(broker)
+        self._fetch = HttpFetch(broker, waits)
+        self._admin = admin_api(broker)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = Answer(send, request_id_of(scope))
+        try:
+            await self._route(scope, receive, answer)
+        except Disconnected:
+            pass
+        except TidelogError as error:
+            await _refuse(error, scope, receive, answer)
+        except Exception:
+            log.exception("%s %s failed (request %s)", scope["method"], scope["path"], answer.request_id)
+            ours = TidelogError("the broker met an error of its own", hint="Look for the request id in the broker's log.")
+            await _refuse(ours, scope, receive, answer)
+
+    async def _route(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+        match _path_parts(scope["raw_path"]):
+            case ["", "v1", "topics", topic, "records"]:
+                request = Request(scope, receive, answer.send)
+                if request.method == "POST":
+                    await self._produce.produce(request, topic)
+                elif request.method == "GET":
+                    await self._fetch.topic(request, topic)
+                else:
+                    raise _not_allowed(request, "GET, POST")
+            case ["", "v1", "topics", topic, "partitions", partition, "records"]:
+                request = Request(scope, receive, answer.send)
+                if request.method != "GET":
+                    raise _not_allowed(request, "GET")
+                await self._fetch.partition(request, topic, partition)
+            case _:
+                body = await _short_body(Request(scope, receive, answer.send))
+                scope.setdefault("state", {})["request_id"] = answer.request_id
+                await self._admin(scope, _received(body, receive), answer.send)
+
+
+class Answer:
+    """The way out of one request: it knows whether the answer has begun, and puts the request's id on it."""
+
+    __slots__ = ("_send", "begun", "request_id")
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self.request_id = request_id
+        self.begun = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode())]
+        await self._send(message)
+
+
+async def _refuse(error: TidelogError, scope: Scope, receive: Receive, answer: Answer) -> None:
+    """Tells the error. A client that may still be sending its body is heard out for a moment, then cut off."""
+    if answer.begun:
+        raise error
+    status = wire_codes(error).http
+    body = problem(error, status=status, path=scope["path"], request_id=answer.request_id)
+    headers = [*problem_headers(error, status=status), (b"content-length", b"%d" % len(body))]
+    still_sending = status in {408, 413}
+    if still_sending:
+        headers.append((b"connection", b"close"))
+    await answer.send({"type": "http.response.start", "status": status, "headers": headers})
+    await answer.send({"type": "http.response.body", "body": body, "more_body": still_sending})
+    if still_sending:
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+                    pass
+        except TimeoutError:
+            pass
+        await answer.send({"type": "http.response.body", "body": b""})
+
+
+async def _short_body(request: Request) -> bytes:
+    """The body of a request that changes settings or topics, read before the framework sees it."""
+    length = request.content_length(bytes_max=ADMIN_BODY_BYTES_MAX)
+    if length == 0:
+        return b""
+    return await request.body(None, length=length, bytes_max=ADMIN_BODY_BYTES_MAX, timeout_s=ADMIN_BODY_TIMEOUT_S)
+
+
+def _received(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body at once, then whatever comes (a client that hangs up)."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def _path_parts(raw_path: bytes) -> list[str]:
+    """The path between its slashes. InvalidName for a name that hides a slash, or bytes that are no UTF-8."""
+    if b"%" not in raw_path:
+        return raw_path.decode("ascii").split("/")
+    parts = [unquote_to_bytes(part) for part in raw_path.split(b"/")]
+    try:
+        if not any(b"/" in part for part in parts):
+            return [str(part, "utf-8") for part in parts]
+    except UnicodeDecodeError:
+        pass
+    raise InvalidName("a name in the path holds a slash, or bytes that are not UTF-8")
+
+
+def _not_allowed(request: Request, allow: str) -> MethodNotAllowed:
+    return MethodNotAllowed(f"{request.method} is not possible here", hint=f"Possible: {allow}.", allow=allow)

@@ -1,0 +1,181 @@
+"""The HTTP door: uvicorn's protocol in the broker's own loop, without its server, its signal handlers and its ticking.
+
+    start   listen
+    stop    refuse new connections ─▶ end long polls and streams ─▶ answer what is in flight ─▶ up to the grace, then cut
+
+Limits that uvicorn does not keep: the head of a request has a size (431) and a time to arrive in (408), and a client that takes
+nothing of its answer for a while is cut off. So whoever sends headers without end, or nothing, or never reads, holds neither
+memory nor a connection for long. Source: uvicorn/protocols/http/httptools_impl.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+from email.utils import formatdate
+from typing import Final
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from gateway.doors import Broker
+from gateway.http_app import HttpApp
+from gateway.long_waits import LongWaits
+from metadata.errors import InvalidArgument
+
+HEAD_BYTES_MAX: Final = 64 << 10
+HEAD_TIMEOUT_S: Final = 10.0
+WRITE_STALL_S: Final = 30.0
+"""A client that has taken no byte of its answer for so long is gone."""
+KEEP_ALIVE_S: Final = 75
+"""How long an idle connection is kept: longer than the idle time of common load balancers (60 s), so that they close first."""
+CONNECTIONS_MAX: Final = 10_000
+
+
+class HttpServer:
+    def __init__(self, broker: Broker) -> None:
+        self._waits = LongWaits()
+        self._app = HttpApp(broker, self._waits)
+        self._state = ServerState()
+        self._listener: asyncio.Server | None = None
+        self._clock: asyncio.TimerHandle | None = None
+
+    async def start(self, address: str) -> str:
+        """Opens HOST:PORT (port 0: a free one) and answers where it is. InvalidArgument where it can't be opened."""
+        host, _, port = address.rpartition(":")
+        config = uvicorn.Config(
+            self._app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            limit_concurrency=CONNECTIONS_MAX,
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+
+        def connection() -> asyncio.Protocol:
+            return BoundedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
+
+        try:
+            self._listener = await loop.create_server(connection, host.strip("[]") or None, int(port), backlog=2048)
+        except (OSError, ValueError, OverflowError) as error:
+            raise InvalidArgument(
+                f"HTTP can't listen on {address}: {error}", hint="Is another broker running there? Choose another --http HOST:PORT."
+            ) from None
+        self._tell_the_time()
+        return f"{host}:{self._listener.sockets[0].getsockname()[1]}"
+
+    async def stop(self, grace_s: float) -> None:
+        """Returns when every answer is out, or after `grace_s`."""
+        self._waits.stop()
+        if self._listener is None:
+            return
+        self._listener.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=grace_s)
+        cut = list(self._state.tasks)
+        for task in cut:
+            task.cancel()
+        if cut:
+            await asyncio.wait(cut, timeout=1.0)
+        for connection in list(self._state.connections):
+            connection.transport.close()
+        if self._clock is not None:
+            self._clock.cancel()
+
+    def _tell_the_time(self) -> None:
+        """The Date header of all answers (RFC 9110 §6.6.1), once a second."""
+        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        self._clock = asyncio.get_running_loop().call_later(1.0, self._tell_the_time)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection, whose parser may not swallow bytes for long without anything to show for them."""
+
+    _silent_bytes = 0
+    """Received since the last head, piece of a body, or end of a request: a head, trailers, or nonsense."""
+    _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_arrived()
+        self._stop_write_timer()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._watch_writing(self.transport.get_write_buffer_size())
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stop_write_timer()
+        super().resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        self._silent_bytes += len(data)
+        super().data_received(data)
+        if self._silent_bytes > HEAD_BYTES_MAX:
+            self._refuse(b"431 Request Header Fields Too Large", b"The head of a request may have 64 KiB.\n")
+
+    def on_message_begin(self) -> None:
+        self._await_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._silent_bytes = 0
+        self._head_arrived()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._silent_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._silent_bytes = 0
+        super().on_message_complete()
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        self._refuse(b"408 Request Timeout", b"The head of the request did not come in time.\n")
+
+    def _head_arrived(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _watch_writing(self, bytes_left: int) -> None:
+        self._write_timer = self.loop.call_later(WRITE_STALL_S, self._writing_is_slow, bytes_left)
+
+    def _writing_is_slow(self, bytes_before: int) -> None:
+        bytes_left = self.transport.get_write_buffer_size()
+        if bytes_left < bytes_before:
+            self._watch_writing(bytes_left)
+        else:
+            self.transport.abort()
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _refuse(self, status: bytes, body: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            head = b"HTTP/1.1 %b\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.transport.write(head % (status, len(body)) + body)
+        self.transport.close()

@@ -1,0 +1,69 @@
+"""An error as an HTTP client meets it: RFC 9457 problem details, application/problem+json. Pure.
+
+    {"type": "urn:tidelog:error:THROTTLED", "title": "Throttled", "status": 429, "detail": "…", "instance": "/v1/topics/…",
+     "code": "THROTTLED", "retryable": true, "nothing_was_written": true, "hint": "Retry with back-off.", "request_id": "…"}
+
+`code` is stable and the same through every door. The error's `details` stand beside it (offsets, names, sizes), never in place
+of a member above. Within the results of a produce request, where one partition failed, the same members stand without those
+that describe the response (type, title, status, instance, request_id).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from gateway.http_rejections import MethodNotAllowed
+from metadata.errors import OutOfRange, Throttled, TidelogError
+
+CONTENT_TYPE: Final = b"application/problem+json"
+RETRY_AFTER_S: Final = 1
+"""For errors that may be retried at once, so that clients which only know Retry-After come back at all."""
+
+Member = str | int | float | bool
+
+_WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def error_members(error: TidelogError) -> dict[str, Member]:
+    """What a program needs of an error, in every answer that carries one."""
+    return {
+        **error.details,
+        "code": error.code,
+        "detail": error.message,
+        "retryable": error.retryable,
+        "nothing_was_written": error.nothing_was_written,
+        "hint": error.hint,
+    }
+
+
+def problem(error: TidelogError, *, status: int, path: str, request_id: str) -> bytes:
+    return msgspec.json.encode(
+        {
+            **error_members(error),
+            "type": f"urn:tidelog:error:{error.code}",
+            "title": _WORD_START.sub(" ", type(error).__name__).capitalize(),
+            "status": status,
+            "instance": path,
+            "request_id": request_id,
+        }
+    )
+
+
+def problem_headers(error: TidelogError, *, status: int) -> list[tuple[bytes, bytes]]:
+    """The headers that belong to the error: its type, when to come back, which offsets there are."""
+    headers = [(b"content-type", CONTENT_TYPE)]
+    if status in {429, 503}:
+        retry_after_s = error.retry_after_s if isinstance(error, Throttled) else RETRY_AFTER_S
+        headers.append((b"retry-after", b"%d" % max(1, round(retry_after_s))))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", str(error.details["allow"]).encode()))
+    if isinstance(error, OutOfRange) and {"log_start_offset", "high_watermark"} <= error.details.keys():
+        start, end = int(error.details["log_start_offset"]), int(error.details["high_watermark"])
+        # RFC 9110 §14.4: the unsatisfied-range form names the complete length; the members say where it begins.
+        headers.append((b"content-range", b"offsets */%d" % end))
+        headers.append((b"tidelog-log-start-offset", b"%d" % start))
+        headers.append((b"tidelog-high-watermark", b"%d" % end))
+    return headers

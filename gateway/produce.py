@@ -1,0 +1,129 @@
+"""What every door does to produce: find the topic, check, append, wait for the outcome.
+
+    target ─▶ check_ready_batch, or a batch of our own making ─▶ append (at once, in order) ─▶ outcomes (by acks, up to a deadline)
+
+Invariants: everything that can be wrong with a request is found before its first batch is appended; once a batch of a partition
+was refused, no later batch of the same request goes to that partition, so that order holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from gateway.doors import Broker, named
+from metadata.errors import InvalidRecord, TidelogError, UnknownTopic
+from metadata.model import TopicPartition, check_topic_name
+from metadata.topic import Topic
+from segments.byte_budget import Admission
+from segments.compression import Codec
+from segments.log import Acks, Log, PendingAppend
+from segments.object_store import Buffer
+from segments.partition_log import Appended
+from segments.producer_state import ONE_SHOT
+from segments.record_batch import BatchHeader, check_produced, parse_header
+
+THREAD_BYTES: Final = 256 << 10
+"""A compressed batch above this is checked in a thread: taking it apart would hold the event loop for milliseconds."""
+
+Outcome = Appended | TidelogError
+
+
+class Target(NamedTuple):
+    """A topic as a producer meets it."""
+
+    topic: Topic
+    batch_bytes_max: int
+    log_append_time: bool
+
+
+class ReadyBatch(NamedTuple):
+    """A batch that was checked, on its way to its partition."""
+
+    partition: TopicPartition
+    batch: Buffer
+    header: BatchHeader
+
+
+def topic_named(broker: Broker, name: str) -> Topic:
+    """From the cache. UnknownTopic, InvalidName, Unavailable."""
+    try:
+        return broker.topic_cache.get(name)
+    except UnknownTopic:
+        check_topic_name(name)
+        raise
+
+
+def target_named(broker: Broker, name: str) -> Target:
+    topic = topic_named(broker, name)
+    settings = broker.topic_cache.settings(topic.id)
+    batch_bytes_max = min(settings.max_message_bytes, broker.settings.message_bytes_max)
+    return Target(topic, batch_bytes_max, settings.message_timestamp_type == "LogAppendTime")
+
+
+async def check_ready_batch(batch: Buffer, *, batch_bytes_max: int, decompressed_bytes_max: int) -> BatchHeader:
+    """InvalidRecord, TooLarge: see record_batch.check_produced."""
+    if THREAD_BYTES < len(batch) <= batch_bytes_max and parse_header(batch).codec is not Codec.NONE:
+        header = await asyncio.to_thread(
+            check_produced, batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max
+        )
+    else:
+        header = check_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
+    if header.producer_id >= ONE_SHOT:
+        raise InvalidRecord(
+            f"producer id {header.producer_id} is of those that stand for an Idempotency-Key",
+            hint="Take a producer id from the broker: POST /v1/producers, or InitProducer.",
+        )
+    return header
+
+
+def append(
+    log: Log,
+    target: Target,
+    batches: Sequence[ReadyBatch],
+    admission: Admission,
+    *,
+    expected_offset: int | None = None,
+) -> list[PendingAppend | TidelogError]:
+    """Appends one batch after the other, without waiting in between. An error stands in the place of its batch."""
+    pending: list[PendingAppend | TidelogError] = []
+    refused: dict[TopicPartition, TidelogError] = {}
+    for partition, batch, header in batches:
+        refusal = refused.get(partition)
+        if refusal is not None:
+            pending.append(refusal)
+            continue
+        try:
+            pending.append(
+                log.append(
+                    partition,
+                    batch,
+                    header,
+                    admission,
+                    expected_offset=expected_offset,
+                    log_append_time=target.log_append_time,
+                )
+            )
+            expected_offset = None  # of the first batch; those behind it follow at once
+        except TidelogError as error:
+            refused[partition] = named(error, target.topic)
+            pending.append(error)
+    return pending
+
+
+async def outcomes(log: Log, pending: Sequence[PendingAppend | TidelogError], *, acks: Acks, deadline_s: float) -> list[Outcome]:
+    """Where each batch lies, or why not: at the commit for Acks.ALL, else at once. `deadline_s` is of the loop's clock."""
+    found: list[Outcome] = []
+    for append_pending in pending:
+        if isinstance(append_pending, TidelogError):
+            found.append(append_pending)
+        elif acks is not Acks.ALL:
+            found.append(append_pending.appended)
+        else:
+            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+            try:
+                found.append(await log.committed(append_pending, timeout_s=left_s))
+            except TidelogError as error:
+                found.append(error.with_traceback(None))  # one error may be told to thousands
+    return found

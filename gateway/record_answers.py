@@ -1,0 +1,120 @@
+"""Records as readers over HTTP get them: JSON, NDJSON, server-sent events, Arrow. Pure.
+
+    {"partition":0,"offset":17,"timestamp":1750000000000,"key":"c-7","value":{"id":7},"headers":[{"key":"trace","value":"ab"}]}
+
+Keys and values are given in the format that was asked for (segments/json_values.py); headers always as `auto`, in a list, which
+keeps their order and their duplicates. A server-sent event has such a record as its data, and as its id where to go on after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from metadata.errors import Corrupt, InvalidArgument, InvalidRecord
+from segments.batch_kernel import RecordTuple
+from segments.json_values import JsonFormat, from_bytes
+from segments.log_reader import Fetched
+from segments.record_batch import split_batches
+from segments.record_columns import SCHEMA, decode_batches
+
+ARROW_SCHEMA: Final = pa.schema([pa.field("partition", pa.int32(), nullable=False), *SCHEMA])
+PING: Final = b": ping\n\n"
+
+
+class Formats(NamedTuple):
+    key: JsonFormat
+    value: JsonFormat
+
+
+class HeaderAnswer(msgspec.Struct, gc=False):
+    key: str
+    value: msgspec.Raw
+
+
+class RecordAnswer(msgspec.Struct, gc=False):
+    partition: int
+    offset: int
+    timestamp: int
+    """Milliseconds since 1970."""
+    key: msgspec.Raw
+    value: msgspec.Raw
+    headers: list[HeaderAnswer]
+
+
+class _Page(msgspec.Struct):
+    records: list[RecordAnswer]
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def as_page(records: Iterable[RecordTuple], partition: int, formats: Formats, fetched: Fetched, next_offset: int) -> bytes:
+    told = _told(records, partition, formats)
+    return _encoder.encode(_Page(told, next_offset, fetched.high_watermark, fetched.log_start_offset))
+
+
+def as_lines(records: Iterable[RecordTuple], partition: int, formats: Formats) -> bytes:
+    return _encoder.encode_lines(_told(records, partition, formats))
+
+
+def as_events(records: Sequence[RecordTuple], partition: int, formats: Formats, event_id: Callable[[int], str]) -> bytes:
+    """`event_id` names the place of the record with this offset: what Last-Event-ID brings back."""
+    pieces = []
+    for record, told in zip(records, _told(records, partition, formats), strict=True):
+        pieces.append(b"id: %b\ndata: %b\n\n" % (event_id(record[0]).encode(), _encoder.encode(told)))
+    return b"".join(pieces)
+
+
+def error_event(members: dict[str, Any]) -> bytes:
+    """How a stream that has begun tells why it ends."""
+    return b"event: error\ndata: %b\n\n" % _encoder.encode(members)
+
+
+def error_line(members: dict[str, Any]) -> bytes:
+    return b'{"error":%b}\n' % _encoder.encode(members)
+
+
+def as_arrow(fetched: Fetched, partition: int, *, offset: int, records_max: int, decompressed_bytes_max: int) -> tuple[bytes, int]:
+    """(an Arrow stream of ARROW_SCHEMA, where to read on) of at most `records_max` records from `offset` on."""
+    try:
+        columns = decode_batches(split_batches(b"".join(fetched.batches)), decompressed_bytes_max=decompressed_bytes_max)
+    except InvalidRecord as error:
+        raise Corrupt(f"a committed batch from offset {offset} on can't be opened: {error.message}", offset=offset) from error
+    offsets = columns.column(0).to_numpy()
+    first = int(np.searchsorted(offsets, offset))
+    columns = columns.slice(first, records_max)
+    cut = first + columns.num_rows < len(offsets)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ARROW_SCHEMA) as writer:
+        partitions = pa.array(np.full(columns.num_rows, partition, np.int32))
+        writer.write_batch(pa.RecordBatch.from_arrays([partitions, *columns.columns], schema=ARROW_SCHEMA))
+    next_offset = int(offsets[first + columns.num_rows]) if cut else fetched.next_offset
+    return bytes(sink.getvalue()), next_offset
+
+
+def _told(records: Iterable[RecordTuple], partition: int, formats: Formats) -> list[RecordAnswer]:
+    told: list[RecordAnswer] = []
+    offset = -1
+    try:
+        for offset, timestamp_ms, key, value, headers in records:
+            told.append(
+                RecordAnswer(
+                    partition,
+                    offset,
+                    timestamp_ms,
+                    from_bytes(key, formats.key),
+                    from_bytes(value, formats.value),
+                    [HeaderAnswer(name, from_bytes(content)) for name, content in headers] if headers else [],
+                )
+            )
+    except InvalidArgument as error:
+        raise InvalidArgument(f"offset {offset}: {error.message}", hint=error.hint, offset=offset) from None
+    return told

@@ -1,0 +1,97 @@
+"""The one table from the error tree to what each door answers: gRPC status, HTTP status, Kafka error code. Pure.
+
+Invariant: every class of metadata/errors.py has a row of its own here, which a test proves; a class from elsewhere answers as
+its nearest parent does.
+
+What a client may conclude from the columns alone:
+
+    gRPC   UNAVAILABLE, RESOURCE_EXHAUSTED    nothing was written; retry       (AIP-194)
+           ABORTED                            read again, then decide          (a lost test-and-set)
+           DEADLINE_EXCEEDED                  the outcome is unknown
+    HTTP   429, 503                           nothing was written; retry after Retry-After
+           504                                the outcome is unknown
+    Kafka  retriable codes (5 6 7 56 89)      exactly where the error is retryable
+
+Sources: google/rpc/code.proto, RFC 9110 §15, https://kafka.apache.org/protocol#protocol_error_codes
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from grpc import StatusCode
+
+from gateway.http_rejections import BodyTooSlow, MethodNotAllowed, NotAcceptable, UnknownRoute, UnsupportedMediaType
+from metadata.errors import (
+    AlreadyExists,
+    ConditionFailed,
+    Corrupt,
+    Denied,
+    Fenced,
+    IdempotencyKeyReused,
+    InvalidArgument,
+    InvalidName,
+    InvalidRecord,
+    NoLeader,
+    NotFound,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    OutOfRange,
+    ProducerFenced,
+    Rejected,
+    SessionFenced,
+    Stopping,
+    Throttled,
+    TidelogError,
+    TooLarge,
+    Unavailable,
+    UnknownPartition,
+    UnknownProducer,
+    UnknownTopic,
+)
+
+
+class WireCodes(NamedTuple):
+    grpc: StatusCode
+    http: int
+    kafka: int
+
+
+WIRE_CODES: Final[dict[type[TidelogError], WireCodes]] = {
+    TidelogError: WireCodes(StatusCode.INTERNAL, 500, -1),  # UNKNOWN_SERVER_ERROR
+    Rejected: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 42),  # INVALID_REQUEST
+    InvalidArgument: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 42),  # INVALID_REQUEST
+    InvalidName: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 17),  # INVALID_TOPIC_EXCEPTION
+    InvalidRecord: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 87),  # INVALID_RECORD
+    NotFound: WireCodes(StatusCode.NOT_FOUND, 404, 42),  # INVALID_REQUEST: its clients know topics and partitions only
+    UnknownTopic: WireCodes(StatusCode.NOT_FOUND, 404, 3),  # UNKNOWN_TOPIC_OR_PARTITION
+    UnknownPartition: WireCodes(StatusCode.NOT_FOUND, 404, 3),  # UNKNOWN_TOPIC_OR_PARTITION
+    AlreadyExists: WireCodes(StatusCode.ALREADY_EXISTS, 409, 36),  # TOPIC_ALREADY_EXISTS
+    TooLarge: WireCodes(StatusCode.INVALID_ARGUMENT, 413, 10),  # MESSAGE_TOO_LARGE
+    OutOfRange: WireCodes(StatusCode.OUT_OF_RANGE, 416, 1),  # OFFSET_OUT_OF_RANGE
+    ConditionFailed: WireCodes(StatusCode.ABORTED, 412, 42),  # INVALID_REQUEST
+    OutOfOrderSequence: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 45),  # OUT_OF_ORDER_SEQUENCE_NUMBER
+    UnknownProducer: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 59),  # UNKNOWN_PRODUCER_ID
+    IdempotencyKeyReused: WireCodes(StatusCode.FAILED_PRECONDITION, 422, 42),  # INVALID_REQUEST
+    Denied: WireCodes(StatusCode.PERMISSION_DENIED, 403, 29),  # TOPIC_AUTHORIZATION_FAILED
+    Unavailable: WireCodes(StatusCode.UNAVAILABLE, 503, 56),  # KAFKA_STORAGE_ERROR
+    Throttled: WireCodes(StatusCode.RESOURCE_EXHAUSTED, 429, 89),  # THROTTLING_QUOTA_EXCEEDED
+    NotLeader: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
+    NoLeader: WireCodes(StatusCode.UNAVAILABLE, 503, 5),  # LEADER_NOT_AVAILABLE
+    Stopping: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER: its partitions move to another broker
+    OutcomeUnknown: WireCodes(StatusCode.DEADLINE_EXCEEDED, 504, 7),  # REQUEST_TIMED_OUT
+    Fenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 74),  # FENCED_LEADER_EPOCH
+    SessionFenced: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
+    ProducerFenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 90),  # PRODUCER_FENCED
+    Corrupt: WireCodes(StatusCode.DATA_LOSS, 500, -1),  # UNKNOWN_SERVER_ERROR: CORRUPT_MESSAGE would be retried for ever
+    UnknownRoute: WireCodes(StatusCode.UNIMPLEMENTED, 404, 35),  # UNSUPPORTED_VERSION; this row and those below come from HTTP
+    MethodNotAllowed: WireCodes(StatusCode.UNIMPLEMENTED, 405, 42),
+    NotAcceptable: WireCodes(StatusCode.INVALID_ARGUMENT, 406, 42),
+    UnsupportedMediaType: WireCodes(StatusCode.INVALID_ARGUMENT, 415, 42),
+    BodyTooSlow: WireCodes(StatusCode.UNAVAILABLE, 408, 7),
+}
+
+
+def wire_codes(error: TidelogError) -> WireCodes:
+    return next(WIRE_CODES[kind] for kind in type(error).__mro__ if kind in WIRE_CODES)

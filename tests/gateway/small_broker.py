@@ -1,0 +1,175 @@
+"""A broker of the real parts (log, topics, doors) over a bucket in memory that can be held, for the tests of the doors.
+
+It leads every partition of every topic from the moment that the topic is made, and has one session, which a test may end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from gateway.grpc_server import GrpcServer
+from gateway.http_server import HttpServer
+from gateway.settings import GatewaySettings
+from metadata.errors import Stopping
+from metadata.model import LeaderEpoch, Partition, SessionId, TopicPartition
+from metadata.producer_ids import ProducerIds
+from metadata.sqlite_store import SqliteStore
+from metadata.topic import Topic
+from metadata.topic_cache import TopicCache
+from metadata.topics import Topics
+from segments.byte_budget import ByteBudget
+from segments.log import Log
+from segments.memory_store import MemoryStore
+from segments.object_store import Buffer
+from segments.recovery import empty_partition
+from segments.session import Session, claim
+from segments.settings import SegmentSettings
+
+NOW_MS = 1_750_000_000_000
+FAST = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)
+
+
+class HeldStore(MemoryStore):
+    """Creates wait while it is held; so a test decides when a commit happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        await self.open.wait()
+        await super().create(key, body, crc32c=crc32c)
+
+    def hold(self) -> None:
+        self.open.clear()
+
+    def let_go(self) -> None:
+        self.open.set()
+
+
+class SmallBroker:
+    cluster_id = "00000000-0000-4000-8000-000000000001"
+    broker_id = "broker-1"
+    version = "0.0.0+test"
+
+    def __init__(
+        self, metadata: SqliteStore, store: HeldStore, session: Session, settings: GatewaySettings, segments: SegmentSettings
+    ) -> None:
+        self.store = store
+        self.bucket_url = store.url
+        self.settings = settings
+        self.segments = segments
+        self.started = self.serving = True
+        self.topics = Topics(metadata, max_message_bytes=settings.message_bytes_max)
+        self.topic_cache = TopicCache(metadata)
+        self.producer_ids = ProducerIds(metadata)
+        self.budget = ByteBudget(segments.buffer_bytes_max)
+        self.present_log: Log | None = Log(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
+        self.http = HttpServer(self)
+        self.grpc = GrpcServer(self)
+        self.http_address = self.grpc_address = ""
+
+    @property
+    def session(self) -> int | None:
+        return self.present_log.session.id if self.present_log else None
+
+    @property
+    def log(self) -> Log:
+        if self.present_log is None:
+            raise Stopping("the broker is shutting down")
+        return self.present_log
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.http_address}"
+
+    async def create_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        topic = await self.topics.create(name, partition_count, settings, validate_only=validate_only)
+        return topic if validate_only else await self._seen(topic)
+
+    async def alter_topic(self, name: str, **changes: Any) -> Topic:
+        topic = await self.topics.alter(name, **changes)
+        return topic if changes.get("validate_only") else await self._seen(topic)
+
+    async def delete_topic(self, name: str, *, validate_only: bool = False) -> Topic:
+        topic = await self.topics.delete(name, validate_only=validate_only)
+        if not validate_only:
+            await self.topic_cache.wait_for(topic.revision, timeout_s=5)
+            for partition in range(topic.partition_count):
+                self.log.drop(TopicPartition(topic.id, Partition(partition)))
+        return topic
+
+    async def _seen(self, topic: Topic) -> Topic:
+        assert await self.topic_cache.wait_for(topic.revision, timeout_s=5)
+        for partition in (TopicPartition(topic.id, Partition(number)) for number in range(topic.partition_count)):
+            if not self.log.leads(partition):
+                self.log.lead(empty_partition(partition, self.segments), LeaderEpoch(7))
+        return topic
+
+
+@asynccontextmanager
+async def small_broker(
+    tmp_path: Path, *, settings: GatewaySettings | None = None, segments: SegmentSettings = FAST
+) -> AsyncIterator[SmallBroker]:
+    """With both doors open on free ports of the loopback, and the topics `orders` (3 partitions) and `single` (1)."""
+    metadata = SqliteStore(tmp_path / "metadata.sqlite")
+    store = HeldStore()
+    try:
+        session = await claim(
+            store, next_number=_first_session, writer=b"writer of a test", broker_id="broker-1", now_ms=lambda: NOW_MS
+        )
+        broker = SmallBroker(metadata, store, session, settings or GatewaySettings(), segments)
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(metadata.run()), tasks.create_task(broker.topic_cache.run())]
+            log = broker.log
+            writing = tasks.create_task(log.run())
+            broker.http_address = await broker.http.start("127.0.0.1:0")
+            broker.grpc_address = await broker.grpc.start("127.0.0.1:0")
+            await broker.create_topic("orders", 3)
+            await broker.create_topic("single", 1)
+            try:
+                yield broker
+            finally:
+                store.let_go()
+                log.close()
+                await asyncio.gather(broker.http.stop(2), broker.grpc.stop(2))
+                await writing
+                for task in background:
+                    task.cancel()
+    finally:
+        await metadata.close()
+
+
+def with_broker(
+    tmp_path: Path,
+    scenario: Callable[[SmallBroker], Awaitable[None]],
+    *,
+    settings: GatewaySettings | None = None,
+    segments: SegmentSettings = FAST,
+) -> None:
+    """Runs the scenario against a small broker, in the loop that brokers run in. Nothing in it takes more than 20 s."""
+
+    async def run() -> None:
+        async with asyncio.timeout(20), small_broker(tmp_path, settings=settings, segments=segments) as broker:
+            await scenario(broker)
+
+    uvloop.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop go on until the condition holds."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def _first_session() -> SessionId:
+    return SessionId(1)

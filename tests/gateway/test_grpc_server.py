@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from gateway.grpc_server import GrpcServer
+from gateway.proto import log_pb2, log_pb2_grpc
+from gateway.settings import GatewaySettings
+from metadata.errors import InvalidArgument
+from tests.gateway.small_broker import SmallBroker, with_broker
+from tests.gateway.test_grpc_admin import refusal, serve
+from tests.gateway.test_grpc_produce import ready, reasons, request
+from tests.segments.batches import batch_of
+
+pytestmark = pytest.mark.slow
+
+
+def test_health_tells_whether_requests_can_succeed(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        health = health_pb2_grpc.HealthStub(channel)
+
+        async def status(service: str) -> int:
+            return (await health.Check(health_pb2.HealthCheckRequest(service=service))).status
+
+        assert await status("") == health_pb2.HealthCheckResponse.SERVING
+        assert await status("tidelog.v1.Log") == health_pb2.HealthCheckResponse.SERVING
+        broker.serving = False
+        assert await status("") == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert (await refusal(status("another")))[0] is grpc.StatusCode.NOT_FOUND
+
+    serve(tmp_path, scenario)
+
+
+def test_whoever_watches_the_health_hears_of_the_change_and_of_the_stop(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        health = health_pb2_grpc.HealthStub(channel)
+        watching = health.Watch(health_pb2.HealthCheckRequest())
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        broker.serving = False
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        unknown = health.Watch(health_pb2.HealthCheckRequest(service="another"))
+        assert (await unknown.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        await broker.grpc.stop(5)
+        assert await watching.code() is grpc.StatusCode.UNAVAILABLE
+
+    serve(tmp_path, scenario)
+
+
+def test_reflection_tells_every_service_and_its_methods(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        services = {service.name for service in (await call.read()).list_services_response.service}
+        assert services >= {"tidelog.v1.Log", "tidelog.v1.Topics", "tidelog.v1.Cluster", "grpc.health.v1.Health"}
+        for service in services:
+            await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=service))
+            assert (await call.read()).file_descriptor_response.file_descriptor_proto
+        await call.done_writing()
+
+    serve(tmp_path, scenario)
+
+
+def test_every_method_of_the_protos_is_served(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        from gateway.proto import admin_pb2
+
+        methods = [
+            f"/{service.full_name}/{method.name}"
+            for file in (log_pb2.DESCRIPTOR, admin_pb2.DESCRIPTOR)
+            for service in file.services_by_name.values()
+            for method in service.methods
+        ]
+        assert len(methods) > 12
+        for method in methods:
+            call = channel.stream_stream(method)()
+            await call.write(b"\xff\xff\xff")
+            await call.done_writing()
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT, method
+
+    serve(tmp_path, scenario)
+
+
+def test_a_stop_answers_what_was_taken_and_tells_streams_to_go(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        stub = log_pb2_grpc.LogStub(channel)
+        broker.store.hold()
+        call = stub.ProduceStream()
+        await call.write(request(ready(batch_of(b"a")), correlation_id=5))
+        partition = broker.topic_cache.get("orders")
+        assert partition.partition_count == 3
+        while broker.budget.bytes_used == 0:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)  # past the gate, so that what is buffered is the batch
+        stopping = asyncio.ensure_future(broker.grpc.stop(5))
+        await asyncio.sleep(0.05)
+        broker.store.let_go()
+        answer = await call.read()
+        assert (answer.correlation_id, reasons(answer)) == (5, [""])
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        await stopping
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.Produce(request(ready(batch_of(b"b"))))
+
+    serve(tmp_path, scenario)
+
+
+def test_more_calls_than_allowed_are_refused(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker) -> None:
+        async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
+            stub = log_pb2_grpc.LogStub(channel)
+            open_calls = [stub.ProduceStream() for _ in range(3)]
+            for call in open_calls:
+                await call.write(request(ready(batch_of(b"a"))))
+                await call.read()
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.Produce(request(ready(batch_of(b"b"))))
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    with_broker(tmp_path, scenario, settings=GatewaySettings(grpc_streams_max=3))
+
+
+def test_a_connection_that_is_old_is_told_to_go_and_the_client_carries_on(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker) -> None:
+        async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
+            stub = log_pb2_grpc.LogStub(channel)
+            call = stub.ProduceStream()
+            await call.write(request(ready(batch_of(b"a"))))
+            await call.read()
+            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            assert reasons(await stub.Produce(request(ready(batch_of(b"b"))))) == [""]
+
+    settings = GatewaySettings(grpc_connection_age_ms=200, grpc_connection_age_grace_ms=100)
+    with_broker(tmp_path, scenario, settings=settings)
+
+
+def test_an_address_that_is_taken_is_refused_with_a_hint(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker) -> None:
+        for address in (broker.grpc_address, "127.0.0.1:99999", "nowhere.invalid:0"):
+            with pytest.raises(InvalidArgument, match="gRPC can't listen on") as refused:
+                await GrpcServer(broker).start(address)
+            assert "--grpc" in refused.value.hint
+
+    with_broker(tmp_path, scenario)

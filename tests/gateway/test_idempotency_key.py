@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.idempotency_key import KEY_CHARACTERS_MAX, ProducerFields, partition_for_keyless, producer_of
+from metadata.errors import InvalidArgument
+from metadata.model import ProducerId, TopicId
+from segments.producer_state import ONE_SHOT, SEQUENCE_MAX
+
+ORDERS = TopicId("0" * 31 + "1")
+PAYMENTS = TopicId("0" * 31 + "2")
+
+
+def producer(key: bytes = b"k-1", *, topic: TopicId = ORDERS, media_type: str = "application/json", body: bytes = b"{}") -> ProducerFields:
+    return producer_of(key, topic_id=topic, media_type=media_type, body=body)
+
+
+@given(st.binary(max_size=50))
+def test_it_fits_the_fields_of_a_record_batch(body: bytes) -> None:
+    made = producer(body=body)
+    assert ONE_SHOT <= made.producer_id < 2**63
+    assert made.producer_epoch == 0
+    assert 0 <= made.base_sequence <= SEQUENCE_MAX
+
+
+def test_the_same_request_is_the_same_producer_for_ever() -> None:
+    """A literal, since what is on a bucket must still be recognised by later versions."""
+    assert producer(b"order-7", body=b'{"records":[{"value":1}]}') == producer(b'"order-7"', body=b'{"records":[{"value":1}]}')
+    assert producer(b"order-7", body=b'{"records":[{"value":1}]}') == ProducerFields(ProducerId(5937481109742913514), 0, 801777574)
+
+
+def test_another_key_or_topic_is_another_producer_but_another_body_is_not() -> None:
+    ids = {producer().producer_id, producer(b"k-2").producer_id, producer(topic=PAYMENTS).producer_id}
+    assert len(ids) == 3
+    assert producer(body=b"[]").producer_id == producer().producer_id
+
+
+def test_another_body_or_type_has_another_fingerprint() -> None:
+    prints = {producer().base_sequence, producer(body=b"[]").base_sequence, producer(media_type="application/x-ndjson").base_sequence}
+    assert len(prints) == 3
+
+
+@pytest.mark.parametrize("key", [b"", b'""', b" k", b"k ", b"caf\xc3\xa9", b"a\tb", b"k" * (KEY_CHARACTERS_MAX + 1)])
+def test_a_key_that_is_empty_long_or_not_plain_is_refused(key: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="Idempotency-Key"):
+        producer(key)
+
+
+@pytest.mark.parametrize("key", [b"k", b'"', b"a b", b'"a b"', b"k" * KEY_CHARACTERS_MAX, b"8e03978e-40d5-43dd-bc93-6894a57f9324"])
+def test_plain_keys_are_taken_quoted_or_bare(key: bytes) -> None:
+    assert producer(key).producer_id >= ONE_SHOT
+
+
+def test_keyless_records_spread_over_the_partitions_by_key() -> None:
+    chosen = [partition_for_keyless(producer(b"k-%d" % number), 6) for number in range(200)]
+    assert set(chosen) == set(range(6))
+    assert chosen[0] == partition_for_keyless(producer(b"k-0"), 6)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.produce import Outcome
+from gateway.produce_results import (
+    ready_batch_as_json,
+    results_as_arrow,
+    results_as_json,
+    results_as_lines,
+    shared_error,
+)
+from gateway.record_routing import Plan, PlannedBatch, outcome_by_record
+from metadata.errors import NoLeader, OutcomeUnknown, TidelogError
+from metadata.model import LeaderEpoch, Offset
+from segments.log import Acks
+from segments.partition_log import Appended
+
+
+def appended(base: int, count: int, *, duplicate: bool = False) -> Appended:
+    return Appended(Offset(base), Offset(base + count - 1), LeaderEpoch(1), duplicate)
+
+
+MIXED = Plan([1, 0, 1, 1], [PlannedBatch(1, 2, b""), PlannedBatch(1, 1, b""), PlannedBatch(0, 1, b"")])
+LOST = NoLeader("nobody leads orders/0", partition=0)
+
+
+def test_results_come_in_the_order_of_the_request() -> None:
+    found = [appended(10, 2), appended(12, 1), appended(5, 1)]
+    assert msgspec.json.decode(results_as_json(MIXED, found, Acks.ALL)) == {
+        "results": [
+            {"partition": 1, "offset": 10},
+            {"partition": 0, "offset": 5},
+            {"partition": 1, "offset": 11},
+            {"partition": 1, "offset": 12},
+        ]
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=40))
+def test_the_fast_way_tells_what_the_slow_way_tells(drawn: list[tuple[int, bool]]) -> None:
+    partitions = [partition for partition, _ in drawn]
+    batches: list[PlannedBatch] = []
+    found: list[Outcome] = []
+    for partition in dict.fromkeys(partitions):
+        first, count = 100 * partition, partitions.count(partition)
+        cut = count // 2 if drawn[0][1] else 0
+        for size in filter(None, (cut, count - cut)):
+            batches.append(PlannedBatch(partition, size, b""))
+            found.append(appended(first, size))
+            first += size
+    plan = Plan(np.array(partitions), batches)
+    told = msgspec.json.decode(results_as_json(plan, found, Acks.ALL))["results"]
+    slowly = [(partition, outcome.base_offset + place) for partition, outcome, place in outcome_by_record(plan, found)]  # type: ignore[union-attr]
+    assert [(result["partition"], result["offset"]) for result in told] == slowly
+
+
+def test_a_failed_partition_shows_in_its_places() -> None:
+    lines = results_as_lines(MIXED, [appended(10, 2), appended(12, 1, duplicate=True), LOST], Acks.ALL).splitlines()
+    told = [msgspec.json.decode(line) for line in lines]
+    assert [result.get("offset") for result in told] == [10, None, 11, 12]
+    assert told[1]["error"] == {
+        "code": "NO_LEADER",
+        "detail": "nobody leads orders/0",
+        "retryable": True,
+        "nothing_was_written": True,
+        "hint": "Retry with back-off.",
+        "partition": 0,
+    }
+    assert told[3] == {"partition": 1, "offset": 12, "duplicate": True}
+
+
+def test_without_acknowledgements_there_are_no_offsets() -> None:
+    told = msgspec.json.decode(results_as_json(MIXED, [appended(10, 2), appended(12, 1), appended(5, 1)], Acks.NONE))
+    assert told["results"] == [{"partition": 1}, {"partition": 0}, {"partition": 1}, {"partition": 1}]
+
+
+def test_results_as_arrow_have_three_columns() -> None:
+    table = pa.ipc.open_stream(results_as_arrow(MIXED, [appended(10, 2), appended(12, 1), LOST], Acks.ALL)).read_all()
+    assert table.to_pydict() == {
+        "partition": [1, 0, 1, 1],
+        "offset": [10, None, 11, 12],
+        "error": [None, "NO_LEADER", None, None],
+    }
+
+
+def test_a_ready_batch_has_one_result() -> None:
+    plan = Plan([], [PlannedBatch(2, 500, b"")])
+    assert msgspec.json.decode(ready_batch_as_json(plan, [appended(7, 500, duplicate=True)], Acks.ALL)) == {
+        "results": [{"partition": 2, "offset": 7, "count": 500, "duplicate": True}]
+    }
+    assert msgspec.json.decode(ready_batch_as_json(plan, [appended(7, 500)], Acks.NONE)) == {
+        "results": [{"partition": 2, "count": 500}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([LOST], NoLeader),
+        ([LOST, NoLeader("another")], NoLeader),
+        ([LOST, OutcomeUnknown("late")], None),
+        ([LOST, appended(0, 1)], None),
+        ([appended(0, 1)], None),
+    ],
+)
+def test_only_what_all_batches_met_is_the_answer_to_the_whole_request(
+    found: list[Outcome], expected: type[TidelogError] | None
+) -> None:
+    error = shared_error(found)
+    assert (None if error is None else type(error)) is expected

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.idempotency_key import ProducerFields
+from gateway.record_routing import Plan, PlannedBatch, cut, outcome_by_record, plan_records, route, single_partition
+from metadata.errors import InvalidArgument, NoLeader, TooLarge, UnknownPartition
+from metadata.model import LeaderEpoch, Offset, ProducerId
+from segments.batch_kernel import NewRecordTuple
+from segments.partition_log import Appended
+from segments.partitioner import partition_of
+from segments.producer_state import ONE_SHOT, SEQUENCE_MAX
+from segments.record_batch import parse_whole
+from segments.record_columns import iterate_records
+
+COUNT = 5
+
+
+def record(key: bytes | None, value: bytes | None = b"v") -> NewRecordTuple:
+    return (key, value, (), 1_750_000_000_000)
+
+
+def values_in(batch: bytes) -> list[bytes | None]:
+    return [value for _, _, _, value, _ in iterate_records(batch, decompressed_bytes_max=1 << 20)]
+
+
+keys = st.none() | st.binary(max_size=3)
+owns = st.none() | st.integers(0, COUNT - 1)
+
+
+@given(st.lists(st.tuples(keys, owns), min_size=1, max_size=30), st.integers(0, COUNT - 1))
+def test_a_record_goes_where_it_asks_else_by_its_key_else_with_the_other_keyless(
+    asked: list[tuple[bytes | None, int | None]], keyless: int
+) -> None:
+    records = [record(key, b"%d" % number) for number, (key, _) in enumerate(asked)]
+    routes = route(records, [own for _, own in asked], partition_count=COUNT, keyless_partition=keyless)
+    for (key, own), partition in zip(asked, routes.partitions, strict=True):
+        assert partition == (own if own is not None else keyless if key is None else partition_of(key, COUNT))
+    for partition, routed in routes.records.items():
+        assert routed == [found for found, at in zip(records, routes.partitions, strict=True) if at == partition]
+
+
+def test_a_partition_that_the_topic_does_not_have_is_named_with_its_record() -> None:
+    for wrong in (COUNT, -1):
+        with pytest.raises(UnknownPartition, match=f"record 1 asks for partition {wrong}"):
+            route([record(None), record(b"k")], [None, wrong], partition_count=COUNT, keyless_partition=0)
+
+
+@given(st.lists(st.tuples(keys, st.binary(max_size=120)), min_size=1, max_size=60), st.integers(300, 900))
+def test_batches_hold_all_records_in_order_and_none_is_too_large(found: list[tuple[bytes | None, bytes]], bytes_max: int) -> None:
+    records = [record(key, value) for key, value in found]
+    routes = route(records, None, partition_count=COUNT, keyless_partition=0)
+    plan = plan_records(routes, batch_bytes_max=bytes_max, request_bytes=50, producer=None)
+    for batch in plan.batches:
+        assert len(batch.batch) <= bytes_max
+        assert parse_whole(batch.batch).record_count == batch.record_count
+    for partition, routed in routes.records.items():
+        written = [value for batch in plan.batches if batch.partition == partition for value in values_in(batch.batch)]
+        assert written == [value for _, value, _, _ in routed]
+
+
+def test_a_record_that_fits_no_batch_is_refused() -> None:
+    routes = route([record(None, b"x" * 500)], None, partition_count=1, keyless_partition=0)
+    with pytest.raises(TooLarge, match="the topic takes 400"):
+        plan_records(routes, batch_bytes_max=400, request_bytes=500, producer=None)
+
+
+def test_what_can_not_fit_is_cut_before_it_is_encoded() -> None:
+    encoded: list[tuple[int, int]] = []
+
+    def encode(start: int, end: int) -> bytes:
+        encoded.append((start, end))
+        return b"x" * 10 * (end - start)
+
+    batches = cut(3, 100, encode, batch_bytes_max=300, expected_bytes=1000)
+    assert [batch.record_count for batch in batches] == [25, 25, 25, 25]
+    assert len(encoded) == 4
+
+
+def test_a_producers_sequence_goes_on_from_batch_to_batch_and_wraps() -> None:
+    routes = route([record(None, b"x" * 100)] * 8, None, partition_count=1, keyless_partition=0)
+    producer = ProducerFields(ProducerId(9), 2, SEQUENCE_MAX - 1)
+    plan = plan_records(routes, batch_bytes_max=400, request_bytes=0, producer=producer)
+    headers = [parse_whole(batch.batch) for batch in plan.batches]
+    assert len(headers) > 2
+    assert {(header.producer_id, header.producer_epoch) for header in headers} == {(9, 2)}
+    assert headers[0].base_sequence == SEQUENCE_MAX - 1
+    for before, after in zip(headers, headers[1:], strict=False):
+        assert after.base_sequence == (before.last_sequence + 1) % 2**31
+
+
+def test_a_producers_sequence_is_of_one_partition() -> None:
+    routes = route([record(None), record(None)], [0, 1], partition_count=2, keyless_partition=0)
+    with pytest.raises(InvalidArgument, match="2 partitions, but base_sequence is of one"):
+        plan_records(routes, batch_bytes_max=1000, request_bytes=0, producer=ProducerFields(ProducerId(9), 0, 0))
+
+
+def test_an_idempotency_key_may_span_partitions_but_not_batches() -> None:
+    producer = ProducerFields(ProducerId(ONE_SHOT + 1), 0, 77)
+    routes = route([record(None), record(None)], [0, 1], partition_count=2, keyless_partition=0)
+    plan = plan_records(routes, batch_bytes_max=1000, request_bytes=0, producer=producer)
+    assert [parse_whole(batch.batch).base_sequence for batch in plan.batches] == [77, 77]
+    long = route([record(None, b"x" * 100)] * 8, None, partition_count=1, keyless_partition=0)
+    with pytest.raises(TooLarge, match="must fit one record batch"):
+        plan_records(long, batch_bytes_max=400, request_bytes=0, producer=producer)
+
+
+def test_outcomes_come_back_in_the_order_of_the_request() -> None:
+    lost = NoLeader("nobody leads 1")
+    plan = Plan(np.array([0, 1, 0, 0, 1]), [PlannedBatch(0, 2, b""), PlannedBatch(0, 1, b""), PlannedBatch(1, 2, b"")])
+    first = Appended(Offset(10), Offset(11), LeaderEpoch(1))
+    second = Appended(Offset(12), Offset(12), LeaderEpoch(1))
+    assert list(outcome_by_record(plan, [first, second, lost])) == [
+        (0, first, 0),
+        (1, lost, 0),
+        (0, first, 1),
+        (0, second, 0),
+        (1, lost, 1),
+    ]
+
+
+def test_what_needs_one_partition_gets_it() -> None:
+    assert single_partition([4], because="expected_offset") == 4
+    with pytest.raises(InvalidArgument, match="expected_offset is of one"):
+        single_partition([1, 4], because="expected_offset")

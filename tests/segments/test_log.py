@@ -1,0 +1,641 @@
+"""The log of one session, whole: from the admission of a batch to its readers, under a bucket that has its moods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from metadata.errors import (
+    ConditionFailed,
+    Corrupt,
+    NoLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    OutOfRange,
+    SessionFenced,
+    Stopping,
+    Throttled,
+    TidelogError,
+    TooLarge,
+    Unavailable,
+)
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
+from segments.bucket_layout import segment_key
+from segments.byte_budget import ByteBudget
+from segments.hot_pool import BATCH_MEMORY_BYTES
+from segments.log import Acks, FetchTarget, Log, PendingAppend
+from segments.log_reader import Fetched
+from segments.partition_log import Appended
+from segments.record_batch import parse_header
+from segments.recovery import RecoveredPartition, empty_partition, recover
+from segments.session import Session
+from segments.settings import SegmentSettings
+from tests.segments.batches import (
+    EPOCH,
+    ORDERS,
+    PAYMENTS,
+    SUCCESSOR,
+    WRITER,
+    batch_of,
+    header_of,
+    led,
+    partition_of,
+    records_in,
+    seal_of,
+    sequenced_batch,
+)
+from tests.segments.scripted_store import LOST_ANSWER, REFUSED, SILENCE, ScriptedStore, slow
+from tests.simulation.virtual_loop import run, virtual_loop
+
+SESSION, BY = Session(SessionId(7), WRITER), Session(SessionId(8), SUCCESSOR)
+SETTINGS = SegmentSettings()
+EVERYTHING = 1 << 30
+
+
+def key_of(seq: int) -> str:
+    return segment_key(SESSION.id, SegmentSeq(seq))
+
+
+def bucket(*, put_s: float = 0.0, puts: int = 20) -> ScriptedStore:
+    """A bucket whose first PUTs take so long each."""
+    store = ScriptedStore()
+    for seq in range(puts if put_s else 0):
+        store.script("create", key_of(seq), slow(put_s))
+    return store
+
+
+@asynccontextmanager
+async def serving(
+    store: ScriptedStore,
+    settings: SegmentSettings = SETTINGS,
+    *,
+    session: Session = SESSION,
+    recovered: tuple[RecoveredPartition, ...] = (),
+    epoch: LeaderEpoch = EPOCH,
+) -> AsyncIterator[Log]:
+    """A log at work that leads ORDERS and PAYMENTS, or what was recovered. At the end nothing of it may be left."""
+    budget = ByteBudget(settings.buffer_bytes_max)
+    log = Log(store, session, settings, budget=budget, now_ms=virtual_loop().now_ms)
+    for partition in recovered or (empty_partition(ORDERS, settings), empty_partition(PAYMENTS, settings)):
+        log.lead(partition, epoch)
+    running = asyncio.create_task(log.run())
+    await asyncio.sleep(0)
+    try:
+        yield log
+    finally:
+        store.heal()
+        log.close()
+        await asyncio.wait((running,))
+    assert running.cancelled() or running.exception() is None
+    assert log.ended
+    assert list(log.led) == []
+    assert budget.bytes_used == 0
+    assert log._readers == {}
+
+
+def with_log(store: ScriptedStore, work: Callable[[Log], Coroutine[Any, Any, None]], settings: SegmentSettings = SETTINGS) -> None:
+    async def main() -> None:
+        async with serving(store, settings) as log:
+            await work(log)
+
+    run(main())
+
+
+async def produce(
+    log: Log, batch: bytes = b"", *, partition: TopicPartition = ORDERS, acks: Acks = Acks.ALL, timeout_s: float = 30
+) -> Appended:
+    batch = batch or batch_of(b"v")
+    return await log.produce(partition, batch, header_of(batch), acks=acks, timeout_s=timeout_s)
+
+
+async def append(
+    log: Log, batch: bytes, *, partition: TopicPartition = ORDERS, expected_offset: int | None = None
+) -> PendingAppend:
+    async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
+        return log.append(partition, batch, header_of(batch), admission, expected_offset=expected_offset)
+
+
+async def fetch(
+    log: Log,
+    offset: int,
+    *,
+    partition: TopicPartition = ORDERS,
+    bytes_max: int = EVERYTHING,
+    bytes_min: int = 1,
+    wait_ms_max: float = 0,
+) -> Fetched:
+    target = FetchTarget(partition, offset, bytes_max)
+    (answer,) = await log.fetch([target], bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+    if isinstance(answer, TidelogError):
+        raise answer
+    return answer
+
+
+async def values(log: Log, offset: int = 0, *, partition: TopicPartition = ORDERS) -> list[bytes | None]:
+    return [value for _, value in records_in((await fetch(log, offset, partition=partition)).batches, from_offset=offset)]
+
+
+async def refusal_of(waited_for: Awaitable[object]) -> TidelogError:
+    try:
+        await waited_for
+    except TidelogError as error:
+        return error
+    raise AssertionError("it was not refused")
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_batch_is_answered_when_it_is_committed_and_is_readable_by_then() -> None:
+    async def work(log: Log) -> None:
+        assert await produce(log, batch_of(b"a", b"b")) == Appended(Offset(0), Offset(1), EPOCH)
+        assert now_s() == 0.04
+        assert await produce(log, batch_of(b"c")) == Appended(Offset(2), Offset(2), EPOCH)
+        assert await values(log) == [b"a", b"b", b"c"]
+
+    with_log(bucket(put_s=0.04), work)
+
+
+def test_with_acks_of_the_leader_the_answer_comes_at_once_and_the_record_is_readable_when_it_is_committed() -> None:
+    async def work(log: Log) -> None:
+        assert (await produce(log, acks=Acks.LEADER)).base_offset == 0
+        assert now_s() == 0
+        assert log.bounds(ORDERS).high_watermark == 0
+        assert await values(log) == []
+        await asyncio.sleep(1)
+        assert await values(log) == [b"v"]
+
+    with_log(bucket(put_s=0.5), work)
+
+
+def test_nobody_reads_what_is_not_committed_even_if_it_has_landed() -> None:
+    store = bucket()
+    store.script("create", key_of(0), slow(5))
+
+    async def work(log: Log) -> None:
+        first = await append(log, batch_of(b"a"))
+        await asyncio.sleep(0.1)
+        second = await append(log, batch_of(b"b"))
+        await asyncio.sleep(1)
+        assert store.has(key_of(1))
+        assert await values(log) == []
+        assert isinstance(await refusal_of(fetch(log, 1)), OutOfRange)
+        assert (await log.committed(second, timeout_s=10)).base_offset == 1
+        assert (await log.committed(first, timeout_s=0)).base_offset == 0
+        assert await values(log) == [b"a", b"b"]
+
+    with_log(store, work, replace(SETTINGS, hedge_after_ms=10_000))
+
+
+def test_a_partition_that_is_not_led_here_is_refused_and_nothing_is_charged() -> None:
+    async def work(log: Log) -> None:
+        for refused in (produce(log, partition=partition_of(9)), fetch(log, 0, partition=partition_of(9))):
+            assert isinstance(await refusal_of(refused), NoLeader)
+
+    with_log(bucket(), work)
+
+
+def test_an_append_may_insist_on_the_end_of_the_log() -> None:
+    async def work(log: Log) -> None:
+        pending = await append(log, batch_of(b"a"), expected_offset=0)
+        assert isinstance(await refusal_of(append(log, batch_of(b"b"), expected_offset=0)), ConditionFailed)
+        await log.committed(pending, timeout_s=1)
+        assert await values(log) == [b"a"]
+
+    with_log(bucket(), work)
+
+
+def test_log_append_time_replaces_the_producers_time() -> None:
+    async def work(log: Log) -> None:
+        batch = batch_of(b"a", timestamps_ms=[5])
+        await asyncio.sleep(2)
+        async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
+            pending = log.append(ORDERS, batch, header_of(batch), admission, log_append_time=True)
+        await log.committed(pending, timeout_s=1)
+        (stored,) = [b"".join((await fetch(log, 0)).batches)]
+        header = parse_header(stored)
+        assert header.log_append_time
+        assert header.max_timestamp == virtual_loop().now_ms()
+        assert records_in([stored]) == [(0, b"a")]
+
+    with_log(bucket(), work)
+
+
+# ── idempotent repeats ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_repeat_of_a_batch_that_is_on_its_way_waits_for_the_same_commit() -> None:
+    store = bucket()
+    store.script("create", key_of(0), slow(1))
+
+    async def work(log: Log) -> None:
+        batch = sequenced_batch(1, 0)
+        first, repeat = await append(log, batch), await append(log, batch)
+        assert repeat.appended == first.appended._replace(duplicate=True)
+        assert repeat.segment is first.segment is not None
+        await log.committed(repeat, timeout_s=10)
+        assert now_s() == 1
+        assert await values(log) == [b"p1-s0"]
+
+    with_log(store, work)
+    assert store.count("create", key_of(0)) == 1
+
+
+def test_the_repeat_of_a_committed_batch_is_answered_at_once_with_the_offsets_of_the_first_time() -> None:
+    async def work(log: Log) -> None:
+        await produce(log)
+        first = await produce(log, sequenced_batch(1, 0))
+        assert await produce(log, sequenced_batch(1, 0)) == first._replace(duplicate=True)
+        assert log.bounds(ORDERS).end_offset == 2
+
+    with_log(bucket(), work)
+
+
+def test_a_repeat_after_a_timeout_tells_what_became_of_the_first() -> None:
+    store = bucket()
+    store.script("create", key_of(0), slow(5), SILENCE)
+
+    async def work(log: Log) -> None:
+        assert isinstance(await refusal_of(produce(log, sequenced_batch(1, 0), timeout_s=1)), OutcomeUnknown)
+        assert await produce(log, sequenced_batch(1, 0)) == Appended(Offset(0), Offset(0), EPOCH, duplicate=True)
+        assert now_s() == 5
+
+    with_log(store, work)
+
+
+def test_a_gap_in_the_sequence_is_refused() -> None:
+    async def work(log: Log) -> None:
+        await produce(log, sequenced_batch(1, 0))
+        assert isinstance(await refusal_of(produce(log, sequenced_batch(1, 2))), OutOfOrderSequence)
+
+    with_log(bucket(), work)
+
+
+# ── who waits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_producer_that_hangs_up_does_not_stop_the_others() -> None:
+    async def work(log: Log) -> None:
+        gone, stays = asyncio.create_task(produce(log)), asyncio.create_task(produce(log))
+        await asyncio.sleep(0.5)
+        gone.cancel()
+        assert (await stays).base_offset == 1
+        assert gone.cancelled()
+        assert await values(log) == [b"v", b"v"]
+
+    with_log(bucket(put_s=1), work)
+
+
+def test_when_the_buffer_is_full_producers_wait_for_room_and_are_throttled_in_the_end() -> None:
+    batch = batch_of(b"x" * 1000)
+    room = 2 * (len(batch) + BATCH_MEMORY_BYTES)
+
+    async def work(log: Log) -> None:
+        producers = [asyncio.create_task(refusal_of(produce(log, batch, timeout_s=timeout_s))) for timeout_s in (99, 99, 1)]
+        await asyncio.sleep(0)
+        fourth = asyncio.create_task(produce(log, batch, timeout_s=99))
+        assert isinstance(await producers[2], Throttled)
+        assert now_s() == 1
+        assert (await fourth).base_offset == 2
+        for task in producers[:2]:
+            task.cancel()
+
+    with_log(bucket(put_s=3), work, replace(SETTINGS, buffer_bytes_max=room, segment_bytes_max=room, hedge_after_ms=10_000))
+
+
+def test_a_batch_larger_than_the_buffer_is_refused() -> None:
+    async def work(log: Log) -> None:
+        assert isinstance(await refusal_of(produce(log, batch_of(b"x" * 2000))), TooLarge)
+
+    with_log(bucket(), work, replace(SETTINGS, buffer_bytes_max=1000, segment_bytes_max=1000))
+
+
+def test_memory_stays_within_the_buffer_with_a_hundred_producers_against_a_slow_bucket() -> None:
+    store = bucket(put_s=5, puts=2000)
+    settings = replace(SETTINGS, buffer_bytes_max=1 << 20, segment_bytes_max=1 << 18, hedge_after_ms=9000)
+
+    async def main() -> None:
+        async with serving(store, settings) as log:
+            batches = [batch_of(b"x" * 5000, b"%d" % number) for number in range(100)]
+            for _ in range(3):
+                await asyncio.gather(*[produce(log, batch, timeout_s=1000) for batch in batches])
+            assert log._budget.bytes_used_peak <= settings.buffer_bytes_max
+            assert log.bounds(ORDERS).high_watermark == 600
+
+    run(main())
+
+
+# ── fetch ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def fetched_at(log: Log, offset: int, **how: Any) -> tuple[float, list[bytes | None]]:
+    fetched = await fetch(log, offset, **how)
+    return now_s(), [value for _, value in records_in(fetched.batches, from_offset=offset)]
+
+
+def test_a_long_poll_is_answered_when_the_record_is_committed() -> None:
+    async def work(log: Log) -> None:
+        polling = asyncio.create_task(fetched_at(log, 0, wait_ms_max=60_000))
+        await asyncio.sleep(3)
+        await produce(log, batch_of(b"late"))
+        assert await polling == (3.5, [b"late"])
+
+    with_log(bucket(put_s=0.5), work)
+
+
+def test_a_long_poll_ends_empty_at_its_time() -> None:
+    async def work(log: Log) -> None:
+        assert await fetched_at(log, 0, wait_ms_max=2500) == (2.5, [])
+
+    with_log(bucket(), work)
+
+
+def test_a_long_poll_waits_for_bytes_min_but_not_beyond_its_time() -> None:
+    async def work(log: Log) -> None:
+        size = len(batch_of(b"v"))
+        enough = asyncio.create_task(fetched_at(log, 0, bytes_min=3 * size, wait_ms_max=60_000))
+        too_many = asyncio.create_task(fetched_at(log, 0, bytes_min=99 * size, wait_ms_max=10_000))
+        for _ in range(4):
+            await asyncio.sleep(1)
+            await produce(log)
+        assert await enough == (3, [b"v"] * 3)
+        assert await too_many == (10, [b"v"] * 4)
+
+    with_log(bucket(), work)
+
+
+def test_more_records_than_the_answer_may_hold_are_not_waited_with() -> None:
+    """The reader asked for more than it allows: with what it allows it is answered at once."""
+
+    async def work(log: Log) -> None:
+        for _ in range(3):
+            await produce(log)
+        size = len(batch_of(b"v"))
+        began_s = now_s()
+        assert await fetched_at(log, 0, bytes_max=2 * size, bytes_min=99 * size, wait_ms_max=60_000) == (began_s, [b"v", b"v"])
+
+    with_log(bucket(), work)
+
+
+def test_a_poll_over_several_partitions_is_woken_by_any_of_them_and_shares_its_bytes() -> None:
+    async def work(log: Log) -> None:
+        targets = [FetchTarget(ORDERS, 0, EVERYTHING), FetchTarget(PAYMENTS, 0, EVERYTHING)]
+        polling = asyncio.create_task(log.fetch(targets, bytes_max=EVERYTHING, wait_ms_max=60_000))
+        await asyncio.sleep(1)
+        await produce(log, batch_of(b"p"), partition=PAYMENTS)
+        orders, payments = await polling
+        assert isinstance(orders, Fetched)
+        assert isinstance(payments, Fetched)
+        assert (orders.batches, records_in(payments.batches)) == ([], [(0, b"p")])
+        await produce(log, batch_of(b"o"))
+        orders, payments = await log.fetch(targets, bytes_max=1)
+        assert isinstance(orders, Fetched)
+        assert isinstance(payments, Fetched)
+        assert (records_in(orders.batches), payments.batches, payments.more) == ([(0, b"o")], [], True)
+
+    with_log(bucket(), work)
+
+
+def test_the_error_of_one_partition_stands_in_its_place_and_is_not_waited_with() -> None:
+    async def work(log: Log) -> None:
+        await produce(log)
+        targets = [FetchTarget(partition_of(9), 0, 100), FetchTarget(ORDERS, 0, 100), FetchTarget(PAYMENTS, 7, 100)]
+        answers = await log.fetch(targets, bytes_max=1 << 20, bytes_min=1 << 20, wait_ms_max=60_000)
+        assert [type(answer) for answer in answers] == [NoLeader, Fetched, OutOfRange]
+        assert now_s() == 0
+
+    with_log(bucket(), work)
+
+
+def test_a_reader_that_hangs_up_leaves_nothing_behind() -> None:
+    async def work(log: Log) -> None:
+        polling = asyncio.create_task(fetch(log, 0, wait_ms_max=60_000))
+        await asyncio.sleep(1)
+        assert len(log._readers[ORDERS]) == 1
+        polling.cancel()
+        await asyncio.wait((polling,))
+        assert log._readers == {}
+
+    with_log(bucket(), work)
+
+
+def test_what_left_the_hot_pool_is_read_from_the_bucket() -> None:
+    store = bucket()
+
+    async def work(log: Log) -> None:
+        for number in range(10):
+            await produce(log, batch_of(b"%d" % number))
+        assert await values(log) == [b"%d" % number for number in range(10)]
+        assert store.count("get") == 8
+        assert (await log.explain(ORDERS, 3)).in_hot_pool is False
+        assert (await log.explain(ORDERS, 9)).in_hot_pool is True
+        assert await log.offset_for_timestamp(ORDERS, 0) is not None
+
+    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=2 * (len(batch_of(b"0")) + BATCH_MEMORY_BYTES)))
+
+
+def test_a_damaged_object_is_corrupt_for_its_range_only() -> None:
+    store = bucket()
+
+    async def work(log: Log) -> None:
+        for number in range(3):
+            await produce(log, batch_of(b"%d" % number))
+            await produce(log, batch_of(b"%d" % number), partition=PAYMENTS)
+        damaged = await log.explain(ORDERS, 1)
+        body = bytearray(store.content(damaged.object_key))
+        body[damaged.range_end - 1] ^= 1
+        store.plant(damaged.object_key, bytes(body))
+        log._reader._cold._runs.clear()
+        assert await values(log, 0) == [b"0"]
+        error = await refusal_of(fetch(log, 1))
+        assert isinstance(error, Corrupt)
+        assert error.details == {"key": damaged.object_key, "start": damaged.range_start, "end": damaged.range_end}
+        assert await values(log, 2) == [b"2"]
+        assert await values(log, 0, partition=PAYMENTS) == [b"0", b"1", b"2"]
+
+    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=1))
+
+
+# ── leadership ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_partition_that_is_dropped_tells_its_readers_and_what_was_buffered_is_still_written_and_answered() -> None:
+    store = bucket()
+    store.script("create", key_of(1), slow(1))
+
+    async def work(log: Log) -> None:
+        await produce(log)
+        polling = asyncio.create_task(refusal_of(fetch(log, 1, wait_ms_max=60_000)))
+        in_flight = await append(log, batch_of(b"a"))
+        await asyncio.sleep(0.1)
+        buffered = await append(log, batch_of(b"b"))
+        other = await append(log, batch_of(b"p"), partition=PAYMENTS)
+        log.drop(ORDERS)
+        assert isinstance(await polling, NoLeader)
+        assert now_s() == 0.1
+        assert not log.leads(ORDERS)
+        assert isinstance(await refusal_of(append(log, batch_of(b"c"))), NoLeader)
+        for pending in (in_flight, buffered, other):
+            await log.committed(pending, timeout_s=10)
+        assert await values(log, partition=PAYMENTS) == [b"p"]
+        assert log._hot.start_offset(ORDERS) is None
+
+    with_log(store, work, replace(SETTINGS, linger_ms=10_000))
+    found = run(recover(store, {ORDERS: [led(SESSION.id)]}, by=BY, settings=SETTINGS, now_ms=lambda: 0))[ORDERS]
+    assert isinstance(found, RecoveredPartition)
+    assert found.end_offset == 3
+
+
+def test_a_batch_of_an_earlier_epoch_that_is_committed_late_is_not_the_present_leaders() -> None:
+    async def work(log: Log) -> None:
+        earlier = await append(log, batch_of(b"a"))
+        await asyncio.sleep(0.1)
+        log.drop(ORDERS)
+        log.lead(empty_partition(ORDERS, SETTINGS), LeaderEpoch(EPOCH + 1))
+        assert (await log.committed(earlier, timeout_s=10)).leader_epoch == EPOCH
+        assert log.bounds(ORDERS) == (0, 0, 0, EPOCH + 1)
+
+    with_log(bucket(put_s=0.5), work)
+
+
+def test_a_damaged_partition_answers_what_is_wrong_with_it_until_it_is_dropped() -> None:
+    async def work(log: Log) -> None:
+        broken = partition_of(5)
+        log.refuse(broken, Corrupt("wal/1/2 does not end with the trailer of a segment", key="wal/1/2"))
+        for request in (produce(log, partition=broken), fetch(log, 0, partition=broken), log.explain(broken, 0)):
+            assert isinstance(await refusal_of(request), Corrupt)
+        await produce(log)
+        log.drop(broken)
+        assert isinstance(await refusal_of(fetch(log, 0, partition=broken)), NoLeader)
+
+    with_log(bucket(), work)
+
+
+# ── the end of a session, and the next one ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_acknowledged_and_only_that_is_there_for_the_next_session() -> None:
+    store = bucket()
+    store.script("create", key_of(1), SILENCE, SILENCE)
+
+    async def main() -> None:
+        async with serving(store) as log:
+            acknowledged = await produce(log, sequenced_batch(1, 0))
+            fenced = asyncio.create_task(refusal_of(produce(log, sequenced_batch(1, 1), partition=ORDERS)))
+            polling = asyncio.create_task(refusal_of(fetch(log, 1, wait_ms_max=60_000)))
+            await asyncio.sleep(1)
+            spans = {ORDERS: [led(SESSION.id)]}
+            found = await recover(store.another_client(), spans, by=BY, settings=SETTINGS, now_ms=virtual_loop().now_ms)
+            assert isinstance(await fenced, SessionFenced)
+            assert isinstance(await polling, SessionFenced)
+            assert isinstance(await refusal_of(produce(log)), SessionFenced)
+            assert isinstance(await refusal_of(fetch(log, 0)), SessionFenced)
+        orders = found[ORDERS]
+        assert isinstance(orders, RecoveredPartition)
+        async with serving(store, session=BY, recovered=(orders,), epoch=LeaderEpoch(6)) as log:
+            assert await values(log) == [b"p1-s0"]
+            repeat = await produce(log, sequenced_batch(1, 0))
+            assert (repeat.base_offset, repeat.duplicate) == (acknowledged.base_offset, True)
+            assert await produce(log, sequenced_batch(1, 1)) == Appended(Offset(1), Offset(1), LeaderEpoch(6))
+            assert await values(log) == [b"p1-s0", b"p1-s1"]
+
+    run(main())
+
+
+def test_closing_flushes_and_answers_before_it_stops() -> None:
+    store = bucket(put_s=0.5)
+
+    async def main() -> None:
+        async with serving(store, replace(SETTINGS, linger_ms=60_000)) as log:
+            in_flight = asyncio.create_task(produce(log, batch_of(b"a")))
+            await asyncio.sleep(0.1)
+            buffered = asyncio.create_task(produce(log, batch_of(b"b")))
+            await asyncio.sleep(0.1)
+            log.close()
+            assert isinstance(await refusal_of(produce(log)), Stopping)
+            assert await values(log) == []
+            assert [(await task).base_offset for task in (in_flight, buffered)] == [0, 1]
+            assert await values(log) == [b"a", b"b"]
+
+    run(main())
+
+
+def test_when_the_log_is_cancelled_its_producers_and_readers_are_told() -> None:
+    store = bucket()
+    store.script("create", key_of(1), slow(5))
+    store.script("get", key_of(0), SILENCE)
+
+    async def main() -> None:
+        budget = ByteBudget(SETTINGS.buffer_bytes_max)
+        log = Log(store, SESSION, replace(SETTINGS, hot_pool_bytes_max=1), budget=budget, now_ms=virtual_loop().now_ms)
+        log.lead(empty_partition(ORDERS, SETTINGS), EPOCH)
+        running = asyncio.create_task(log.run())
+        await produce(log)
+        waiting = [
+            asyncio.create_task(refusal_of(request)) for request in (produce(log), fetch(log, 1, wait_ms_max=60_000), fetch(log, 0))
+        ]
+        await asyncio.sleep(0.5)
+        running.cancel()
+        await asyncio.wait((running,))
+        assert [type(await task) for task in waiting] == [OutcomeUnknown, SessionFenced, Unavailable]
+        assert now_s() == 0.5
+        assert budget.bytes_used == 0
+
+    run(main())
+
+
+def test_a_session_that_ends_does_not_wait_for_its_readers_and_its_readers_not_for_the_bucket() -> None:
+    store = bucket()
+    store.script("get", key_of(0), SILENCE)
+
+    async def main() -> None:
+        async with serving(store, replace(SETTINGS, hot_pool_bytes_max=1)) as log:
+            await produce(log)
+            reading = asyncio.create_task(refusal_of(fetch(log, 0)))
+            await asyncio.sleep(1)
+            log.close()
+        assert isinstance(await reading, Unavailable)
+        assert now_s() == 1
+
+    run(main())
+
+
+def test_a_read_that_has_a_part_still_to_come_when_the_session_ends_answers_what_it_has() -> None:
+    store = bucket()
+    store.script("get", key_of(0), slow(3))
+    store.script("create", key_of(2), slow(9))
+
+    async def work(log: Log) -> None:
+        await produce(log, batch_of(b"a"))
+        await produce(log, batch_of(b"b"))
+        reading = asyncio.create_task(values(log))
+        before_the_seal = asyncio.create_task(produce(log))
+        await asyncio.sleep(1)
+        store.plant(key_of(3), seal_of(SESSION.id, 3))
+        assert isinstance(await refusal_of(produce(log)), SessionFenced)
+        assert await reading == [b"a"]
+        assert now_s() == 3
+        assert isinstance(await refusal_of(fetch(log, 1)), Unavailable)
+        assert (await before_the_seal).base_offset == 2
+        assert now_s() == 9
+
+    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=1, hedge_after_ms=10_000))
+
+
+def test_an_answer_that_was_lost_on_the_way_back_is_no_loss() -> None:
+    store = bucket()
+    store.script("create", key_of(0), LOST_ANSWER, REFUSED)
+
+    async def work(log: Log) -> None:
+        assert (await produce(log)).base_offset == 0
+        assert await values(log) == [b"v"]
+
+    with_log(store, work)
+    assert store.count("create", key_of(0)) == 3

@@ -92,7 +92,7 @@ def plan_arrow(
                 records.values.slice(first + start, end - start),
                 timestamps_ms=records.timestamps_ms[first + start : first + end],
                 headers=None if records.headers is None else records.headers.slice(first + start, end - start),
-                **producer_arguments(producer, start),
+                **producer_arguments(producer),
             )
 
         expected_bytes = records.size_bytes * count // len(partitions)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from gateway.settings import GatewaySettings
-from metadata.errors import TidelogError, UnknownPartition
+from metadata.errors import InvalidArgument, TidelogError, UnknownPartition
 from metadata.model import Partition, TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.topic import Topic
@@ -102,6 +102,16 @@ def partition_of(topic: Topic, partition: int) -> TopicPartition:
             partition_count=topic.partition_count,
         )
     return TopicPartition(topic.id, Partition(partition))
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Of HOST:PORT to listen on; an IPv6 address stands in brackets. InvalidArgument for anything else."""
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise InvalidArgument(
+            f"{address[:100]!r} is not HOST:PORT", hint="Write 127.0.0.1:8080, or 0.0.0.0:8080 for every interface."
+        )
+    return host, int(port)
 
 
 def named(error: TidelogError, topic: Topic) -> TidelogError:

@@ -14,7 +14,7 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
 from gateway import grpc_admin, grpc_health, grpc_log
-from gateway.doors import Broker
+from gateway.doors import Broker, host_and_port
 from gateway.grpc_calls import MethodHandler
 from gateway.long_waits import LongWaits
 from gateway.settings import GatewaySettings
@@ -36,6 +36,7 @@ class GrpcServer:
 
     async def start(self, address: str) -> str:
         """Opens HOST:PORT (port 0: a free one) and answers where it is. InvalidArgument where it can't be opened."""
+        host, _ = host_and_port(address)
         server = grpc.aio.server(
             options=_options(self._broker.settings), maximum_concurrent_rpcs=self._broker.settings.grpc_streams_max
         )
@@ -50,7 +51,7 @@ class GrpcServer:
             ) from None
         await server.start()
         self._server = server
-        return f"{address.rpartition(':')[0]}:{port}"
+        return f"{host}:{port}"
 
     async def stop(self, grace_s: float) -> None:
         """Refuses new calls, ends long polls and the reading of streams, and waits for the answers up to `grace_s`."""

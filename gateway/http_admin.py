@@ -21,7 +21,7 @@ from gateway.openapi import document
 from gateway.produce import topic_named
 from gateway.topic_states import PartitionState, partition_state, partition_states
 from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument, Rejected
+from metadata.errors import InvalidArgument
 from metadata.topic import Topic
 from metadata.topic_settings import SETTINGS, TopicSettings
 
@@ -311,7 +311,7 @@ async def _translate_http(request: Request, error: Exception) -> NoReturn:
     if error.status_code == 405:
         allow = ", ".join(sorted(_methods_at(request)))
         raise MethodNotAllowed(f"{request.method} is not possible here", hint=f"Possible: {allow}.", allow=allow)
-    raise Rejected(str(error.detail))
+    raise InvalidArgument("the body can't be read as JSON: it may be nested too deeply")
 
 
 def _methods_at(request: Request) -> set[str]:

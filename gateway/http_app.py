@@ -21,6 +21,7 @@ from gateway.http_fetch import HttpFetch
 from gateway.http_produce import HttpProduce
 from gateway.http_rejections import MethodNotAllowed
 from gateway.http_request import Disconnected, Message, Receive, Request, Scope, Send, request_id_of
+from gateway.json_bodies import check_utf8
 from gateway.long_waits import LongWaits
 from gateway.problem_details import problem, problem_headers
 from gateway.wire_errors import wire_codes
@@ -71,7 +72,6 @@ class HttpApp:
                 await self._fetch.partition(request, topic, partition)
             case _:
                 body = await _short_body(Request(scope, receive, answer.send))
-                scope.setdefault("state", {})["request_id"] = answer.request_id
                 await self._admin(scope, _received(body, receive), answer.send)
 
 
@@ -119,7 +119,10 @@ async def _short_body(request: Request) -> bytes:
     length = request.content_length(bytes_max=ADMIN_BODY_BYTES_MAX)
     if length == 0:
         return b""
-    return await request.body(None, length=length, bytes_max=ADMIN_BODY_BYTES_MAX, timeout_s=ADMIN_BODY_TIMEOUT_S)
+    request.media_type(("application/json",))
+    body = await request.body(None, length=length, bytes_max=ADMIN_BODY_BYTES_MAX, timeout_s=ADMIN_BODY_TIMEOUT_S)
+    check_utf8(body)
+    return body
 
 
 def _received(body: bytes, receive: Receive) -> Receive:

@@ -18,7 +18,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.doors import Broker
+from gateway.doors import Broker, host_and_port
 from gateway.http_app import HttpApp
 from gateway.long_waits import LongWaits
 from metadata.errors import InvalidArgument
@@ -42,7 +42,7 @@ class HttpServer:
 
     async def start(self, address: str) -> str:
         """Opens HOST:PORT (port 0: a free one) and answers where it is. InvalidArgument where it can't be opened."""
-        host, _, port = address.rpartition(":")
+        host, port = host_and_port(address)
         config = uvicorn.Config(
             self._app,
             http="httptools",
@@ -62,8 +62,8 @@ class HttpServer:
             return BoundedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
 
         try:
-            self._listener = await loop.create_server(connection, host.strip("[]") or None, int(port), backlog=2048)
-        except (OSError, ValueError, OverflowError) as error:
+            self._listener = await loop.create_server(connection, host.strip("[]"), port, backlog=2048)
+        except OSError as error:
             raise InvalidArgument(
                 f"HTTP can't listen on {address}: {error}", hint="Is another broker running there? Choose another --http HOST:PORT."
             ) from None
@@ -104,7 +104,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn itself
         super().connection_made(transport)
         self._await_head()
 

@@ -28,7 +28,7 @@ _PLAIN = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 
 
 class ProducerFields(NamedTuple):
-    """What goes into a batch's header: base_sequence is that of the first batch in each partition."""
+    """What goes into the header of the one batch in each partition."""
 
     producer_id: ProducerId
     producer_epoch: int

@@ -78,7 +78,7 @@ _line = msgspec.json.Decoder(RecordBody)
 
 def parse_json(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
     """`now_ms` is the timestamp of records without one. InvalidArgument, TooLarge."""
-    _check_utf8(body)
+    check_utf8(body)
     try:
         simple = _simple(lambda: _text_body.decode(body).records, lambda: _plain_body.decode(body).records, now_ms)
         if simple is not None:
@@ -91,7 +91,7 @@ def parse_json(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
 
 def parse_lines(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
     """The same of NDJSON. Empty lines are skipped."""
-    _check_utf8(body)
+    check_utf8(body)
     lines = body.split(b"\n")
     if len(lines) > 2 * RECORDS_MAX:
         raise _too_many(len(lines))
@@ -170,8 +170,8 @@ def _headers(headers: dict[str, msgspec.Raw] | list[HeaderBody], headers_max: in
     return tuple((header.key, to_bytes(header.value)) for header in headers)
 
 
-def _check_utf8(body: bytes) -> None:
-    """Once for the whole body: raw values are not decoded again."""
+def check_utf8(body: bytes) -> None:
+    """InvalidArgument names the byte. Once for the whole body: raw values are not decoded again."""
     try:
         body.decode()
     except UnicodeDecodeError as error:

@@ -28,7 +28,7 @@ from segments.partition_log import Appended
 class Result(msgspec.Struct, omit_defaults=True, gc=False):
     partition: int
     offset: int | None = None
-    count: int = 1
+    count: int | None = None
     """Records of a ready batch, which lie at `offset` and behind it."""
     duplicate: bool = False
     error: dict[str, Member] | None = None

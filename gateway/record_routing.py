@@ -20,7 +20,7 @@ from metadata.errors import InvalidArgument, TidelogError, TooLarge, UnknownPart
 from segments.batch_kernel import NewRecordTuple
 from segments.partition_log import Appended
 from segments.partitioner import partition_of
-from segments.producer_state import ONE_SHOT, SEQUENCE_MAX
+from segments.producer_state import ONE_SHOT
 from segments.record_batch import NO_PRODUCER_ID
 from segments.record_columns import encode_records
 
@@ -52,7 +52,7 @@ def plan_records(routes: Routes, *, batch_bytes_max: int, request_bytes: int, pr
     for partition, records in routes.records.items():
 
         def encode(start: int, end: int, records: list[NewRecordTuple] = records) -> bytes:
-            return encode_records(records[start:end], **producer_arguments(producer, start))
+            return encode_records(records[start:end], **producer_arguments(producer))
 
         expected_bytes = request_bytes * len(records) // len(routes.partitions)
         batches += cut(partition, len(records), encode, batch_bytes_max=batch_bytes_max, expected_bytes=expected_bytes)
@@ -68,27 +68,27 @@ class ProducerArguments(TypedDict):
     base_sequence: int
 
 
-def producer_arguments(producer: ProducerFields | None, start: int) -> ProducerArguments:
-    """Of the batch that begins with a partition's record `start`: sequences wrap after 2^31 - 1."""
+def producer_arguments(producer: ProducerFields | None) -> ProducerArguments:
     if producer is None:
         return ProducerArguments(producer_id=NO_PRODUCER_ID, producer_epoch=-1, base_sequence=-1)
-    sequence = (producer.base_sequence + start) % (SEQUENCE_MAX + 1)
-    return ProducerArguments(producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, base_sequence=sequence)
+    return ProducerArguments(
+        producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, base_sequence=producer.base_sequence
+    )
 
 
 def check_producer_fits(producer: ProducerFields | None, batches: Sequence[PlannedBatch]) -> None:
-    """InvalidArgument for an ordinary producer in several partitions; TooLarge for an Idempotency-Key with several batches in one.
+    """InvalidArgument for a producer_id in several partitions, since a sequence is of one; TooLarge for several batches in one.
 
-    A sequence is of one partition; and a one-shot producer writes one batch in its life, so that half of it can't be repeated.
+    A repeat is recognised batch by batch: it must be cut as the first attempt was, and only one batch always is.
     """
     if producer is None:
         return
     partitions = {batch.partition for batch in batches}
     if producer.producer_id < ONE_SHOT:
         single_partition(sorted(partitions), because="base_sequence")
-    elif len(partitions) < len(batches):
+    if len(partitions) < len(batches):
         raise TooLarge(
-            "with an Idempotency-Key the records of a partition must fit one record batch",
+            "with a producer_id or an Idempotency-Key the records of a partition must fit one record batch",
             hint="Send fewer records per request.",
         )
 
@@ -101,7 +101,7 @@ def outcome_by_record(
     for batch, outcome in zip(plan.batches, outcomes, strict=True):
         of_partition.setdefault(batch.partition, []).extend((outcome, place) for place in range(batch.record_count))
     coming = {partition: iter(places) for partition, places in of_partition.items()}
-    for partition in plan.partitions:
+    for partition in np.asarray(plan.partitions).tolist():
         yield partition, *next(coming[partition])
 
 

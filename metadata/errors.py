@@ -137,9 +137,7 @@ class Throttled(Unavailable):
 
     code = "THROTTLED"
 
-    def __init__(
-        self, message: str, *, retry_after_s: float = 1.0, hint: str | None = None, **details: str | int | float
-    ) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, hint: str | None = None, **details: str | int | float) -> None:
         super().__init__(message, hint=hint, **details)
         self.retry_after_s = retry_after_s
 

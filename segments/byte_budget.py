@@ -97,11 +97,19 @@ class Admission:
         self._budget.release(self._bytes_left)
         self._bytes_left = 0
 
-    async def grow(self, bytes_count: int) -> None:
-        """Asks for more, for a body whose length was not known in advance."""
+    def grow(self, bytes_count: int) -> None:
+        """Takes more, for a body whose length was not known in advance. Throttled at once when there is no room.
+
+        It does not wait: whoever waits for bytes while it holds some can stop another that does the same.
+        """
         if self._bytes_left + bytes_count > self._budget.bytes_max:
             raise TooLarge(f"the request does not fit the buffer of {self._budget.bytes_max} bytes", hint=_SMALLER)
-        await self._budget.acquire(bytes_count, timeout_s=self._timeout_s)
+        if self._budget.bytes_used + bytes_count > self._budget.bytes_max:
+            raise Throttled(
+                f"the buffer holds {self._budget.bytes_used} of {self._budget.bytes_max} bytes, and the body goes on",
+                hint="Announce its length (Content-Length) to wait for room, or retry with back-off.",
+            )
+        self._budget.take(bytes_count)
         self._bytes_left += bytes_count
 
     def take(self, bytes_count: int) -> None:

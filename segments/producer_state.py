@@ -12,7 +12,7 @@ Invariant: batches of one producer and epoch are accepted in sequence order, eac
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import Final, NamedTuple
 
 import msgspec
@@ -40,7 +40,7 @@ class SequencedBatch(NamedTuple):
 class _Producer(msgspec.Struct):
     epoch: int
     last_active_ms: int
-    batches: deque[SequencedBatch]
+    batches: tuple[SequencedBatch, ...] = ()
 
 
 def next_sequence(sequence: int) -> int:
@@ -48,15 +48,20 @@ def next_sequence(sequence: int) -> int:
 
 
 class ProducerStates:
-    """The producers of one partition, the most recently active last."""
+    """The producers of one partition, the most recently active last.
+
+    One-shot producers have a table of their own: each request makes one, and they must not push out the others.
+    """
 
     def __init__(self, *, producers_max: int, expiry_ms: int) -> None:
+        """`producers_max` bounds each of the two tables."""
         self._producers: OrderedDict[ProducerId, _Producer] = OrderedDict()
+        self._one_shots: OrderedDict[ProducerId, _Producer] = OrderedDict()
         self._producers_max = producers_max
         self._expiry_ms = expiry_ms
 
     def __len__(self) -> int:
-        return len(self._producers)
+        return len(self._producers) + len(self._one_shots)
 
     def check(
         self, *, producer_id: ProducerId, epoch: int, base_sequence: int, last_sequence: int, now_ms: int
@@ -68,7 +73,7 @@ class ProducerStates:
         if producer_id == NO_PRODUCER:
             return None
         self._expire(now_ms)
-        producer = self._producers.get(producer_id)
+        producer = self._table(producer_id).get(producer_id)
         if producer_id >= ONE_SHOT:
             return _check_one_shot(producer, base_sequence=base_sequence, last_sequence=last_sequence)
         if producer is None:
@@ -105,23 +110,26 @@ class ProducerStates:
         """Takes in a batch that was appended, or one that was read back from the bucket."""
         if batch.producer_id == NO_PRODUCER:
             return
-        producer = self._producers.get(batch.producer_id)
+        producers = self._table(batch.producer_id)
+        producer = producers.get(batch.producer_id)
         if producer is None or batch.producer_epoch > producer.epoch:
-            producer = self._producers[batch.producer_id] = _Producer(
-                batch.producer_epoch, now_ms, deque(maxlen=BATCHES_REMEMBERED)
-            )
-        producer.batches.append(batch)
+            producer = producers[batch.producer_id] = _Producer(batch.producer_epoch, now_ms)
+        producer.batches = (*producer.batches[1 - BATCHES_REMEMBERED :], batch)
         producer.last_active_ms = now_ms
-        self._producers.move_to_end(batch.producer_id)
-        while len(self._producers) > self._producers_max:
-            self._producers.popitem(last=False)
+        producers.move_to_end(batch.producer_id)
+        while len(producers) > self._producers_max:
+            producers.popitem(last=False)
+
+    def _table(self, producer_id: ProducerId) -> OrderedDict[ProducerId, _Producer]:
+        return self._one_shots if producer_id >= ONE_SHOT else self._producers
 
     def _expire(self, now_ms: int) -> None:
-        while self._producers:
-            producer_id, producer = next(iter(self._producers.items()))
-            if producer.last_active_ms + self._expiry_ms > now_ms:
-                return
-            del self._producers[producer_id]
+        for producers in (self._producers, self._one_shots):
+            while producers:
+                producer_id, producer = next(iter(producers.items()))
+                if producer.last_active_ms + self._expiry_ms > now_ms:
+                    break
+                del producers[producer_id]
 
 
 def _check_one_shot(producer: _Producer | None, *, base_sequence: int, last_sequence: int) -> SequencedBatch | None:

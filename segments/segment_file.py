@@ -34,7 +34,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from awscrt.checksums import crc32c
+from awscrt.checksums import combine_crc32c, crc32c
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, SegmentSeq, SessionId, TopicId, TopicPartition
@@ -57,6 +57,8 @@ HEADER_BYTES: Final = _HEADER.size
 TRAILER_BYTES: Final = _TRAILER.size
 SEAL_BYTES: Final = _HEADER.size + _SEAL_BODY.size
 BATCH_ENTRY_BYTES: Final = _BATCH.size
+_MAGIC_AND_CRC_BYTES: Final = 5
+"""What stands in a batch between its stamp and the bytes that its own CRC covers."""
 SEGMENT_BYTES_MIN: Final = HEADER_BYTES + _FOOTER_HEAD.size + _RUN.size + _BATCH.size + TRAILER_BYTES
 
 BATCH_DTYPE: Final = np.dtype(
@@ -173,9 +175,14 @@ def encode_segment(
     written_at_ms: int,
     partitions: Sequence[tuple[TopicPartition, LeaderEpoch, Sequence[StampedBatch]]],
 ) -> EncodedSegment:
-    """The segment's bytes, as buffers in order. Batches of one partition must be in offset order without a gap."""
+    """The segment's bytes, as buffers in order. Batches of one partition must be in offset order without a gap.
+
+    Its CRC-32C is put together from those of the batches, which were checked when they came: bytes that changed in memory since
+    then make it wrong, and the store refuses them.
+    """
     head = _HEADER.pack(SEGMENT_MAGIC, session, seq, writer)
     body: list[Buffer] = [head]
+    checksum = crc32c(head)
     run_entries, batch_entries = bytearray(), bytearray()
     at, batch_count = HEADER_BYTES, 0
     for partition, leader_epoch, batches in partitions:
@@ -198,6 +205,8 @@ def encode_segment(
                 h.crc,
             )
             body += (batch.stamp, batch.rest)
+            uncovered = batch.stamp + bytes(batch.rest[:_MAGIC_AND_CRC_BYTES])
+            checksum = combine_crc32c(crc32c(uncovered, checksum), h.crc, h.size - len(uncovered))
             at += h.size
             records += h.record_count
             min_timestamp, max_timestamp = min(min_timestamp, h.base_timestamp), max(max_timestamp, h.max_timestamp)
@@ -217,10 +226,9 @@ def encode_segment(
             len(batches),
         )
     footer = _FOOTER_HEAD.pack(len(partitions), batch_count, written_at_ms, session, seq) + run_entries + batch_entries
-    body += (footer, _TRAILER.pack(len(footer), crc32c(footer), END_MAGIC))
-    checksum = 0
-    for part in body:
-        checksum = crc32c(part, checksum)
+    trailer = _TRAILER.pack(len(footer), crc32c(footer), END_MAGIC)
+    body += (footer, trailer)
+    checksum = crc32c(trailer, crc32c(footer, checksum))
     parsed = _parse_footer(footer, session=session, seq=seq, batches_end=at, key="")
     return EncodedSegment(body, at + len(footer) + TRAILER_BYTES, checksum, parsed)
 

@@ -42,7 +42,7 @@ class SegmentSettings:
     footer_reads_max: int = 16
     """Footers read at the same time when partitions are recovered."""
     producers_per_partition_max: int = 20_000
-    """Idempotent producers remembered for one partition; the one that was silent longest goes first."""
+    """Idempotent producers remembered for one partition, and as many Idempotency-Keys; who was silent longest goes first."""
     producer_expiry_ms: int = 24 * 3_600_000
     """An idempotent producer that was silent this long is forgotten."""
     decompressed_bytes_max: int = 64 * MIB

@@ -16,12 +16,15 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from metadata.errors import InvalidArgument
+from segments.bounded_store import BoundedStore
 from segments.directory_store import DirectoryStore
 from segments.memory_store import MemoryStore
 from segments.object_store import ObjectStore
 from segments.s3_settings import S3Settings
 
 _FORMS = "Name one of s3://BUCKET/PREFIX, file:///DIRECTORY, a directory, or memory://"
+DISK_TIMEOUT_S = 60.0
+"""For one call of a directory: a disk that hangs, or a dead NFS server, has no time limit of its own."""
 _PATH_STYLE = {"true": True, "false": False}
 
 
@@ -36,15 +39,19 @@ async def open_store(url: str, s3: S3Settings | None = None, *, make_directory: 
     scheme, is_url, _ = url.partition("://")
     match scheme.lower():
         case _ if not is_url:
-            return await DirectoryStore.open(_path(url), make_root=make_directory)
+            return await _open_directory(_path(url), make_directory)
         case "file":
-            return await DirectoryStore.open(_directory(url), make_root=make_directory)
+            return await _open_directory(_directory(url), make_directory)
         case "memory":
             return _memory(url)
         case "s3":
             return await _open_s3(url, s3)
         case _:
             raise InvalidArgument(f"{scheme[:40]}:// is no kind of bucket", hint=_FORMS)
+
+
+async def _open_directory(root: Path, make_directory: bool) -> ObjectStore:
+    return BoundedStore(await DirectoryStore.open(root, make_root=make_directory), timeout_s=DISK_TIMEOUT_S)
 
 
 def _path(path: str) -> Path:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -10,8 +11,9 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc.status_pb2 import Status
 
 from gateway.grpc_status import DETAILS_TRAILER
-from gateway.proto import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
+from gateway.proto import admin_pb2, log_pb2
 from tests.gateway.small_broker import SmallBroker, with_broker
+from tests.gateway.stubs import cluster_stub, log_stub, topics_stub
 from tests.gateway.test_grpc_produce import reason, request
 from tests.segments.batches import batch_of
 
@@ -26,7 +28,7 @@ async def refusal(call: Call) -> tuple[grpc.StatusCode, str]:
         await call
     status = Status()
     trailers = dict(refused.value.trailing_metadata() or ())
-    status.ParseFromString(trailers[DETAILS_TRAILER])  # type: ignore[arg-type]
+    status.ParseFromString(trailers[DETAILS_TRAILER])
     assert status.message == refused.value.details()
     return refused.value.code(), reason(status)
 
@@ -41,11 +43,11 @@ def serve(tmp_path: Path, scenario: Callable[[SmallBroker, grpc.aio.Channel], Aw
 
 def test_a_topic_lives_from_create_to_delete(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
-        topics = admin_pb2_grpc.TopicsStub(channel)
+        topics = topics_stub(channel)
         new = admin_pb2.Topic(name="new", partition_count=2, settings={"retention.ms": "5"})
         made = await topics.CreateTopic(admin_pb2.CreateTopicRequest(topic=new))
         assert (made.name, made.partition_count, dict(made.settings), len(made.id)) == ("new", 2, {"retention.ms": "5"}, 32)
-        appended = await log_pb2_grpc.LogStub(channel).Produce(
+        appended = await log_stub(channel).Produce(
             request(log_pb2.Append(topic="new", partition=1, record_batch=batch_of(b"a", b"b")))
         )
         assert not appended.results[0].HasField("error")
@@ -65,9 +67,9 @@ def test_a_topic_lives_from_create_to_delete(tmp_path: Path) -> None:
 
 def test_an_update_changes_what_its_mask_names(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
-        topics = admin_pb2_grpc.TopicsStub(channel)
+        topics = topics_stub(channel)
 
-        async def update(*paths: str, partition_count: int = 0, validate_only: bool = False, **settings: str) -> admin_pb2.Topic:
+        async def update(*paths: str, partition_count: int = 0, validate_only: bool = False, **settings: str) -> Any:
             named = {name.replace("_", "."): value for name, value in settings.items()}
             return await topics.UpdateTopic(
                 admin_pb2.UpdateTopicRequest(
@@ -101,7 +103,7 @@ def test_an_update_changes_what_its_mask_names(tmp_path: Path) -> None:
 
 def test_topics_are_listed_page_by_page(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
-        topics = admin_pb2_grpc.TopicsStub(channel)
+        topics = topics_stub(channel)
         first = await topics.ListTopics(admin_pb2.ListTopicsRequest(page_size=1))
         second = await topics.ListTopics(admin_pb2.ListTopicsRequest(page_size=1, page_token=first.next_page_token))
         assert [topic.name for topic in (*first.topics, *second.topics)] == ["orders", "single"]
@@ -114,17 +116,24 @@ def test_topics_are_listed_page_by_page(tmp_path: Path) -> None:
 
 def test_a_create_that_can_not_be_is_refused_and_one_that_only_asks_changes_nothing(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
-        topics = admin_pb2_grpc.TopicsStub(channel)
+        topics = topics_stub(channel)
 
-        async def create(validate_only: bool = False, **topic: object) -> admin_pb2.Topic:
-            new = admin_pb2.Topic(**{"name": "new", "partition_count": 1} | topic)  # type: ignore[arg-type]
+        async def create(validate_only: bool = False, **topic: Any) -> Any:
+            fields: dict[str, Any] = {"name": "new", "partition_count": 1} | topic
+            new = admin_pb2.Topic(**fields)
             return await topics.CreateTopic(admin_pb2.CreateTopicRequest(topic=new, validate_only=validate_only))
 
         assert (await create(validate_only=True)).name == "new"
         assert await refusal(create(name="orders")) == (grpc.StatusCode.ALREADY_EXISTS, "ALREADY_EXISTS")
         for name in ("", ".", "..", "a/b", "naïve", "x" * 250, "a b"):
             assert await refusal(create(name=name)) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_NAME")
-        for wrong in ({"partition_count": 0}, {"partition_count": -1}, {"partition_count": 10_001}, {"id": "1"}, {"created_at_ms": 1}):
+        for wrong in (
+            {"partition_count": 0},
+            {"partition_count": -1},
+            {"partition_count": 10_001},
+            {"id": "1"},
+            {"created_at_ms": 1},
+        ):
             assert await refusal(create(**wrong)) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_ARGUMENT")
         assert [topic.name for topic in broker.topic_cache.topics()] == ["orders", "single"]
 
@@ -133,7 +142,7 @@ def test_a_create_that_can_not_be_is_refused_and_one_that_only_asks_changes_noth
 
 def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
-        cluster = admin_pb2_grpc.ClusterStub(channel)
+        cluster = cluster_stub(channel)
         expected = admin_pb2.Broker(
             broker_id="broker-1", http_address=broker.http_address, grpc_address=broker.grpc_address, session=1
         )
@@ -149,10 +158,8 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
 
 def test_an_offset_is_explained_by_the_bytes_on_the_bucket(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
-        cluster, batch = admin_pb2_grpc.ClusterStub(channel), batch_of(b"a", b"b")
-        await log_pb2_grpc.LogStub(channel).Produce(
-            request(log_pb2.Append(topic="orders", partition=1, record_batch=batch))
-        )
+        cluster, batch = cluster_stub(channel), batch_of(b"a", b"b")
+        await log_stub(channel).Produce(request(log_pb2.Append(topic="orders", partition=1, record_batch=batch)))
         asked = admin_pb2.ExplainOffsetRequest(topic="orders", partition=1, offset=1)
         told = await cluster.ExplainOffset(asked)
         stored = await broker.store.get(told.object_key, start=told.range_start, end=told.range_end)

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from gateway.proto import log_pb2, log_pb2_grpc
+from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
 from segments.record_batch import parse_header, split_batches
 from segments.settings import KIB
@@ -34,7 +35,7 @@ def fetch_of(
     )
 
 
-async def produce(stub: log_pb2_grpc.LogStub, *batches: bytes, partition: int = 0) -> None:
+async def produce(stub: Any, *batches: bytes, partition: int = 0) -> None:
     for batch in batches:
         response = await stub.Produce(request(log_pb2.Append(topic="orders", partition=partition, record_batch=batch)))
         assert not response.results[0].HasField("error")
@@ -44,7 +45,7 @@ async def produce(stub: log_pb2_grpc.LogStub, *batches: bytes, partition: int = 
 
 
 def test_batches_are_fetched_as_they_were_produced(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, stub: log_pb2_grpc.LogStub) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
         sent = [batch_of(b"a", b"b"), batch_of(b"c")]
         await produce(stub, *sent)
         answer = (await stub.Fetch(fetch_of(0))).partitions[0]
@@ -58,7 +59,7 @@ def test_batches_are_fetched_as_they_were_produced(tmp_path: Path) -> None:
 
 
 def test_structured_records_begin_at_the_asked_offset_and_batches_may_begin_before(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, stub: log_pb2_grpc.LogStub) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, batch_of(b"a", b"b", b"c"))
         batches = (await stub.Fetch(fetch_of(1))).partitions[0].record_batches
         assert records_in([batches]) == [(0, b"a"), (1, b"b"), (2, b"c")]
@@ -72,7 +73,7 @@ def test_structured_records_begin_at_the_asked_offset_and_batches_may_begin_befo
 
 
 def test_an_error_stands_in_the_place_of_its_partition(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, stub: log_pb2_grpc.LogStub) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, batch_of(b"a"), partition=1)
         asked = fetch_of(9, 0, -1, 0)
         asked.partitions.add(topic="nothing")
@@ -94,7 +95,7 @@ def test_an_error_stands_in_the_place_of_its_partition(tmp_path: Path) -> None:
 
 
 def test_a_long_poll_is_answered_by_the_record_that_it_waits_for(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, stub: log_pb2_grpc.LogStub) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
         polling = asyncio.ensure_future(stub.Fetch(fetch_of(0, 0, min_bytes=1, max_wait_ms=15_000)))
         assert not (await asyncio.wait((polling,), timeout=0.05))[0]
         await produce(stub, batch_of(b"a"), partition=1)
@@ -106,7 +107,7 @@ def test_a_long_poll_is_answered_by_the_record_that_it_waits_for(tmp_path: Path)
 
 
 def test_a_long_poll_ends_with_nothing_after_its_time(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, stub: log_pb2_grpc.LogStub) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
         answer = (await stub.Fetch(fetch_of(0, min_bytes=1, max_wait_ms=20))).partitions[0]
         assert (answer.next_offset, answer.record_batches) == (0, b"")
 
@@ -114,7 +115,7 @@ def test_a_long_poll_ends_with_nothing_after_its_time(tmp_path: Path) -> None:
 
 
 def test_a_stop_ends_a_long_poll_with_what_there_is(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, stub: log_pb2_grpc.LogStub) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, batch_of(b"a"))
         polling = asyncio.ensure_future(stub.Fetch(fetch_of(0, min_bytes=5000, max_wait_ms=15_000)))
         assert not (await asyncio.wait((polling,), timeout=0.05))[0]
@@ -125,7 +126,7 @@ def test_a_stop_ends_a_long_poll_with_what_there_is(tmp_path: Path) -> None:
 
 
 def test_at_least_one_batch_is_answered_and_not_many_more_than_asked(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, stub: log_pb2_grpc.LogStub) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, *[batch_of(b"x" * 10 * KIB)] * 6)
         assert len(split_batches((await stub.Fetch(fetch_of(0, max_bytes=1))).partitions[0].record_batches)) == 1
         assert len(split_batches((await stub.Fetch(fetch_of(0, max_bytes=25 * KIB))).partitions[0].record_batches)) == 2
@@ -140,7 +141,7 @@ def test_at_least_one_batch_is_answered_and_not_many_more_than_asked(tmp_path: P
     ids=["no partitions", "waits too long", "unknown format"],
 )
 def test_a_request_that_makes_no_sense_is_refused(tmp_path: Path, asked: log_pb2.FetchRequest) -> None:
-    async def scenario(broker: SmallBroker, stub: log_pb2_grpc.LogStub) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.Fetch(asked)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -152,7 +153,7 @@ def test_a_request_that_makes_no_sense_is_refused(tmp_path: Path, asked: log_pb2
 
 
 def test_offsets_are_listed_by_place_and_by_time(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker, stub: log_pb2_grpc.LogStub) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, batch_of(b"a", b"b"), batch_of(b"c", timestamps_ms=[TIMESTAMP_MS + 10]))
         queries = [
             log_pb2.OffsetQuery(topic="orders", earliest=True),
@@ -191,7 +192,7 @@ def test_offsets_are_listed_by_place_and_by_time(tmp_path: Path) -> None:
 def test_an_error_of_our_own_is_told_as_such_and_the_next_call_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(broker: SmallBroker, stub: log_pb2_grpc.LogStub) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
         with monkeypatch.context() as broken:
             broken.setattr(broker.producer_ids, "next", lambda: 1 / 0)
             with pytest.raises(grpc.aio.AioRpcError) as failed:

@@ -48,7 +48,9 @@ def test_retry_info_says_when_to_come_back() -> None:
 def test_a_field_to_blame_becomes_a_bad_request() -> None:
     blamed = detail(status_of(InvalidArgument("negative", field="appends[2].partition")), BadRequest)
     assert isinstance(blamed, BadRequest)
-    assert [(violation.field, violation.description) for violation in blamed.field_violations] == [("appends[2].partition", "negative")]
+    assert [(violation.field, violation.description) for violation in blamed.field_violations] == [
+        ("appends[2].partition", "negative")
+    ]
     assert detail(status_of(InvalidArgument("negative")), BadRequest) is None
 
 

@@ -29,7 +29,7 @@ def request_with(chunks: Sequence[bytes | None] = (), **headers: str) -> Request
         chunk = coming.pop(0)
         if chunk is None:
             await asyncio.Event().wait()
-        return {"type": "http.request", "body": chunk, "more_body": bool(coming) and coming[0] != b"end"}
+        return {"type": "http.request", "body": chunk, "more_body": bool(coming)}
 
     async def send(_: Message) -> None:
         raise AssertionError("nothing is answered here")
@@ -52,7 +52,7 @@ def test_parameters_are_read_with_their_bounds() -> None:
 
 @pytest.mark.parametrize("text", ["11", "-1", "x", "", "1.5", "+1", "0x1", "1e3", "9" * 30, "\u0661", "%31%31"])
 def test_a_number_out_of_bounds_or_no_number_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="whole number from 0 to 10|percent-encoded"):
+    with pytest.raises(InvalidArgument, match=r"whole number from 0 to 10|percent-encoded"):
         Query(f"offset={text}".encode(), KNOWN).integer("offset", least=0, most=10)
 
 
@@ -127,7 +127,11 @@ def test_what_is_not_accepted_is_not_answered(accept: str) -> None:
 
 def test_a_body_is_read_by_its_type() -> None:
     assert request_with(content_type="Application/JSON; charset=utf-8").media_type((JSON, NDJSON)) == JSON
-    for refused in (request_with(), request_with(content_type="text/plain"), request_with(content_type=JSON, content_encoding="gzip")):
+    for refused in (
+        request_with(),
+        request_with(content_type="text/plain"),
+        request_with(content_type=JSON, content_encoding="gzip"),
+    ):
         with pytest.raises(UnsupportedMediaType):
             refused.media_type((JSON, NDJSON))
 
@@ -197,9 +201,7 @@ def test_a_body_that_stops_coming_is_cut() -> None:
 def test_a_client_that_hangs_up_in_its_body_is_noticed() -> None:
     async def scenario() -> None:
         with pytest.raises(Disconnected):
-            request = request_with([b"ab", b"end"])
-            request.receive = request_with().receive
-            await request.body(None, length=4, bytes_max=10, timeout_s=1)
+            await request_with([]).body(None, length=4, bytes_max=10, timeout_s=1)
 
     asyncio.run(scenario())
 

@@ -13,7 +13,9 @@ ORDERS = TopicId("0" * 31 + "1")
 PAYMENTS = TopicId("0" * 31 + "2")
 
 
-def producer(key: bytes = b"k-1", *, topic: TopicId = ORDERS, media_type: str = "application/json", body: bytes = b"{}") -> ProducerFields:
+def producer(
+    key: bytes = b"k-1", *, topic: TopicId = ORDERS, media_type: str = "application/json", body: bytes = b"{}"
+) -> ProducerFields:
     return producer_of(key, topic_id=topic, media_type=media_type, body=body)
 
 
@@ -38,7 +40,11 @@ def test_another_key_or_topic_is_another_producer_but_another_body_is_not() -> N
 
 
 def test_another_body_or_type_has_another_fingerprint() -> None:
-    prints = {producer().base_sequence, producer(body=b"[]").base_sequence, producer(media_type="application/x-ndjson").base_sequence}
+    prints = {
+        producer().base_sequence,
+        producer(body=b"[]").base_sequence,
+        producer(media_type="application/x-ndjson").base_sequence,
+    }
     assert len(prints) == 3
 
 

@@ -40,7 +40,11 @@ def test_within_results_an_error_does_not_describe_the_response() -> None:
 
 @pytest.mark.parametrize(
     ("error", "status", "retry_after"),
-    [(Throttled("full", retry_after_s=2.6), 429, b"3"), (Throttled("full", retry_after_s=0.01), 429, b"1"), (NoLeader("x"), 503, b"1")],
+    [
+        (Throttled("full", retry_after_s=2.6), 429, b"3"),
+        (Throttled("full", retry_after_s=0.01), 429, b"1"),
+        (NoLeader("x"), 503, b"1"),
+    ],
 )
 def test_whoever_may_retry_is_told_when(error: TidelogError, status: int, retry_after: bytes) -> None:
     assert (b"retry-after", retry_after) in problem_headers(error, status=status)

@@ -71,7 +71,7 @@ def test_formats_are_of_keys_and_values_apart() -> None:
 
 
 def test_a_record_that_does_not_fit_the_format_is_named() -> None:
-    with pytest.raises(InvalidArgument, match="offset 6: .*JSON"):
+    with pytest.raises(InvalidArgument, match=r"offset 6: .*JSON"):
         as_lines(RECORDS, 0, Formats(JsonFormat.AUTO, JsonFormat.JSON))
 
 

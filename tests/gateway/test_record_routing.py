@@ -80,16 +80,13 @@ def test_what_can_not_fit_is_cut_before_it_is_encoded() -> None:
     assert len(encoded) == 4
 
 
-def test_a_producers_sequence_goes_on_from_batch_to_batch_and_wraps() -> None:
-    routes = route([record(None, b"x" * 100)] * 8, None, partition_count=1, keyless_partition=0)
+def test_a_producers_fields_stand_in_its_batch() -> None:
+    routes = route([record(None)] * 3, None, partition_count=1, keyless_partition=0)
     producer = ProducerFields(ProducerId(9), 2, SEQUENCE_MAX - 1)
-    plan = plan_records(routes, batch_bytes_max=400, request_bytes=0, producer=producer)
-    headers = [parse_whole(batch.batch) for batch in plan.batches]
-    assert len(headers) > 2
-    assert {(header.producer_id, header.producer_epoch) for header in headers} == {(9, 2)}
-    assert headers[0].base_sequence == SEQUENCE_MAX - 1
-    for before, after in zip(headers, headers[1:], strict=False):
-        assert after.base_sequence == (before.last_sequence + 1) % 2**31
+    (batch,) = plan_records(routes, batch_bytes_max=1000, request_bytes=0, producer=producer).batches
+    header = parse_whole(batch.batch)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, SEQUENCE_MAX - 1)
+    assert header.last_sequence == 0
 
 
 def test_a_producers_sequence_is_of_one_partition() -> None:
@@ -98,14 +95,18 @@ def test_a_producers_sequence_is_of_one_partition() -> None:
         plan_records(routes, batch_bytes_max=1000, request_bytes=0, producer=ProducerFields(ProducerId(9), 0, 0))
 
 
-def test_an_idempotency_key_may_span_partitions_but_not_batches() -> None:
+def test_an_idempotency_key_may_span_partitions() -> None:
     producer = ProducerFields(ProducerId(ONE_SHOT + 1), 0, 77)
     routes = route([record(None), record(None)], [0, 1], partition_count=2, keyless_partition=0)
     plan = plan_records(routes, batch_bytes_max=1000, request_bytes=0, producer=producer)
     assert [parse_whole(batch.batch).base_sequence for batch in plan.batches] == [77, 77]
-    long = route([record(None, b"x" * 100)] * 8, None, partition_count=1, keyless_partition=0)
+
+
+@pytest.mark.parametrize("producer_id", [9, ONE_SHOT + 1])
+def test_what_must_be_recognised_again_fits_one_batch(producer_id: int) -> None:
+    routes = route([record(None, b"x" * 100)] * 8, None, partition_count=1, keyless_partition=0)
     with pytest.raises(TooLarge, match="must fit one record batch"):
-        plan_records(long, batch_bytes_max=400, request_bytes=0, producer=producer)
+        plan_records(routes, batch_bytes_max=400, request_bytes=0, producer=ProducerFields(ProducerId(producer_id), 0, 0))
 
 
 def test_outcomes_come_back_in_the_order_of_the_request() -> None:

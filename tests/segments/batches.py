@@ -8,14 +8,23 @@ from dataclasses import dataclass
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from metadata.model import LeaderEpoch, Offset, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
+from segments.bucket_layout import segment_key
 from segments.object_store import Buffer
 from segments.record_batch import BatchHeader, parse_whole, split_batches, stamp
 from segments.segment_file import EncodedSegment, Run, StampedBatch, encode_seal, encode_segment
+from segments.session import Session
 
 TIMESTAMP_MS = 1_700_000_000_000
 WRITER = b"the-writers-nonce"[:16]
 SUCCESSOR = b"successors-nonce"
+SESSION, BY = Session(SessionId(7), WRITER), Session(SessionId(8), SUCCESSOR)
+"""The session under test, and the one that follows it."""
 EPOCH = LeaderEpoch(5)
+
+
+def key_of(seq: int) -> str:
+    """Where segment `seq` of the session under test lies."""
+    return segment_key(SESSION.id, SegmentSeq(seq))
 
 
 def partition_of(number: int, *, topic: int = 1) -> TopicPartition:
@@ -27,11 +36,7 @@ PAYMENTS = partition_of(0, topic=2)
 
 
 def batch_of(
-    *values: bytes,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    timestamps_ms: Sequence[int] = (),
+    *values: bytes, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1, timestamps_ms: Sequence[int] = ()
 ) -> bytes:
     """One record batch with a record for each value, as aiokafka builds it; by default, each record is a millisecond later."""
     builder = DefaultRecordBatchBuilder(
@@ -59,7 +64,7 @@ def header_of(batch: Buffer) -> BatchHeader:
     return parse_whole(batch)
 
 
-def stamped(batch: bytes, base_offset: int, *, leader_epoch: int = EPOCH) -> StampedBatch:
+def stamped(batch: bytes | bytearray, base_offset: int, *, leader_epoch: int = EPOCH) -> StampedBatch:
     """The batch as its leader would store it at `base_offset`."""
     return StampedBatch(
         parse_whole(batch),
@@ -69,7 +74,7 @@ def stamped(batch: bytes, base_offset: int, *, leader_epoch: int = EPOCH) -> Sta
     )
 
 
-def stamped_run(first_offset: int, *batches: bytes, leader_epoch: int = EPOCH) -> list[StampedBatch]:
+def stamped_run(first_offset: int, *batches: bytes | bytearray, leader_epoch: int = EPOCH) -> list[StampedBatch]:
     """The batches one after the other, from `first_offset` on."""
     run: list[StampedBatch] = []
     for batch in batches:

@@ -137,28 +137,28 @@ def test_a_body_of_unknown_length_grows_chunk_by_chunk() -> None:
     async def main() -> None:
         budget = ByteBudget(10)
         async with budget.admit(2, timeout_s=1) as admission:
-            await admission.grow(3)
-            await admission.grow(5)
+            admission.grow(3)
+            admission.grow(5)
             assert budget.bytes_used == 10
             with pytest.raises(TooLarge, match="does not fit"):
-                await admission.grow(1)
+                admission.grow(1)
             assert budget.bytes_used == 10
         assert budget.bytes_used == 0
 
     run(main())
 
 
-def test_two_bodies_that_grow_into_each_other_do_not_wait_for_ever() -> None:
+def test_two_bodies_that_grow_into_each_other_do_not_stop_the_broker() -> None:
     async def grows(budget: ByteBudget) -> float:
-        async with budget.admit(5, timeout_s=3) as admission:
+        async with budget.admit(5, timeout_s=30) as admission:
             await asyncio.sleep(1)
-            await admission.grow(5)
+            admission.grow(5)
             return await now_s()
 
     budget = ByteBudget(10)
     refused, grown = run(all_of(grows(budget), grows(budget)))
     assert isinstance(refused, Throttled)
-    assert grown == 4
+    assert grown == 1
     assert budget.bytes_used == 0
 
 

@@ -1,12 +1,9 @@
-"""The log of one session, whole: from the admission of a batch to its readers, under a bucket that has its moods."""
+"""The log of one session, whole: from the admission of a batch to its commit, and from one session to the next."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 from metadata.errors import (
     ConditionFailed,
@@ -18,137 +15,34 @@ from metadata.errors import (
     SessionFenced,
     Stopping,
     Throttled,
-    TidelogError,
     TooLarge,
     Unavailable,
 )
-from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import segment_key
+from metadata.model import LeaderEpoch, Offset
 from segments.byte_budget import ByteBudget
 from segments.hot_pool import BATCH_MEMORY_BYTES
-from segments.log import Acks, FetchTarget, Log, PendingAppend
-from segments.log_reader import Fetched
+from segments.log import Acks, Log
 from segments.partition_log import Appended
 from segments.record_batch import parse_header
 from segments.recovery import RecoveredPartition, empty_partition, recover
-from segments.session import Session
-from segments.settings import SegmentSettings
 from tests.segments.batches import (
+    BY,
     EPOCH,
     ORDERS,
     PAYMENTS,
-    SUCCESSOR,
-    WRITER,
+    SESSION,
     batch_of,
     header_of,
+    key_of,
     led,
     partition_of,
     records_in,
     seal_of,
     sequenced_batch,
 )
-from tests.segments.scripted_store import LOST_ANSWER, REFUSED, SILENCE, ScriptedStore, slow
+from tests.segments.scripted_store import LOST_ANSWER, REFUSED, SILENCE, slow
+from tests.segments.serving import SETTINGS, append, bucket, fetch, now_s, produce, refusal_of, serving, values, with_log
 from tests.simulation.virtual_loop import run, virtual_loop
-
-SESSION, BY = Session(SessionId(7), WRITER), Session(SessionId(8), SUCCESSOR)
-SETTINGS = SegmentSettings()
-EVERYTHING = 1 << 30
-
-
-def key_of(seq: int) -> str:
-    return segment_key(SESSION.id, SegmentSeq(seq))
-
-
-def bucket(*, put_s: float = 0.0, puts: int = 20) -> ScriptedStore:
-    """A bucket whose first PUTs take so long each."""
-    store = ScriptedStore()
-    for seq in range(puts if put_s else 0):
-        store.script("create", key_of(seq), slow(put_s))
-    return store
-
-
-@asynccontextmanager
-async def serving(
-    store: ScriptedStore,
-    settings: SegmentSettings = SETTINGS,
-    *,
-    session: Session = SESSION,
-    recovered: tuple[RecoveredPartition, ...] = (),
-    epoch: LeaderEpoch = EPOCH,
-) -> AsyncIterator[Log]:
-    """A log at work that leads ORDERS and PAYMENTS, or what was recovered. At the end nothing of it may be left."""
-    budget = ByteBudget(settings.buffer_bytes_max)
-    log = Log(store, session, settings, budget=budget, now_ms=virtual_loop().now_ms)
-    for partition in recovered or (empty_partition(ORDERS, settings), empty_partition(PAYMENTS, settings)):
-        log.lead(partition, epoch)
-    running = asyncio.create_task(log.run())
-    await asyncio.sleep(0)
-    try:
-        yield log
-    finally:
-        store.heal()
-        log.close()
-        await asyncio.wait((running,))
-    assert running.cancelled() or running.exception() is None
-    assert log.ended
-    assert list(log.led) == []
-    assert budget.bytes_used == 0
-    assert log._readers == {}
-
-
-def with_log(store: ScriptedStore, work: Callable[[Log], Coroutine[Any, Any, None]], settings: SegmentSettings = SETTINGS) -> None:
-    async def main() -> None:
-        async with serving(store, settings) as log:
-            await work(log)
-
-    run(main())
-
-
-async def produce(
-    log: Log, batch: bytes = b"", *, partition: TopicPartition = ORDERS, acks: Acks = Acks.ALL, timeout_s: float = 30
-) -> Appended:
-    batch = batch or batch_of(b"v")
-    return await log.produce(partition, batch, header_of(batch), acks=acks, timeout_s=timeout_s)
-
-
-async def append(
-    log: Log, batch: bytes, *, partition: TopicPartition = ORDERS, expected_offset: int | None = None
-) -> PendingAppend:
-    async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
-        return log.append(partition, batch, header_of(batch), admission, expected_offset=expected_offset)
-
-
-async def fetch(
-    log: Log,
-    offset: int,
-    *,
-    partition: TopicPartition = ORDERS,
-    bytes_max: int = EVERYTHING,
-    bytes_min: int = 1,
-    wait_ms_max: float = 0,
-) -> Fetched:
-    target = FetchTarget(partition, offset, bytes_max)
-    (answer,) = await log.fetch([target], bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
-    if isinstance(answer, TidelogError):
-        raise answer
-    return answer
-
-
-async def values(log: Log, offset: int = 0, *, partition: TopicPartition = ORDERS) -> list[bytes | None]:
-    return [value for _, value in records_in((await fetch(log, offset, partition=partition)).batches, from_offset=offset)]
-
-
-async def refusal_of(waited_for: Awaitable[object]) -> TidelogError:
-    try:
-        await waited_for
-    except TidelogError as error:
-        return error
-    raise AssertionError("it was not refused")
-
-
-def now_s() -> float:
-    return asyncio.get_running_loop().time()
-
 
 # ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -330,137 +224,6 @@ def test_memory_stays_within_the_buffer_with_a_hundred_producers_against_a_slow_
             assert log.bounds(ORDERS).high_watermark == 600
 
     run(main())
-
-
-# ── fetch ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def fetched_at(log: Log, offset: int, **how: Any) -> tuple[float, list[bytes | None]]:
-    fetched = await fetch(log, offset, **how)
-    return now_s(), [value for _, value in records_in(fetched.batches, from_offset=offset)]
-
-
-def test_a_long_poll_is_answered_when_the_record_is_committed() -> None:
-    async def work(log: Log) -> None:
-        polling = asyncio.create_task(fetched_at(log, 0, wait_ms_max=60_000))
-        await asyncio.sleep(3)
-        await produce(log, batch_of(b"late"))
-        assert await polling == (3.5, [b"late"])
-
-    with_log(bucket(put_s=0.5), work)
-
-
-def test_a_long_poll_ends_empty_at_its_time() -> None:
-    async def work(log: Log) -> None:
-        assert await fetched_at(log, 0, wait_ms_max=2500) == (2.5, [])
-
-    with_log(bucket(), work)
-
-
-def test_a_long_poll_waits_for_bytes_min_but_not_beyond_its_time() -> None:
-    async def work(log: Log) -> None:
-        size = len(batch_of(b"v"))
-        enough = asyncio.create_task(fetched_at(log, 0, bytes_min=3 * size, wait_ms_max=60_000))
-        too_many = asyncio.create_task(fetched_at(log, 0, bytes_min=99 * size, wait_ms_max=10_000))
-        for _ in range(4):
-            await asyncio.sleep(1)
-            await produce(log)
-        assert await enough == (3, [b"v"] * 3)
-        assert await too_many == (10, [b"v"] * 4)
-
-    with_log(bucket(), work)
-
-
-def test_more_records_than_the_answer_may_hold_are_not_waited_with() -> None:
-    """The reader asked for more than it allows: with what it allows it is answered at once."""
-
-    async def work(log: Log) -> None:
-        for _ in range(3):
-            await produce(log)
-        size = len(batch_of(b"v"))
-        began_s = now_s()
-        assert await fetched_at(log, 0, bytes_max=2 * size, bytes_min=99 * size, wait_ms_max=60_000) == (began_s, [b"v", b"v"])
-
-    with_log(bucket(), work)
-
-
-def test_a_poll_over_several_partitions_is_woken_by_any_of_them_and_shares_its_bytes() -> None:
-    async def work(log: Log) -> None:
-        targets = [FetchTarget(ORDERS, 0, EVERYTHING), FetchTarget(PAYMENTS, 0, EVERYTHING)]
-        polling = asyncio.create_task(log.fetch(targets, bytes_max=EVERYTHING, wait_ms_max=60_000))
-        await asyncio.sleep(1)
-        await produce(log, batch_of(b"p"), partition=PAYMENTS)
-        orders, payments = await polling
-        assert isinstance(orders, Fetched)
-        assert isinstance(payments, Fetched)
-        assert (orders.batches, records_in(payments.batches)) == ([], [(0, b"p")])
-        await produce(log, batch_of(b"o"))
-        orders, payments = await log.fetch(targets, bytes_max=1)
-        assert isinstance(orders, Fetched)
-        assert isinstance(payments, Fetched)
-        assert (records_in(orders.batches), payments.batches, payments.more) == ([(0, b"o")], [], True)
-
-    with_log(bucket(), work)
-
-
-def test_the_error_of_one_partition_stands_in_its_place_and_is_not_waited_with() -> None:
-    async def work(log: Log) -> None:
-        await produce(log)
-        targets = [FetchTarget(partition_of(9), 0, 100), FetchTarget(ORDERS, 0, 100), FetchTarget(PAYMENTS, 7, 100)]
-        answers = await log.fetch(targets, bytes_max=1 << 20, bytes_min=1 << 20, wait_ms_max=60_000)
-        assert [type(answer) for answer in answers] == [NoLeader, Fetched, OutOfRange]
-        assert now_s() == 0
-
-    with_log(bucket(), work)
-
-
-def test_a_reader_that_hangs_up_leaves_nothing_behind() -> None:
-    async def work(log: Log) -> None:
-        polling = asyncio.create_task(fetch(log, 0, wait_ms_max=60_000))
-        await asyncio.sleep(1)
-        assert len(log._readers[ORDERS]) == 1
-        polling.cancel()
-        await asyncio.wait((polling,))
-        assert log._readers == {}
-
-    with_log(bucket(), work)
-
-
-def test_what_left_the_hot_pool_is_read_from_the_bucket() -> None:
-    store = bucket()
-
-    async def work(log: Log) -> None:
-        for number in range(10):
-            await produce(log, batch_of(b"%d" % number))
-        assert await values(log) == [b"%d" % number for number in range(10)]
-        assert store.count("get") == 8
-        assert (await log.explain(ORDERS, 3)).in_hot_pool is False
-        assert (await log.explain(ORDERS, 9)).in_hot_pool is True
-        assert await log.offset_for_timestamp(ORDERS, 0) is not None
-
-    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=2 * (len(batch_of(b"0")) + BATCH_MEMORY_BYTES)))
-
-
-def test_a_damaged_object_is_corrupt_for_its_range_only() -> None:
-    store = bucket()
-
-    async def work(log: Log) -> None:
-        for number in range(3):
-            await produce(log, batch_of(b"%d" % number))
-            await produce(log, batch_of(b"%d" % number), partition=PAYMENTS)
-        damaged = await log.explain(ORDERS, 1)
-        body = bytearray(store.content(damaged.object_key))
-        body[damaged.range_end - 1] ^= 1
-        store.plant(damaged.object_key, bytes(body))
-        log._reader._cold._runs.clear()
-        assert await values(log, 0) == [b"0"]
-        error = await refusal_of(fetch(log, 1))
-        assert isinstance(error, Corrupt)
-        assert error.details == {"key": damaged.object_key, "start": damaged.range_start, "end": damaged.range_end}
-        assert await values(log, 2) == [b"2"]
-        assert await values(log, 0, partition=PAYMENTS) == [b"0", b"1", b"2"]
-
-    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=1))
 
 
 # ── leadership ──────────────────────────────────────────────────────────────────────────────────────────────────────────

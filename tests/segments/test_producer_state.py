@@ -180,6 +180,20 @@ def test_a_one_shot_producer_writes_one_batch_in_its_life(base: int, records: in
         leader.send(ONE_SHOT + 5, base, records=records)
 
 
+def test_one_shot_producers_are_forgotten_like_others_but_push_out_none_of_them() -> None:
+    leader = Leader(producers_max=2)
+    leader.send(ALICE, 0)
+    for key in range(3):
+        leader.send(ONE_SHOT + key, 7)
+    assert len(leader.states) == 3
+    assert leader.send(ALICE, 1).base_offset == 4
+    assert leader.send(ONE_SHOT + 2, 7).base_offset == 3
+    assert leader.send(ONE_SHOT, 7).base_offset == 5, "the oldest key was forgotten"
+    leader.now_ms = EXPIRY_MS
+    leader.send(BOB, 0)
+    assert len(leader.states) == 1
+
+
 # ── against a model that forgets nothing ────────────────────────────────────────────────────────────────────────────────
 
 steps = st.lists(st.tuples(st.sampled_from([ALICE, BOB]), st.integers(-7, 2), st.integers(1, 4)), max_size=40)

@@ -131,6 +131,14 @@ def test_whatever_is_written_reads_back(runs: list[tuple[int, list[bytes]]]) -> 
             assert (entry.base_sequence, entry.last_sequence) == (header.base_sequence, header.last_sequence)
 
 
+def test_bytes_that_changed_in_memory_since_they_were_checked_make_the_checksum_wrong() -> None:
+    batch = bytearray(batch_of(b"one"))
+    run = stamped_run(0, batch)
+    batch[-1] ^= 1
+    segment = segment_of(SESSION, SEQ, [(ORDERS, run)])
+    assert crc32c(bytes_of(segment)) != segment.crc32c
+
+
 def test_a_footer_too_long_for_one_read_says_how_long_it_is() -> None:
     count = FOOTER_READ_BYTES // BATCH_ENTRY_BYTES + 1
     body = bytes_of(segment_of(SESSION, SEQ, [(ORDERS, stamped_run(0, *[batch_of(b"x")] * count))]))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from metadata.errors import Denied, InvalidArgument
+from segments.bounded_store import BoundedStore
 from segments.create_only_proof import prove_create_only
-from segments.directory_store import DirectoryStore
 from segments.memory_store import MemoryStore
 from segments.object_store import ObjectStore
 from segments.store_url import open_store
@@ -25,7 +25,7 @@ async def opened_and_closed(url: str, *, make_directory: bool = False) -> Object
 @pytest.mark.parametrize("form", ["{}", "file://{}", "FILE://{}", "file://localhost{}", "{}/"])
 def test_a_path_or_a_file_url_is_a_directory(tmp_path: Path, form: str) -> None:
     store = asyncio.run(opened_and_closed(form.format(tmp_path)))
-    assert isinstance(store, DirectoryStore)
+    assert isinstance(store, BoundedStore)
     assert store.url == tmp_path.as_uri()
 
 

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from openapi_spec_validator import validate
+
+from gateway.http_admin import admin_api
+from metadata.topic_settings import SETTINGS
+from tests.gateway.http_client import Client, serve
+from tests.gateway.small_broker import SmallBroker
+
+pytestmark = pytest.mark.slow
+
+TOPICS = "/v1/topics"
+
+
+async def names(client: Client) -> list[str]:
+    return [topic["name"] for topic in (await client.get(TOPICS)).json["topics"]]
+
+
+def test_a_topic_lives_from_create_to_delete(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        new = {"name": "new", "partition_count": 2, "settings": {"retention.ms": 5}}
+        made = await client.ask("POST", TOPICS, json=new)
+        assert (made.status, made.headers["location"]) == (201, "/v1/topics/new")
+        assert made.json["settings"] == {"retention.ms": "5"}
+        assert (await client.produce("/v1/topics/new/records?partition=1", [{"value": 1}] * 2)).status == 200
+        found = (await client.get(f"{TOPICS}/new")).json
+        assert found["id"] == made.json["id"]
+        assert found["partitions"] == [
+            {"partition": 0, "log_start_offset": 0, "high_watermark": 0, "leader_epoch": 7, "leader": "broker-1"},
+            {"partition": 1, "log_start_offset": 0, "high_watermark": 2, "leader_epoch": 7, "leader": "broker-1"},
+        ]
+        assert (await client.get(f"{TOPICS}/new/partitions")).json == {"partitions": found["partitions"]}
+        assert (await client.get(f"{TOPICS}/new/partitions/1")).json == found["partitions"][1]
+        deleted = await client.ask("DELETE", f"{TOPICS}/new")
+        assert (deleted.status, deleted.body) == (204, b"")
+        assert await client.refused(client.get(f"{TOPICS}/new")) == (404, "UNKNOWN_TOPIC")
+
+    serve(tmp_path, scenario)
+
+
+def test_changes_that_only_ask_change_nothing(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        asked = await client.ask("POST", f"{TOPICS}?validate_only=true", json={"name": "new"})
+        assert (asked.status, asked.json["partition_count"]) == (200, 6)
+        asked = await client.ask("PATCH", f"{TOPICS}/orders?validate_only=true", json={"partition_count": 9})
+        assert (asked.status, asked.json["partition_count"]) == (200, 9)
+        assert (await client.ask("DELETE", f"{TOPICS}/orders?validate_only=true")).status == 204
+        asked = await client.ask("PUT", f"{TOPICS}/orders/settings?validate_only=true", json={"settings": {"retention.ms": 1}})
+        assert asked.status == 200
+        assert await names(client) == ["orders", "single"]
+        found = (await client.get(f"{TOPICS}/orders")).json
+        assert (found["partition_count"], found["settings"]) == (3, {})
+        assert await client.refused(client.ask("DELETE", f"{TOPICS}/nothing?validate_only=true")) == (404, "UNKNOWN_TOPIC")
+
+    serve(tmp_path, scenario)
+
+
+def test_settings_are_changed_one_by_one_or_replaced(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        async def patch(**change: Any) -> Any:
+            return (await client.ask("PATCH", f"{TOPICS}/orders", json=change)).json["settings"]
+
+        assert await patch(settings={"retention.ms": 5, "cleanup.policy": "compact"}) == {
+            "retention.ms": "5",
+            "cleanup.policy": "compact",
+        }
+        assert await patch(settings={"retention.ms": None}, partition_count=4) == {"cleanup.policy": "compact"}
+        replaced = await client.ask("PUT", f"{TOPICS}/orders/settings", json={"settings": {"retention.bytes": "9"}})
+        told = {setting["name"]: setting for setting in replaced.json["settings"]}
+        assert told.keys() == SETTINGS.keys()
+        assert (told["retention.bytes"]["value"], told["cleanup.policy"]["value"]) == ("9", "delete")
+        assert (await client.get(f"{TOPICS}/orders/settings")).json == replaced.json
+        assert (await client.get(f"{TOPICS}/orders")).json["partition_count"] == 4
+
+    serve(tmp_path, scenario)
+
+
+def test_topics_are_listed_page_by_page(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        first = (await client.get(f"{TOPICS}?page_size=1")).json
+        second = (await client.get(f"{TOPICS}?page_size=1&page_token={first['next_page_token']}")).json
+        assert [topic["name"] for topic in first["topics"] + second["topics"]] == ["orders", "single"]
+        assert second["next_page_token"] == ""
+        for query in ("page_size=-1", "page_size=1001", "page_size=x", "page_token=nonsense", "page=1"):
+            assert await client.refused(client.get(f"{TOPICS}?{query}")) == (400, "INVALID_ARGUMENT")
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"name": "orders"}, (409, "ALREADY_EXISTS")),
+        ({"name": "a/b"}, (400, "INVALID_NAME")),
+        ({"name": ".."}, (400, "INVALID_NAME")),
+        ({"name": "naïve"}, (400, "INVALID_NAME")),
+        ({"name": "x" * 250}, (400, "INVALID_NAME")),
+        ({"name": ""}, (400, "INVALID_NAME")),
+        ({"name": "new", "partition_count": 0}, (400, "INVALID_ARGUMENT")),
+        ({"name": "new", "partition_count": 10_001}, (400, "INVALID_ARGUMENT")),
+        ({"name": "new", "partition_count": "2"}, (400, "INVALID_ARGUMENT")),
+        ({"name": "new", "partition_count": 1.5}, (400, "INVALID_ARGUMENT")),
+        ({"name": "new", "settings": {"retention.ms": "soon"}}, (400, "INVALID_ARGUMENT")),
+        ({"name": "new", "settings": {"retentoin.ms": 1}}, (400, "INVALID_ARGUMENT")),
+        ({"name": "new", "settings": {"retention.ms": None}}, (400, "INVALID_ARGUMENT")),
+        ({"name": "new", "partitions": 3}, (400, "INVALID_ARGUMENT")),
+        ({"name": 7}, (400, "INVALID_ARGUMENT")),
+        ({}, (400, "INVALID_ARGUMENT")),
+        ([], (400, "INVALID_ARGUMENT")),
+    ],
+)
+def test_a_topic_that_can_not_be_is_refused(tmp_path: Path, body: Any, expected: tuple[int, str]) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        assert await client.refused(client.ask("POST", TOPICS, json=body)) == expected
+        assert await names(client) == ["orders", "single"]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_change_that_can_not_be_is_refused(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        changes: tuple[dict[str, Any], ...] = (
+            {},
+            {"settings": {}},
+            {"partition_count": 2},
+            {"partition_count": -1},
+            {"name": "x"},
+            {"settings": {"x": 1}},
+        )
+        for change in changes:
+            refused = client.ask("PATCH", f"{TOPICS}/orders", json=change)
+            assert await client.refused(refused) == (400, "INVALID_ARGUMENT"), change
+        assert await client.refused(client.ask("PATCH", f"{TOPICS}/nothing", json={"partition_count": 9})) == (404, "UNKNOWN_TOPIC")
+        mistyped = client.ask("PATCH", f"{TOPICS}/orders?validate_onyl=true", json={"partition_count": 9})
+        assert await client.refused(mistyped) == (400, "INVALID_ARGUMENT")
+        twice = client.ask("DELETE", f"{TOPICS}/orders?validate_only=true&validate_only=false")
+        assert await client.refused(twice) == (400, "INVALID_ARGUMENT")
+        assert (await client.get(f"{TOPICS}/orders")).json["partition_count"] == 3
+
+    serve(tmp_path, scenario)
+
+
+def test_bodies_that_are_no_json_too_long_or_of_another_type_are_refused(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        malformed = await client.post(TOPICS, b'{"name": "x",}')
+        assert (malformed.status, malformed.json["code"]) == (400, "INVALID_ARGUMENT")
+        assert "byte" in malformed.json["detail"]
+        assert await client.refused(client.post(TOPICS, b'{"name": "\xff"}')) == (400, "INVALID_ARGUMENT")
+        nested = b'{"name":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+        assert await client.refused(client.post(TOPICS, nested)) == (400, "INVALID_ARGUMENT")
+        assert await client.refused(client.post(TOPICS, b"{}", "text/plain")) == (415, "UNSUPPORTED_MEDIA_TYPE")
+        assert await client.refused(client.post(TOPICS, b" " * (2 << 20))) == (413, "TOO_LARGE")
+
+    serve(tmp_path, scenario)
+
+
+def test_an_unknown_route_or_method_is_told_as_a_problem(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        for path in ("/", "/v1", "/v2/topics", "/v1/topics/", "/v1/topics/orders/", "/v1/topics/orders/nothing", "/docs", "/redoc"):
+            assert await client.refused(client.get(path)) == (404, "UNKNOWN_ROUTE"), path
+        answer = await client.ask("PUT", TOPICS)
+        assert (answer.status, answer.headers["allow"]) == (405, "GET, POST")
+        answer = await client.ask("POST", f"{TOPICS}/orders")
+        assert (answer.status, answer.headers["allow"]) == (405, "DELETE, GET, PATCH")
+
+    serve(tmp_path, scenario)
+
+
+def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        brokers = [
+            {
+                "broker_id": "broker-1",
+                "http_address": broker.http_address,
+                "grpc_address": broker.grpc_address,
+                "session": 1,
+                "draining": False,
+            }
+        ]
+        assert (await client.get("/v1/brokers")).json == {"brokers": brokers}
+        assert (await client.get("/v1/cluster")).json == {
+            "cluster_id": broker.cluster_id,
+            "version": "0.0.0+test",
+            "bucket": "memory://",
+            "brokers": brokers,
+        }
+
+    serve(tmp_path, scenario)
+
+
+def test_an_offset_is_explained_by_the_bytes_on_the_bucket(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.produce("/v1/topics/single/records", [{"value": "needle"}, {"value": 2}])
+        told = (await client.get(f"{TOPICS}/single/partitions/0/offsets/1/explain")).json
+        stored = await broker.store.get(told["object_key"], start=told["range_start"], end=told["range_end"])
+        assert b"needle" in stored
+        assert (told["tier"], told["base_offset"], told["last_offset"], told["segment_seq"]) == ("segment", 0, 1, 0)
+        for path, expected in (
+            ("single/partitions/0/offsets/2", (416, "OFFSET_OUT_OF_RANGE")),
+            ("single/partitions/0/offsets/-1", (400, "INVALID_ARGUMENT")),
+            ("single/partitions/0/offsets/x", (400, "INVALID_ARGUMENT")),
+            ("single/partitions/1/offsets/0", (404, "UNKNOWN_PARTITION")),
+            ("nothing/partitions/0/offsets/0", (404, "UNKNOWN_TOPIC")),
+        ):
+            assert await client.refused(client.get(f"{TOPICS}/{path}/explain")) == expected
+
+    serve(tmp_path, scenario)
+
+
+def test_probes_tell_life_from_readiness(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        async def probes() -> list[int]:
+            return [(await client.get(path)).status for path in ("/livez", "/readyz", "/startupz")]
+
+        assert await probes() == [200, 200, 200]
+        broker.serving = False
+        assert await probes() == [200, 503, 200]
+        broker.started = False
+        assert await probes() == [200, 503, 503]
+        assert (await client.get("/readyz")).json == {"status": "not serving"}
+
+    serve(tmp_path, scenario)
+
+
+def test_every_answer_carries_the_request_id(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        for path in ("/livez", "/v1/topics", "/v1/topics/single/partitions/0/records", "/nothing"):
+            assert (await client.get(path, x_request_id="mine-1")).headers["x-request-id"] == "mine-1"
+        assert len((await client.get("/livez", x_request_id="not sane")).headers["x-request-id"]) == 32
+        assert (await client.get("/nothing", x_request_id="mine-2")).json["request_id"] == "mine-2"
+
+    serve(tmp_path, scenario)
+
+
+def test_an_error_of_our_own_is_told_without_its_insides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(broker.topics, "list", lambda **_: 1 / 0)
+            broken.setattr(broker.topic_cache, "get", lambda _: 1 / 0)
+            for path in ("/v1/topics", "/v1/topics/single/partitions/0/records"):
+                answer = await client.get(path, x_request_id="r-7")
+                assert (answer.status, answer.json["code"]) == (500, "INTERNAL")
+                assert "division" not in answer.body.decode()
+        assert caplog.text.count("ZeroDivisionError") == 2
+        assert "request r-7" in caplog.text
+        assert (await client.get("/v1/topics")).status == 200
+
+    serve(tmp_path, scenario)
+
+
+def test_the_openapi_document_is_valid_and_tells_every_route(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        document = (await client.get("/openapi.json")).json
+        validate(document)
+        told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+        app = admin_api(broker)
+        served = {(method, route.path) for route in app.routes if isinstance(route, APIRoute) for method in route.methods or ()}
+        fast = {
+            ("POST", "/v1/topics/{topic}/records"),
+            ("GET", "/v1/topics/{topic}/records"),
+            ("GET", "/v1/topics/{topic}/partitions/{partition}/records"),
+        }
+        assert told == served | fast
+        operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+        assert all("application/problem+json" in operation["responses"]["default"]["content"] for operation in operations)
+        assert not any("422" in operation["responses"] for operation in operations)
+        assert "HTTPValidationError" not in document["components"]["schemas"]
+
+    serve(tmp_path, scenario)

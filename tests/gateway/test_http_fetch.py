@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from yarl import URL
+
+from gateway.settings import GatewaySettings
+from segments.settings import KIB
+from tests.gateway.http_client import Client, serve
+from tests.gateway.small_broker import SmallBroker
+
+pytestmark = pytest.mark.slow
+
+RECORDS = "/v1/topics/single/partitions/0/records"
+PRODUCE = "/v1/topics/single/records"
+T0 = 1_750_000_000_000
+
+
+async def fill(client: Client, count: int = 5) -> None:
+    """Records of the values 0, 1, …, a second apart, two in a batch."""
+    for first in range(0, count, 2):
+        records = [{"value": number, "timestamp": T0 + 1000 * number} for number in range(first, min(first + 2, count))]
+        assert (await client.produce(PRODUCE, records)).status == 200
+
+
+def test_a_page_holds_records_and_where_to_read_on(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.produce(PRODUCE, [{"key": "k", "value": {"id": 7}, "timestamp": T0, "headers": {"trace": "ab"}}])
+        answer = await client.get(RECORDS)
+        assert answer.json == {
+            "records": [
+                {
+                    "partition": 0,
+                    "offset": 0,
+                    "timestamp": T0,
+                    "key": "k",
+                    "value": {"id": 7},
+                    "headers": [{"key": "trace", "value": "ab"}],
+                }
+            ],
+            "next_offset": 1,
+            "high_watermark": 1,
+            "log_start_offset": 0,
+        }
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["cache-control"] == "no-store"
+        assert (await client.get(f"{RECORDS}?offset=1")).json["records"] == []
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("query", "values"),
+    [
+        ("", [0, 1, 2, 3, 4]),
+        ("?offset=earliest", [0, 1, 2, 3, 4]),
+        ("?offset=0", [0, 1, 2, 3, 4]),
+        ("?offset=3", [3, 4]),
+        ("?offset=latest", []),
+        ("?offset=5", []),
+        ("?tail=2", [3, 4]),
+        ("?tail=0", []),
+        ("?tail=100", [0, 1, 2, 3, 4]),
+        (f"?timestamp={T0 + 1500}", [2, 3, 4]),
+        ("?timestamp=2025-06-15T15:06:43Z", [3, 4]),
+        (f"?timestamp={T0 + 9000}", []),
+        ("?offset=1&max_records=2", [1, 2]),
+        ("?offset=1&max_records=1", [1]),
+        ("?offset=1&max_bytes=1", [1]),
+    ],
+)
+def test_reading_begins_and_ends_where_it_is_asked_to(tmp_path: Path, query: str, values: list[int]) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await fill(client)
+        page = (await client.get(RECORDS + query)).json
+        assert [record["value"] for record in page["records"]] == values
+        assert page["next_offset"] == (values[-1] + 1 if values else 5)
+        lines = await client.get(RECORDS + query, accept="application/x-ndjson")
+        assert [record["value"] for record in lines.lines] == values
+        assert lines.headers["tidelog-next-offset"] == str(page["next_offset"])
+        arrow = await client.get(RECORDS + query, accept="application/vnd.apache.arrow.stream")
+        columns = pa.ipc.open_stream(arrow.body).read_all()
+        assert columns.column("value").to_pylist() == [b"%d" % value for value in values]
+        assert arrow.headers["tidelog-next-offset"] == str(page["next_offset"])
+
+    serve(tmp_path, scenario)
+
+
+def test_page_after_page_reads_everything_once(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await fill(client, 25)
+        found, offset = [], 0
+        while offset < 25:
+            page = (await client.get(f"{RECORDS}?offset={offset}&max_records=3")).json
+            found += [record["value"] for record in page["records"]]
+            offset = page["next_offset"]
+        assert found == list(range(25))
+
+    serve(tmp_path, scenario)
+
+
+def test_an_offset_out_of_range_is_a_416_with_the_range(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await fill(client)
+        answer = await client.get(f"{RECORDS}?offset=6")
+        told = answer.json
+        assert (answer.status, told["code"], told["log_start_offset"], told["high_watermark"]) == (416, "OFFSET_OUT_OF_RANGE", 0, 5)
+        assert told["detail"] == "single/0 holds offsets 0 to 5; 6 was asked for"
+        assert answer.headers["content-range"] == "offsets */5"
+        for accept in ("application/x-ndjson", "text/event-stream", "application/vnd.apache.arrow.stream"):
+            assert await client.refused(client.get(f"{RECORDS}?offset=6", accept=accept)) == (416, "OFFSET_OUT_OF_RANGE")
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "offset=-1",
+        "offset=first",
+        "offset=9223372036854775808",
+        "offset=1&tail=1",
+        "offset=1&timestamp=1",
+        "tail=-1",
+        "timestamp=yesterday",
+        "max_records=0",
+        "max_records=100001",
+        "max_bytes=0",
+        "max_bytes=8388609",
+        "wait_ms=-1",
+        "wait_ms=60001",
+        "key_format=xml",
+        "value_format=",
+        "ofset=1",
+        "offset=1&offset=2",
+    ],
+)
+def test_a_query_out_of_its_bounds_is_refused(tmp_path: Path, query: str) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        assert await client.refused(client.get(f"{RECORDS}?{query}")) == (400, "INVALID_ARGUMENT")
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v1/topics/nothing/partitions/0/records", (404, "UNKNOWN_TOPIC")),
+        ("/v1/topics/single/partitions/1/records", (404, "UNKNOWN_PARTITION")),
+        ("/v1/topics/single/partitions/-1/records", (400, "INVALID_ARGUMENT")),
+        ("/v1/topics/single/partitions/zero/records", (400, "INVALID_ARGUMENT")),
+        ("/v1/topics/single/partitions//records", (400, "INVALID_ARGUMENT")),
+        ("/v1/topics/single/partitions/99999999999999999999/records", (400, "INVALID_ARGUMENT")),
+        ("/v1/topics/a%2Fb/partitions/0/records", (400, "INVALID_NAME")),
+    ],
+)
+def test_a_partition_that_does_not_exist_is_refused(tmp_path: Path, path: str, expected: tuple[int, str]) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        answer = client.ask("GET", URL(broker.url + path, encoded=True))
+        assert await client.refused(answer) == expected
+
+    serve(tmp_path, scenario)
+
+
+def test_other_methods_and_types_are_refused(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        assert await client.refused(client.ask("POST", RECORDS)) == (405, "METHOD_NOT_ALLOWED")
+        assert await client.refused(client.get(RECORDS, accept="text/html")) == (406, "NOT_ACCEPTABLE")
+
+    serve(tmp_path, scenario)
+
+
+def test_formats_say_how_keys_and_values_are_given(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        raw = {"type": "binary", "data": base64.b64encode(b"\xff\x00").decode()}
+        await client.produce(PRODUCE, [{"key": "7", "value": "text"}, {"key": raw, "value": raw}])
+
+        async def read(query: str) -> list[tuple[object, object]]:
+            return [(record["key"], record["value"]) for record in (await client.get(f"{RECORDS}?{query}")).json["records"]]
+
+        assert await read("") == [(7, "text"), (raw, raw)]
+        assert await read("key_format=text&max_records=1") == [("7", "text")]
+        assert await read("key_format=base64&value_format=base64") == [("Nw==", "dGV4dA=="), ("/wA=", "/wA=")]
+        answer = await client.get(f"{RECORDS}?value_format=text")
+        assert (answer.status, answer.json["offset"]) == (400, 1)
+        assert "offset 1" in answer.json["detail"]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_long_poll_is_answered_by_the_record_that_it_waits_for(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        polling = asyncio.ensure_future(client.get(f"{RECORDS}?offset=latest&wait_ms=15000"))
+        assert not (await asyncio.wait((polling,), timeout=0.05))[0]
+        await fill(client, 1)
+        assert [record["value"] for record in (await polling).json["records"]] == [0]
+        nothing = (await client.get(f"{RECORDS}?offset=latest&wait_ms=20")).json
+        assert (nothing["records"], nothing["next_offset"]) == ([], 1)
+
+    serve(tmp_path, scenario)
+
+
+def test_a_stop_ends_a_long_poll_with_what_there_is(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        polling = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=15000"))
+        assert not (await asyncio.wait((polling,), timeout=0.05))[0]
+        await broker.http.stop(5)
+        assert (await polling).json["records"] == []
+
+    serve(tmp_path, scenario)
+
+
+def test_a_reader_that_hangs_up_ends_its_long_poll(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        polling = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=15000"))
+        assert not (await asyncio.wait((polling,), timeout=0.05))[0]
+        polling.cancel()
+        await asyncio.wait((polling,))
+        async with asyncio.timeout(5):
+            await broker.http.stop(15)
+
+    serve(tmp_path, scenario)
+
+
+def test_a_large_answer_is_bounded_and_whole(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        for number in range(20):
+            await client.produce(PRODUCE, [{"value": f"{number:06d}" * 2000}] * 4)
+        page = (await client.get(f"{RECORDS}?max_bytes={200 * KIB}")).json
+        assert 12 <= len(page["records"]) <= 17
+        page = (await client.get(RECORDS)).json
+        assert len(page["records"]) <= 26
+        assert page["records"][-1]["value"] == f"{(len(page['records']) - 1) // 4:06d}" * 2000
+
+    serve(tmp_path, scenario, settings=GatewaySettings(fetch_bytes_max=300 * KIB))

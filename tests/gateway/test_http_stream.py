@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway import http_stream
+from gateway.doors import partition_of
+from tests.gateway.http_client import Client, serve
+from tests.gateway.small_broker import SmallBroker
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "/v1/topics/orders/records"
+PARTITION = "/v1/topics/orders/partitions/1/records"
+EVENTS = {"accept": "text/event-stream"}
+
+
+class Events:
+    """Server-sent events as they come, after the rules of the HTML standard."""
+
+    def __init__(self, lines: AsyncIterable[bytes]) -> None:
+        self._lines = lines
+        self.last_id = ""
+        self.pings = 0
+
+    async def next(self) -> Any:
+        """The data of the next event, or None at the end of the stream."""
+        fields: dict[str, str] = {}
+        async for raw in self._lines:
+            line = raw.decode().rstrip("\n")
+            if line.startswith(":"):
+                self.pings += 1
+            elif line:
+                name, _, value = line.partition(": ")
+                fields[name] = value
+            elif fields:
+                self.last_id = fields.get("id", self.last_id)
+                return msgspec.json.decode(fields["data"])
+        return None
+
+    async def take(self, count: int) -> list[Any]:
+        return [await self.next() for _ in range(count)]
+
+
+@asynccontextmanager
+async def events(client: Client, path: str, **headers: str) -> AsyncIterator[Events]:
+    async with client.session.get(path, headers=EVENTS | headers) as response:
+        assert response.status == 200, await response.read()
+        assert response.headers["content-type"] == "text/event-stream"
+        assert response.headers["x-accel-buffering"] == "no"
+        assert response.headers["cache-control"] == "no-store"
+        yield Events(response.content)
+
+
+async def produce(client: Client, *values: int, partition: int = 1) -> None:
+    answer = await client.produce(TOPIC, [{"value": value, "partition": partition} for value in values])
+    assert answer.status == 200
+
+
+def values(records: list[Any]) -> list[Any]:
+    return [record["value"] for record in records]
+
+
+# ── one partition ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_events_come_as_they_are_produced(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await produce(client, 0, 1)
+        async with events(client, PARTITION) as stream:
+            assert values(await stream.take(2)) == [0, 1]
+            for number in (2, 3):
+                await produce(client, number)
+                assert (await stream.next())["value"] == number
+                assert stream.last_id == str(number)
+
+    serve(tmp_path, scenario)
+
+
+def test_a_stream_resumes_behind_its_last_event(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await produce(client, *range(6))
+        async with events(client, f"{PARTITION}?offset=1") as stream:
+            assert values(await stream.take(2)) == [1, 2]
+        async with events(client, f"{PARTITION}?offset=1", **{"last-event-id": stream.last_id}) as stream:
+            assert values(await stream.take(3)) == [3, 4, 5]
+        for wrong in ("x", "-1", "1.5", "0:1", "9" * 30):
+            answer = client.get(PARTITION, accept="text/event-stream", last_event_id=wrong)
+            assert await client.refused(answer) == (400, "INVALID_ARGUMENT")
+        beyond = client.get(PARTITION, accept="text/event-stream", last_event_id="6")
+        assert await client.refused(beyond) == (416, "OFFSET_OUT_OF_RANGE")
+
+    serve(tmp_path, scenario)
+
+
+def test_a_stream_ends_after_so_many_records_or_so_much_silence(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await produce(client, *range(6))
+        async with events(client, f"{PARTITION}?max_records=3") as stream:
+            assert values(await stream.take(3)) == [0, 1, 2]
+            assert await stream.next() is None
+        async with events(client, f"{PARTITION}?wait_ms=30&max_bytes=1") as stream:
+            assert values(await stream.take(6)) == list(range(6))
+            assert await stream.next() is None
+        async with events(client, f"{PARTITION}?offset=latest&wait_ms=0") as stream:
+            assert await stream.next() is None
+
+    serve(tmp_path, scenario)
+
+
+def test_a_silent_stream_is_pinged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_stream, "PING_MS", 10)
+
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        async with events(client, f"{PARTITION}?wait_ms=60") as stream:
+            assert await stream.next() is None
+            assert 3 <= stream.pings <= 6
+
+    serve(tmp_path, scenario)
+
+
+def test_a_stop_ends_streams_cleanly(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await produce(client, 0)
+        async with events(client, PARTITION) as stream:
+            await stream.next()
+            stopping = asyncio.ensure_future(broker.http.stop(10))
+            assert await stream.next() is None
+        async with asyncio.timeout(5):
+            await stopping
+
+    serve(tmp_path, scenario)
+
+
+def test_a_reader_that_hangs_up_ends_its_stream(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        async with events(client, PARTITION):
+            pass
+        async with asyncio.timeout(5):
+            await broker.http.stop(15)
+
+    serve(tmp_path, scenario)
+
+
+def test_a_stream_that_can_not_go_on_tells_why(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        async with (
+            events(client, PARTITION) as stream,
+            client.session.get(TOPIC, headers={"accept": "application/x-ndjson"}) as lines,
+        ):
+            await produce(client, 0)
+            await stream.next()
+            await lines.content.readline()
+            broker.log.drop(partition_of(broker.topic_cache.get("orders"), 1))
+            told = await stream.next()
+            assert (told["code"], told["detail"]) == ("NO_LEADER", "this broker does not lead orders/1")
+            assert await stream.next() is None
+            assert msgspec.json.decode(await lines.content.readline())["error"]["code"] == "NO_LEADER"
+            assert await lines.content.read() == b""
+
+    serve(tmp_path, scenario)
+
+
+def test_a_value_that_does_not_fit_the_format_ends_the_stream_with_its_offset(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await client.produce(TOPIC, [{"value": "no JSON", "partition": 1}])
+        async with events(client, f"{PARTITION}?value_format=json") as stream:
+            told = await stream.next()
+            assert (told["code"], told["offset"]) == ("INVALID_ARGUMENT", 0)
+            assert await stream.next() is None
+
+    serve(tmp_path, scenario)
+
+
+# ── all partitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_lines_of_all_partitions_keep_the_order_within_each(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        for number in range(9):
+            await produce(client, number, partition=number % 3)
+        answer = await client.get(f"{TOPIC}?wait_ms=0")
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        for partition in range(3):
+            assert values([line for line in answer.lines if line["partition"] == partition]) == [
+                partition,
+                partition + 3,
+                partition + 6,
+            ]
+        assert len((await client.get(f"{TOPIC}?max_records=4")).lines) == 4
+        tails = (await client.get(f"{TOPIC}?wait_ms=0&tail=1")).lines
+        assert sorted(values(tails)) == [6, 7, 8]
+        assert (await client.get(f"{TOPIC}?wait_ms=0&offset=latest")).lines == []
+
+    serve(tmp_path, scenario)
+
+
+def test_no_partition_starves_the_others(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        for _ in range(4):
+            await produce(client, *range(100), partition=0)
+        await produce(client, 1000, partition=1)
+        await produce(client, 2000, partition=2)
+        first = (await client.get(f"{TOPIC}?max_bytes=1&max_records=102")).lines
+        assert {line["partition"] for line in first} == {0, 1, 2}
+
+    serve(tmp_path, scenario)
+
+
+def test_all_partitions_resume_where_each_was_left(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        for number in range(9):
+            await produce(client, number, partition=number % 3)
+        async with events(client, TOPIC) as stream:
+            first = await stream.take(4)
+        async with events(client, TOPIC, **{"last-event-id": stream.last_id}) as stream:
+            rest = await stream.take(5)
+        assert sorted(values([*first, *rest])) == list(range(9))
+        assert dict(pair.split(":") for pair in stream.last_id.split(",")) == {"0": "3", "1": "3", "2": "3"}
+        for wrong in ("5", "a:b", "0:1,", "9:1", "0:-1", "0:1;1:1"):
+            answer = await client.get(TOPIC, accept="text/event-stream", last_event_id=wrong)
+            assert answer.status in {400, 404}
+
+    serve(tmp_path, scenario)
+
+
+def test_partitions_that_are_added_are_read_too_and_a_deleted_topic_ends_the_stream(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await produce(client, 0)
+        async with events(client, TOPIC) as stream:
+            assert (await stream.next())["value"] == 0
+            await broker.alter_topic("orders", partition_count=4)
+            await produce(client, 1, partition=3)
+            await produce(client, 2, partition=0)
+            assert sorted(values(await stream.take(2))) == [1, 2]
+            await broker.delete_topic("orders")
+            assert (await stream.next())["code"] in {"UNKNOWN_TOPIC", "NO_LEADER"}
+            assert await stream.next() is None
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/vnd.apache.arrow.stream", "text/html"])
+def test_a_stream_over_all_partitions_comes_as_lines_or_events_only(tmp_path: Path, accept: str) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        assert await client.refused(client.get(TOPIC, accept=accept)) == (406, "NOT_ACCEPTABLE")
+
+    serve(tmp_path, scenario)
+
+
+def test_an_offset_is_of_one_partition(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        assert await client.refused(client.get(f"{TOPIC}?offset=5")) == (400, "INVALID_ARGUMENT")
+        assert await client.refused(client.get("/v1/topics/nothing/records")) == (404, "UNKNOWN_TOPIC")
+
+    serve(tmp_path, scenario)
+
+
+def test_readers_that_never_read_do_not_stop_the_others(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        host, port = broker.http_address.split(":")
+        stalled = []
+        for _ in range(5):
+            _, writer = await asyncio.open_connection(host, int(port), limit=1024)
+            writer.write(f"GET {PARTITION} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n".encode())
+            stalled.append(writer)
+        async with events(client, PARTITION) as stream:
+            for number in range(30):
+                answer = await client.produce(TOPIC, [{"value": "x" * 50_000, "partition": 1}] * 4)
+                assert answer.status == 200, number
+                assert len(await stream.take(4)) == 4
+        for writer in stalled:
+            writer.transport.abort()
+
+    serve(tmp_path, scenario)

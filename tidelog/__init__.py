@@ -1,0 +1,62 @@
+"""The Python SDK of Tidelog: `connect` and `connect_sync`, what they take and what they give back.
+
+    async with tidelog.connect("http://localhost:8080") as log:
+        ack = await log.produce("orders", {"id": 7}, key="c-7")
+        async for record in log.consume("orders", follow=False):
+            print(record.offset, record.json())
+
+Names are imported at first use, so that `import tidelog` (and the command line's --help) costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metadata import errors
+    from tidelog.blocking import BlockingClient, connect_sync
+    from tidelog.client import Client, connect
+    from tidelog.consumer import Consumer
+    from tidelog.producer import Delivery
+    from tidelog.records import Ack, Message, Record
+    from tidelog.settings import ClientSettings
+
+__all__ = [
+    "Ack",
+    "BlockingClient",
+    "Client",
+    "ClientSettings",
+    "Consumer",
+    "Delivery",
+    "Message",
+    "Record",
+    "connect",
+    "connect_sync",
+    "errors",
+]
+
+_MODULE_OF = {
+    "Ack": "tidelog.records",
+    "BlockingClient": "tidelog.blocking",
+    "Client": "tidelog.client",
+    "ClientSettings": "tidelog.settings",
+    "Consumer": "tidelog.consumer",
+    "Delivery": "tidelog.producer",
+    "Message": "tidelog.records",
+    "Record": "tidelog.records",
+    "connect": "tidelog.client",
+    "connect_sync": "tidelog.blocking",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("metadata.errors")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'tidelog' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,89 @@
+"""Which cluster a command talks to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.errors import NotFound, Rejected
+from tidelog.cli.contexts import Contexts, cluster_url, contexts_path, parse_contexts, render_contexts
+from tidelog.cli.main import run
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("TIDELOG_URL", "TIDELOG_CONTEXT", "TIDELOG_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_contexts_are_added_used_listed_and_removed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["context", "add", "prod", "--url", "http://a:8080,http://b:8080"]) == 0
+    assert run(["context", "add", "test", "--url", "grpc://t"]) == 0
+    assert run(["context", "use", "test"]) == 0
+    capsys.readouterr()
+    assert run(["context", "list", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "prod", "url": "http://a:8080,http://b:8080", "current": False},
+        {"name": "test", "url": "grpc://t", "current": True},
+    ]
+    environ = {"XDG_CONFIG_HOME": str(home)}
+    assert cluster_url("", environ) == "grpc://t"
+    assert run(["context", "remove", "test", "-o", "ndjson"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"name": "test", "removed": True}
+    assert cluster_url("", environ) == "http://localhost:8080"
+    assert cluster_url("", environ | {"TIDELOG_CONTEXT": "prod"}) == "http://a:8080,http://b:8080"
+
+
+def test_the_first_address_that_is_given_counts(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(render_contexts(Contexts("one", {"one": "http://one", "two": "http://two"})))
+    environ = {"TIDELOG_CONFIG": str(config)}
+    assert cluster_url("http://flag", environ | {"TIDELOG_URL": "http://env"}) == "http://flag"
+    assert cluster_url("", environ | {"TIDELOG_URL": "http://env", "TIDELOG_CONTEXT": "two"}) == "http://env"
+    assert cluster_url("", environ | {"TIDELOG_CONTEXT": "two"}) == "http://two"
+    assert cluster_url("", environ) == "http://one"
+    assert cluster_url("", {"TIDELOG_CONFIG": str(tmp_path / "none.toml")}) == "http://localhost:8080"
+
+
+def test_a_context_that_is_not_there_is_told_with_the_nearest(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["context", "add", "prod", "--url", "http://a"])
+    assert run(["context", "use", "prdo"]) == 1
+    assert "Did you mean 'prod'?" in capsys.readouterr().err
+    with pytest.raises(NotFound):
+        cluster_url("", {"XDG_CONFIG_HOME": str(home), "TIDELOG_CONTEXT": "staging"})
+
+
+def test_what_can_not_be_a_context_is_refused_before_it_is_written(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["context", "add", "a b", "--url", "http://a"]) == 2
+    assert run(["context", "add", "a", "--url", "ftp://a"]) == 2
+    assert not (home / "tidelog").exists()
+
+
+@pytest.mark.parametrize("text", ["current = 1", "contexts = 5", "[contexts.a]\nx = 1", "[[", "[contexts.a]\nurl = 5"])
+def test_a_file_that_can_not_be_understood_is_told_by_its_name(home: Path, text: str) -> None:
+    path = home / "tidelog" / "contexts.toml"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(Rejected, match=r"contexts\.toml can't be understood"):
+        cluster_url("", {"XDG_CONFIG_HOME": str(home)})
+
+
+def test_the_file_lies_where_users_expect_it() -> None:
+    assert contexts_path({"XDG_CONFIG_HOME": "/x"}) == Path("/x/tidelog/contexts.toml")
+    assert contexts_path({"TIDELOG_CONFIG": "/y.toml", "XDG_CONFIG_HOME": "/x"}) == Path("/y.toml")
+    assert contexts_path({}) == Path("~/.config/tidelog/contexts.toml").expanduser()
+
+
+names = st.text(st.sampled_from("abcXYZ019._-"), min_size=1, max_size=10)
+urls = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+@given(st.dictionaries(names, urls, max_size=4), names)
+def test_what_is_written_is_read_back(contexts: dict[str, str], current: str) -> None:
+    assert parse_contexts(render_contexts(Contexts(current, contexts))) == Contexts(current, contexts)

@@ -1,0 +1,112 @@
+"""What the doctor finds, without leaving anything behind."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from metadata.data_directory import DataDirectory
+from segments.memory_store import MemoryStore
+from tests.servers import S3Server
+from tidelog.cli.doctor_checks import check_create_only, check_data_directory, check_listing, least_iam_policy, skew
+from tidelog.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
+        monkeypatch.delenv(name)
+
+
+def test_a_healthy_machine_exits_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data" / "bucket").mkdir(parents=True)
+    assert run(["doctor", "--data-dir", str(tmp_path / "data"), "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {check["check"]: check["status"] for check in found["checks"]} | {"column kernel": "ok"} == {
+        "versions": "ok",
+        "column kernel": "ok",
+        "data directory": "ok",
+        "bucket": "ok",
+        "create-only PUT": "ok",
+    }
+    assert found["iam_policy"] is None
+
+
+def test_without_a_bucket_it_checks_the_installation_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor"]) == 0
+    shown = capsys.readouterr()
+    assert "skipped" in shown.out
+    assert "all is well" in shown.err
+
+
+def test_a_data_directory_is_looked_at_and_left_as_it_was(tmp_path: Path) -> None:
+    assert "does not exist yet" in check_data_directory(tmp_path / "new" / "data").detail
+    assert not (tmp_path / "new").exists()
+    assert check_data_directory(tmp_path).status == "ok"
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "thesis.doc").write_text("")
+    assert check_data_directory(tmp_path).status == "failed"
+
+
+def test_a_data_directory_that_a_broker_uses_is_well(tmp_path: Path) -> None:
+    with DataDirectory(tmp_path):
+        found = check_data_directory(tmp_path)
+    assert (found.status, "in use by process" in found.detail) == ("ok", True)
+
+
+def test_a_bucket_that_is_not_there_or_lets_both_creates_win_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--bucket", f"file://{tmp_path}/missing", "--data-dir", str(tmp_path / "d")]) == 3
+    assert "1 of 4 checks failed" in capsys.readouterr().err
+
+    class Overwriting(MemoryStore):
+        async def create(self, key: str, body: object, *, crc32c: int | None = None) -> None:
+            await self.delete(key)
+            await super().create(key, body, crc32c=crc32c)  # type: ignore[arg-type]
+
+    found = asyncio.run(check_create_only(Overwriting()))
+    assert (found.status, "second create" in found.detail) == ("failed", True)
+    assert asyncio.run(check_listing(MemoryStore())).status == "ok"
+
+
+def test_a_clock_within_the_answers_own_time_has_no_skew() -> None:
+    date = email.utils.formatdate(1_767_225_600, usegmt=True)
+    assert skew(date, before_s=1_767_225_600.2, after_s=1_767_225_600.9) == 0
+    assert skew(date, before_s=1_767_225_590, after_s=1_767_225_591) == -9
+    assert skew(date, before_s=1_767_225_700, after_s=1_767_225_701) == 99
+    with pytest.raises(ValueError):
+        skew("", before_s=0, after_s=0)
+
+
+def test_the_least_policy_names_the_prefix_and_nothing_else() -> None:
+    policy = least_iam_policy("s3://company-logs/tidelog/prod?region=eu-central-1")
+    assert policy is not None
+    listing, access = policy["Statement"]
+    assert (listing["Resource"], listing["Condition"]) == (
+        "arn:aws:s3:::company-logs",
+        {"StringLike": {"s3:prefix": ["tidelog/prod/*"]}},
+    )
+    assert access["Resource"] == "arn:aws:s3:::company-logs/tidelog/prod/*"
+    assert sorted(access["Action"]) == ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+    whole = least_iam_policy("s3://company-logs")
+    assert whole is not None
+    assert "Condition" not in whole["Statement"][0]
+    assert least_iam_policy("file:///var/lib/tidelog") is None
+
+
+@pytest.mark.slow
+def test_a_bucket_of_s3_is_reached_proved_and_its_clock_compared(
+    moto: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in moto.environment.items():
+        monkeypatch.setenv(name, value)
+    url = f"s3://{moto.make_bucket()}/p?endpoint={moto.endpoint_url}&region=us-east-1"
+    assert run(["doctor", "--bucket", url, "--data-dir", str(tmp_path), "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {check["check"]: check["status"] for check in found["checks"]}["clock"] == "ok"
+    assert found["iam_policy"]["Statement"]
+    assert run(["doctor", "--bucket", url.replace("s3://", "s3://not-there-"), "--data-dir", str(tmp_path)]) == 3

@@ -1,0 +1,120 @@
+"""Bytes of files and pipes become records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.errors import InvalidArgument
+from tidelog.cli.record_format import as_json_line
+from tidelog.cli.record_input import InputFormat, InputOptions, RecordInput
+from tidelog.records import Message, Record, to_bytes, to_headers
+
+
+def records(data: bytes | Sequence[bytes], options: InputOptions) -> list[Message]:
+    taken = RecordInput(options)
+    pieces = [data] if isinstance(data, bytes) else data
+    return [message for piece in pieces for message in taken.feed(piece)] + list(taken.end())
+
+
+def pairs(messages: Sequence[Message]) -> list[tuple[object, object]]:
+    return [(message.key, message.value) for message in messages]
+
+
+def test_each_line_is_a_value() -> None:
+    options = InputOptions(InputFormat.LINES)
+    assert pairs(records(b"a\r\nb\n\nc", options)) == [(None, b"a"), (None, b"b"), (None, b""), (None, b"c")]
+    assert records(b"", options) == []
+    assert len(records(b"a\n", options)) == 1
+
+
+def test_a_separator_parts_key_and_value() -> None:
+    options = InputOptions(InputFormat.LINES, key_separator=b":")
+    assert pairs(records(b"k:v\n:x\nk2:a:b\n", options)) == [(b"k", b"v"), (b"", b"x"), (b"k2", b"a:b")]
+    with pytest.raises(InvalidArgument, match="line 2 of the input has no separator ':'"):
+        records(b"k:v\nnothing\n", options)
+
+
+def test_ndjson_is_stored_compact_with_a_field_as_its_key() -> None:
+    options = InputOptions(InputFormat.NDJSON, key_field="id")
+    found = records(b'{"id": 7, "x": 1.10}\n\n{"id":"c-7"}\n', options)
+    assert pairs(found) == [(b"7", b'{"id":7,"x":1.10}'), (b"c-7", b'{"id":"c-7"}')]
+    for line, problem in ((b"{", "is not JSON"), (b'{"x":1}', "no field 'id'"), (b"[1]", "is not JSON as it is needed")):
+        with pytest.raises(InvalidArgument, match=f"line 2 of the input .*{problem}"):
+            records(b'{"id":1}\n' + line, options)
+
+
+def test_csv_rows_become_objects() -> None:
+    options = InputOptions(InputFormat.CSV, key_field="name")
+    found = records('﻿name,note\n"A, B","two\nlines"\nü,""\n'.encode(), options)
+    assert pairs(found) == [(b"A, B", b'{"name":"A, B","note":"two\\nlines"}'), ("ü".encode(), '{"name":"ü","note":""}'.encode())]
+    for rows, problem in ((b"a,b\n1\n", "line 2 .*1 fields"), (b"a\n\xff\n", "not UTF-8"), (b"x\n1\n", "no field 'name'")):
+        with pytest.raises(InvalidArgument, match=problem):
+            records(rows, options)
+    with pytest.raises(InvalidArgument, match="line 4 of the input has 3 fields"):
+        records(b'name,b\n"1\n2",x\n1,2,3\n', options)
+
+
+def test_an_envelope_has_all_that_belongs_to_a_record() -> None:
+    line = (
+        b'{"key":"k","value":{"type":"binary","data":"AP8="},"headers":[{"key":"h","value":"1"}],'
+        b'"partition":3,"timestamp":5,"offset":9}\n'
+    )
+    (found,) = records(line, InputOptions(InputFormat.ENVELOPE, headers=(("all", b"x"),)))
+    assert found == Message(b"\x00\xff", b"k", [("h", b"1"), ("all", b"x")], None, 5)
+    (kept,) = records(line, InputOptions(InputFormat.ENVELOPE, keep_partition=True))
+    assert kept.partition == 3
+    (mapped,) = records(b'{"value":null,"headers":{"h":"1"}}', InputOptions(InputFormat.ENVELOPE, partition=2))
+    assert (mapped.value, mapped.headers, mapped.partition) == (None, [("h", b"1")], 2)
+    with pytest.raises(InvalidArgument, match=r"line 1 of the input is no envelope: .*moon"):
+        records(b'{"value":1,"moon":2}', InputOptions(InputFormat.ENVELOPE))
+
+
+def test_raw_is_one_record_whatever_is_in_it() -> None:
+    assert pairs(records([b"a\n", b"\x00b"], InputOptions(InputFormat.RAW))) == [(None, b"a\n\x00b")]
+
+
+def test_options_that_do_not_fit_the_form_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="--key names a field"):
+        InputOptions(InputFormat.LINES, key_field="id")
+    with pytest.raises(InvalidArgument, match="--key-separator is for lines"):
+        InputOptions(InputFormat.CSV, key_separator=b",")
+
+
+@given(st.sampled_from([InputFormat.LINES, InputFormat.RAW]), st.binary(max_size=60), st.lists(st.integers(0, 60)))
+def test_what_comes_in_pieces_gives_the_same_records(form: InputFormat, data: bytes, cuts: list[int]) -> None:
+    _same_in_pieces(InputOptions(form), data, cuts)
+
+
+csv_cells = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=8)
+
+
+@given(st.lists(st.tuples(csv_cells, csv_cells), max_size=6), st.lists(st.integers(0, 200)))
+def test_csv_in_pieces_gives_the_same_records(rows: list[tuple[str, str]], cuts: list[int]) -> None:
+    quoted = [",".join(f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in row) for row in [("a", "b"), *rows]]
+    _same_in_pieces(InputOptions(InputFormat.CSV), "\n".join(quoted).encode(), cuts)
+
+
+def _same_in_pieces(options: InputOptions, data: bytes, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [data[start:end] for start, end in pairwise(places)]
+    assert records(pieces, options) == records(data, options)
+
+
+@given(
+    st.none() | st.binary(max_size=20) | st.text(max_size=20).map(str.encode),
+    st.none() | st.binary(max_size=20) | st.integers(-(2**60), 2**60).map(to_bytes),
+    st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3),
+)
+def test_what_consume_writes_produce_takes_back(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    written = as_json_line(Record("t", 1, 2, 3, key, value, tuple(headers)))
+    (found,) = records(written, InputOptions(InputFormat.ENVELOPE, keep_partition=True))
+    assert (found.partition, found.timestamp_ms) == (1, 3)
+    again = as_json_line(Record("t", 1, 2, 3, to_bytes(found.key), to_bytes(found.value), to_headers(found.headers)))
+    assert again == written

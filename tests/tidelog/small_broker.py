@@ -1,0 +1,280 @@
+"""A broker of one process and no bucket, for the client's tests: real record batches, Kafka's sequence rules, and faults on demand.
+
+It keeps what it accepted when it is stopped and started again at the same port, as a broker on a bucket does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc.aio
+
+from gateway.grpc_status import DETAILS_TRAILER, status_of
+from gateway.proto import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
+from gateway.wire_errors import wire_codes
+from metadata.errors import NotLeader, OutOfRange, TidelogError, UnknownPartition, UnknownTopic
+from metadata.model import Offset, ProducerId
+from segments.producer_state import ProducerStates, SequencedBatch
+from segments.record_batch import BatchHeader, check_produced, parse_header, stamp
+from segments.record_columns import iterate_records
+
+BYTES_MAX = 64 << 20
+
+
+class BreakStream(Exception):
+    """Raised by a fault: the stream ends here, without an answer."""
+
+
+@dataclass
+class PartitionOfSmallBroker:
+    batches: list[bytes] = field(default_factory=list)
+    """Stamped with their offsets."""
+    end: int = 0
+    start: int = 0
+    producers: ProducerStates = field(default_factory=lambda: ProducerStates(producers_max=1000, expiry_ms=10**12))
+
+    def append(self, batch: bytes) -> int:
+        header = check_produced(batch, message_bytes_max=1 << 20, decompressed_bytes_max=BYTES_MAX)
+        repeated = self.producers.check(
+            producer_id=ProducerId(header.producer_id),
+            epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            last_sequence=header.last_sequence,
+            now_ms=0,
+        )
+        if repeated is not None:
+            return repeated.base_offset
+        base_offset = self.end
+        self.batches.append(stamp(batch, base_offset=base_offset, leader_epoch=0) + batch[16:])
+        self.end += header.record_count
+        taken = SequencedBatch(
+            ProducerId(header.producer_id),
+            header.producer_epoch,
+            header.base_sequence,
+            header.last_sequence,
+            Offset(base_offset),
+            Offset(self.end - 1),
+        )
+        self.producers.remember(taken, now_ms=0)
+        return base_offset
+
+    def values(self) -> list[bytes | None]:
+        return [record[3] for batch in self.batches for record in iterate_records(batch, decompressed_bytes_max=BYTES_MAX)]
+
+
+Fault = Callable[[str, int, BatchHeader], None]
+"""Called for each append with topic, partition and the batch; raises what the broker shall answer, or BreakStream."""
+
+
+class SmallBroker:
+    def __init__(self, name: str = "small") -> None:
+        self.name = name
+        self.brokers = {name: self}
+        self.leaders: dict[tuple[str, int], str] = {}
+        """By topic and partition: the broker's name; this one where nothing is said."""
+        self.topics: dict[str, admin_pb2.Topic] = {}
+        self.partitions: dict[tuple[str, int], PartitionOfSmallBroker] = defaultdict(PartitionOfSmallBroker)
+        self.before_append: Fault = lambda topic, partition, header: None
+        self.after_append: Fault = lambda topic, partition, header: None
+        self.answering = asyncio.Event()
+        """While it is clear, appends are accepted and not answered."""
+        self.answering.set()
+        self.requests: list[log_pb2.ProduceRequest] = []
+        self.fetches = 0
+        self.fetch_faults: list[Exception] = []
+        self.producer_ids = 0
+        self.port = 0
+        self._server: grpc.aio.Server | None = None
+        self._changed = asyncio.Condition()
+
+    def join(self, other: SmallBroker) -> None:
+        """Becomes a broker of the other's cluster: what is on the bucket and who leads is the same for both."""
+        self.topics, self.partitions, self.leaders, self.brokers = other.topics, other.partitions, other.leaders, other.brokers
+        self.brokers[self.name] = self
+
+    def check_leader(self, topic: str, partition: int) -> None:
+        leader = self.leaders.get((topic, partition), self.name)
+        if leader != self.name:
+            raise NotLeader(f"{leader} leads {topic}/{partition}")
+
+    def create_topic(self, name: str, partition_count: int, **settings: str) -> None:
+        self.topics[name] = admin_pb2.Topic(
+            name=name,
+            id=f"{len(self.topics):032x}",
+            partition_count=partition_count,
+            settings={key.replace("_", "."): value for key, value in settings.items()},
+        )
+
+    def values(self, topic: str) -> list[bytes | None]:
+        """Of all partitions, one after the other."""
+        count = self.topics[topic].partition_count
+        return [value for partition in range(count) for value in self.partitions[topic, partition].values()]
+
+    @property
+    def address(self) -> str:
+        return f"grpc://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", BYTES_MAX)])
+        log_pb2_grpc.add_LogServicer_to_server(_Log(self), server)  # type: ignore[no-untyped-call]
+        admin_pb2_grpc.add_TopicsServicer_to_server(_Topics(self), server)  # type: ignore[no-untyped-call]
+        admin_pb2_grpc.add_ClusterServicer_to_server(_Cluster(self), server)  # type: ignore[no-untyped-call]
+        self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """At once: what is under way is cut off."""
+        assert self._server is not None
+        await self._server.stop(grace=None)
+
+    async def appended(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def until_longer(self, timeout_s: float) -> None:
+        async with self._changed:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+
+@asynccontextmanager
+async def running(broker: SmallBroker) -> AsyncIterator[SmallBroker]:
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+async def _abort(context: Any, error: TidelogError) -> None:
+    await context.abort(wire_codes(error).grpc, error.message, ((DETAILS_TRAILER, status_of(error).SerializeToString()),))
+
+
+class _Log(log_pb2_grpc.LogServicer):
+    def __init__(self, broker: SmallBroker) -> None:
+        self._broker = broker
+
+    async def InitProducer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._broker.producer_ids += 1
+        return log_pb2.InitProducerResponse(producer_id=self._broker.producer_ids, producer_epoch=0)
+
+    async def ProduceStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        async for request in requests:
+            self._broker.requests.append(request)
+            try:
+                results = [self._append(append) for append in request.appends]
+            except BreakStream:
+                await self._broker.appended()
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "broken on purpose")
+            await self._broker.appended()
+            await self._broker.answering.wait()
+            yield log_pb2.ProduceResponse(correlation_id=request.correlation_id, results=results)
+
+    def _append(self, append: log_pb2.Append) -> log_pb2.AppendResult:
+        broker, header = self._broker, parse_header(append.record_batch)
+        try:
+            if append.topic not in broker.topics:
+                raise UnknownTopic(f"there is no topic {append.topic}")
+            broker.check_leader(append.topic, append.partition)
+            broker.before_append(append.topic, append.partition, header)
+            base_offset = broker.partitions[append.topic, append.partition].append(append.record_batch)
+            broker.after_append(append.topic, append.partition, header)
+        except TidelogError as error:
+            return log_pb2.AppendResult(error=status_of(error))
+        placement = log_pb2.Placement(partition=append.partition, base_offset=base_offset, count=header.record_count)
+        return log_pb2.AppendResult(placements=[placement])
+
+    async def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
+        broker = self._broker
+        broker.fetches += 1
+        if broker.fetch_faults:
+            fault = broker.fetch_faults.pop(0)
+            if isinstance(fault, TidelogError):
+                await _abort(context, fault)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "broken on purpose")
+        answer = self._fetch(request)
+        if not any(found.record_batches or found.HasField("error") for found in answer.partitions):
+            await broker.until_longer(request.max_wait_ms / 1000)
+            answer = self._fetch(request)
+        return answer
+
+    def _fetch(self, request: log_pb2.FetchRequest) -> log_pb2.FetchResponse:
+        answer, room = log_pb2.FetchResponse(), request.max_bytes
+        for asked in request.partitions:
+            held = self._broker.partitions[asked.topic, asked.partition]
+            found = answer.partitions.add(
+                topic=asked.topic,
+                partition=asked.partition,
+                high_watermark=held.end,
+                log_start_offset=held.start,
+                next_offset=asked.offset,
+            )
+            try:
+                self._broker.check_leader(asked.topic, asked.partition)
+            except NotLeader as error:
+                found.error.CopyFrom(status_of(error))
+                continue
+            if not held.start <= asked.offset <= held.end:
+                gone = OutOfRange(f"offset {asked.offset} is gone", log_start_offset=held.start, high_watermark=held.end)
+                found.error.CopyFrom(status_of(gone))
+                continue
+            for batch in held.batches:
+                header = parse_header(batch)
+                if header.last_offset >= asked.offset and (room >= len(batch) or room == request.max_bytes):
+                    found.record_batches += batch
+                    found.next_offset = header.last_offset + 1
+                    room -= len(batch)
+                elif header.last_offset >= asked.offset:
+                    break
+        return answer
+
+    async def ListOffsets(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return log_pb2.ListOffsetsResponse(results=[self._offset(query) for query in request.queries])
+
+    def _offset(self, query: log_pb2.OffsetQuery) -> log_pb2.OffsetResult:
+        held = self._broker.partitions[query.topic, query.partition]
+        if query.partition >= self._broker.topics[query.topic].partition_count:
+            return log_pb2.OffsetResult(error=status_of(UnknownPartition(f"there is no partition {query.partition}")))
+        if query.HasField("timestamp_ms"):
+            rows = [row for batch in held.batches for row in iterate_records(batch, decompressed_bytes_max=BYTES_MAX)]
+            return log_pb2.OffsetResult(offset=next((row[0] for row in rows if row[1] >= query.timestamp_ms), -1))
+        return log_pb2.OffsetResult(offset=held.start if query.HasField("earliest") else held.end)
+
+
+class _Topics(admin_pb2_grpc.TopicsServicer):
+    def __init__(self, broker: SmallBroker) -> None:
+        self._broker = broker
+
+    async def GetTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
+        topic = self._broker.topics.get(request.name)
+        if topic is None:
+            await _abort(context, UnknownTopic(f"there is no topic {request.name}"))
+        assert topic is not None
+        answer = admin_pb2.Topic()
+        answer.CopyFrom(topic)
+        for partition in range(topic.partition_count):
+            leader = self._broker.leaders.get((topic.name, partition), self._broker.name)
+            end = self._broker.partitions[topic.name, partition].end
+            answer.partitions.add(partition=partition, leader=leader, high_watermark=end)
+        return answer
+
+
+class _Cluster(admin_pb2_grpc.ClusterServicer):
+    def __init__(self, broker: SmallBroker) -> None:
+        self._broker = broker
+
+    async def GetCluster(self, request: Any, context: Any) -> Any:  # noqa: N802
+        brokers = [
+            admin_pb2.Broker(broker_id=name, grpc_address=f"127.0.0.1:{broker.port}")
+            for name, broker in self._broker.brokers.items()
+        ]
+        return admin_pb2.ClusterDescription(cluster_id="c", version="0", bucket="memory://", brokers=brokers)

@@ -1,0 +1,183 @@
+"""Which batches leave, and when: planned without a clock and without a network."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata.errors import Throttled, Unavailable
+from tidelog.accumulator import Accumulator
+from tidelog.batch import Batch
+from tidelog.lane import Lane
+from tidelog.settings import ClientSettings
+
+SETTINGS = ClientSettings(batch_bytes_max=1_000, linger_ms=10, delivery_timeout_ms=10_000)
+A, B = "a:9090", "b:9090"
+
+
+def put(accumulator: Accumulator, lane: Lane, size: int = 100, now_s: float = 0.0) -> Batch:
+    """One record, as the producer puts it."""
+    batch = lane.open
+    if batch is None or batch.bytes + size > SETTINGS.batch_bytes_max:
+        batch = accumulator.roll(lane, now_s)
+    batch.records.append((None, bytes(size), (), 0))
+    batch.bytes += size
+    accumulator.buffered_bytes += size
+    return batch
+
+
+def lanes(accumulator: Accumulator, count: int, leader: str = A) -> list[Lane]:
+    made = [accumulator.lane("orders", partition, leader=leader) for partition in range(count)]
+    for lane in made:
+        lane.identify(1, 0)
+    return made
+
+
+def test_a_request_takes_one_batch_of_each_partition() -> None:
+    accumulator = Accumulator(SETTINGS)
+    for lane in lanes(accumulator, 3):
+        for _ in range(20):
+            put(accumulator, lane)
+    taken = accumulator.take(A, 0.0, bytes_max=1 << 20)
+    assert [batch.lane.partition for batch in taken] == [0, 1, 2]
+    assert [len(batch.records) for batch in taken] == [10, 10, 10]
+
+
+def test_partitions_take_turns_when_a_request_is_too_small_for_all() -> None:
+    accumulator = Accumulator(SETTINGS)
+    for lane in lanes(accumulator, 4):
+        for _ in range(40):
+            put(accumulator, lane)
+    turns = [[batch.lane.partition for batch in accumulator.take(A, 0.0, bytes_max=3_000)] for _ in range(4)]
+    assert turns == [[0, 1, 2], [3, 0, 1], [2, 3, 0], [1, 2, 3]]
+
+
+def test_a_batch_above_the_size_of_a_request_leaves_alone() -> None:
+    accumulator = Accumulator(SETTINGS)
+    first, second = lanes(accumulator, 2)
+    put(accumulator, first, 5_000)
+    put(accumulator, second)
+    assert [batch.bytes for batch in accumulator.take(A, 0.0, bytes_max=3_000)] == [5_000]
+    assert [batch.bytes for batch in accumulator.take(A, 0.0, bytes_max=3_000)] == [100]
+
+
+def test_each_leader_gets_its_own_partitions() -> None:
+    accumulator = Accumulator(SETTINGS)
+    mine, other = lanes(accumulator, 1)[0], accumulator.lane("orders", 9, leader=B)
+    other.identify(1, 0)
+    put(accumulator, mine)
+    put(accumulator, other)
+    assert sorted(accumulator.leaders) == [A, B]
+    assert [batch.lane for batch in accumulator.take(B, 0.0, bytes_max=1 << 20)] == [other]
+
+
+def test_a_partition_moves_to_its_new_leader_once_nothing_of_it_is_on_the_wire() -> None:
+    accumulator = Accumulator(SETTINGS)
+    (lane,) = lanes(accumulator, 1)
+    put(accumulator, lane)
+    (batch,) = accumulator.take(A, 0.0, bytes_max=1 << 20)
+    accumulator.lead(lane, B)
+    assert lane.leader == A
+    accumulator.refused(batch, Throttled("full", retry_after_s=0.5), 0.0)
+    assert lane.leader == B
+    assert accumulator.take(A, 1.0, bytes_max=1 << 20) == []
+    assert accumulator.take(B, 1.0, bytes_max=1 << 20) == [batch]
+
+
+def test_it_says_when_to_look_again() -> None:
+    accumulator = Accumulator(SETTINGS)
+    (lane,) = lanes(accumulator, 1)
+    assert accumulator.wakes_at_s(A) is None
+    put(accumulator, lane)
+    assert accumulator.wakes_at_s(A) == 0.0
+    accumulator.take(A, 0.0, bytes_max=1 << 20)
+    assert accumulator.wakes_at_s(A) is None
+    put(accumulator, lane, now_s=1.0)
+    assert accumulator.wakes_at_s(A) == 1.01
+
+
+def test_a_flush_lets_everything_leave_at_once() -> None:
+    accumulator = Accumulator(SETTINGS)
+    (lane,) = lanes(accumulator, 1)
+    put(accumulator, lane)
+    accumulator.take(A, 0.0, bytes_max=1 << 20)
+    put(accumulator, lane)
+    assert accumulator.take(A, 0.0, bytes_max=1 << 20) == []
+    accumulator.close_open_batches()
+    assert len(accumulator.take(A, 0.0, bytes_max=1 << 20)) == 1
+    assert len(accumulator.unsettled()) == 2
+
+
+def test_partitions_without_a_producer_id_are_named_and_wait() -> None:
+    accumulator = Accumulator(SETTINGS)
+    lane = accumulator.lane("orders", 0, leader=A)
+    put(accumulator, lane)
+    assert accumulator.unidentified(A) == [lane]
+    assert accumulator.take(A, 0.0, bytes_max=1 << 20) == []
+    lane.identify(1, 0)
+    assert accumulator.unidentified(A) == []
+    assert len(accumulator.take(A, 0.0, bytes_max=1 << 20)) == 1
+
+
+def test_what_is_left_at_the_close_fails_and_frees_the_buffer() -> None:
+    accumulator = Accumulator(SETTINGS)
+    batches = [put(accumulator, lane) for lane in lanes(accumulator, 3)]
+    accumulator.abandon(Unavailable("closed"))
+    assert all(isinstance(batch.error, Unavailable) for batch in batches)
+    assert accumulator.take_failures() == batches
+    assert accumulator.take_failures() == []
+    assert accumulator.buffered_bytes == 0
+    assert accumulator.leaders == []
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put", "take", "ack", "refuse", "wait"]), st.integers(0, 3), st.integers(1, 1_500)), max_size=80
+    )
+)
+def test_every_record_leaves_once_in_order_and_the_buffer_counts_what_is_held(steps: list[tuple[str, int, int]]) -> None:
+    accumulator = Accumulator(SETTINGS)
+    all_lanes = lanes(accumulator, 4)
+    wire: list[Batch] = []
+    put_sizes: list[list[int]] = [[], [], [], []]
+    acknowledged: list[list[int]] = [[], [], [], []]
+    now_s = 0.0
+
+    def acknowledge(batch: Batch) -> None:
+        acknowledged[batch.lane.partition] += [len(record[1] or b"") for record in batch.records]
+        accumulator.acknowledged(batch, 0, now_s)
+
+    def take() -> None:
+        for batch in accumulator.take(A, now_s, bytes_max=2_500):
+            assert batch.bytes <= SETTINGS.batch_bytes_max or len(batch.records) == 1
+            wire.append(batch)
+
+    for step, partition, size in steps:
+        match step:
+            case "put":
+                put(accumulator, all_lanes[partition], size, now_s)
+                put_sizes[partition].append(size)
+            case "take":
+                take()
+            case "wait":
+                now_s += 0.01
+            case "ack" if wire:
+                acknowledge(wire.pop(0))
+            case "refuse" if wire:
+                lane = wire[0].lane
+                for batch in [batch for batch in wire if batch.lane is lane]:  # none of a partition is taken past a gap
+                    wire.remove(batch)
+                    accumulator.refused(batch, Throttled("full", retry_after_s=0.01), now_s)
+        held = sum(batch.bytes for batch in accumulator.unsettled())
+        assert accumulator.buffered_bytes == held
+    for _ in range(400):
+        now_s += 0.02
+        take()
+        while wire:
+            acknowledge(wire.pop(0))
+    assert acknowledged == put_sizes
+    assert accumulator.buffered_bytes == 0
+    assert accumulator.leaders == []

@@ -1,0 +1,108 @@
+"""The blocking twin against a broker in another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import tidelog
+from metadata.errors import Rejected, TooLarge, Unavailable, UnknownTopic
+from segments.record_batch import BatchHeader
+from tests.tidelog.small_broker import SmallBroker, running
+from tidelog.client import Client
+from tidelog.topics import Topics
+
+
+@contextmanager
+def broker_in_thread() -> Iterator[SmallBroker]:
+    broker, ready = SmallBroker(), threading.Event()
+    broker.create_topic("orders", 3)
+    stops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        stops.append((asyncio.get_running_loop(), stop))
+        async with running(broker):
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        yield broker
+    finally:
+        loop, stop = stops[0]
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+def test_it_has_every_public_method_of_the_client_with_its_signature() -> None:
+    for twin, original in ((tidelog.BlockingClient, Client), (type(tidelog.connect_sync().topics), Topics)):
+        for name, method in inspect.getmembers(original, inspect.isfunction):
+            if not name.startswith("_"):
+                assert list(inspect.signature(getattr(twin, name)).parameters) == list(inspect.signature(method).parameters)
+                assert getattr(twin, name).__doc__ == method.__doc__
+
+
+def test_it_produces_and_consumes() -> None:
+    with broker_in_thread() as broker, tidelog.connect_sync(broker.address) as log:
+        assert log.produce("orders", {"id": 7}, partition=0).offset == 0
+        delivery = log.send("orders", 8, partition=0)
+        assert delivery.result().offset == 1
+        assert delivery.done
+        assert len(log.produce_many("orders", range(100))) == 100
+        log.flush()
+        consumer = log.consume("orders", follow=False)
+        assert sum(1 for _ in consumer) == 102
+        assert sum(consumer.positions.values()) == 102
+        for _ in log.consume("orders"):
+            break
+        assert log.offsets("orders")[0].high_watermark >= 2
+        assert log.topics.describe("orders").partition_count == 3
+        assert log.cluster().cluster_id == "c"
+
+
+def test_it_serves_several_threads() -> None:
+    with broker_in_thread() as broker, tidelog.connect_sync(broker.address) as log:
+
+        def work(number: int) -> None:
+            log.produce_many("orders", [tidelog.Message(n, key=str(number)) for n in range(50)])
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(broker.values("orders")) == 200
+
+
+def test_errors_come_out_where_they_belong() -> None:
+    with broker_in_thread() as broker:
+        with tidelog.connect_sync(broker.address) as log, pytest.raises(UnknownTopic):
+            log.produce("nothing", 1)
+
+        def too_large(topic: str, partition: int, header: BatchHeader) -> None:
+            raise TooLarge("too large for us")
+
+        broker.before_append = too_large
+        with pytest.raises(TooLarge), tidelog.connect_sync(broker.address) as log:
+            log.send("orders", 1)
+        with pytest.raises(KeyError), tidelog.connect_sync(broker.address) as log:
+            raise KeyError("of the program")
+        with pytest.raises(Rejected, match="not connected"):
+            log.produce("orders", 1)
+    with pytest.raises(Unavailable), tidelog.connect_sync("grpc://127.0.0.1:1"):
+        pass
+
+
+def test_its_thread_ends_with_it() -> None:
+    with broker_in_thread() as broker:
+        with tidelog.connect_sync(broker.address) as log:
+            log.produce("orders", 1)
+        assert not [thread for thread in threading.enumerate() if thread.name == "tidelog client"]

@@ -1,0 +1,141 @@
+"""`tidelog demo` as users run it: it holds what it promises, says so, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tidelog.demo import DemoFailed, DemoOptions, check, run_demo
+from tidelog.demo_flights import Flights
+from tidelog.demo_producers import Half
+from tidelog.records import Record
+
+ROWS = 2_000
+
+
+def demo_command(*flags: str) -> list[str]:
+    return [sys.executable, "-m", "tidelog.cli.main", "demo", *flags]
+
+
+def environment(temporary: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(temporary), "TIDELOG_BUCKET": "s3://not-for-the-demo"}
+
+
+def broker_of(said: str) -> int:
+    found = re.search(r"process (\d+)", said)
+    assert found is not None, said
+    return int(found[1])
+
+
+@pytest.mark.slow
+def test_a_short_run_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = demo_command("--rows", str(ROWS))
+    ran = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=110, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "✓ 2,000 rows: each once, unchanged, in order within its key" in ran.stdout
+    assert "kill -9 at" in ran.stdout
+    assert re.search(r"[\d,]+ PUTs", ran.stdout)
+    assert "UA  United Air Lines" in ran.stdout
+    assert "\x1b" not in ran.stdout + ran.stderr, "colours and bars are for terminals"
+    assert list(tmp_path.iterdir()) == []
+    assert not psutil.pid_exists(broker_of(ran.stderr))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_its_broker_and_removes_its_files(number: signal.Signals, tmp_path: Path) -> None:
+    with running_demo(tmp_path) as demo:
+        assert demo.stderr is not None
+        broker = broker_of(demo.stderr.readline())
+        demo.send_signal(number)
+        assert demo.wait(30) == 130
+    assert not psutil.pid_exists(broker)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_kept_files_stay_and_their_place_is_told(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    command = demo_command("--rows", str(ROWS), "--keep", "--data-dir", str(kept))
+    ran = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=110, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert str(kept) in ran.stderr
+    assert list(kept.rglob("wal/*/claim"))
+    again = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=110, check=False)
+    assert again.returncode == 2
+    assert "is not empty" in again.stderr
+
+
+@contextmanager
+def running_demo(temporary: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        demo_command(), env=environment(temporary), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            yield demo
+        finally:
+            demo.kill()
+
+
+# ── its verdict ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FLIGHTS = Flights(["AA", "UA", "AA"], [b"a1", b"u1", b"a2"], {})
+READ = [
+    Record("flights", 0, 0, 0, b"AA", b"a1"),
+    Record("flights", 0, 1, 0, b"AA", b"a2"),
+    Record("flights", 3, 0, 0, b"UA", b"u1"),
+]
+
+
+def acknowledged(places: dict[tuple[int, int], bytes]) -> Half:
+    half = Half("HTTP", [])
+    for place, value in places.items():
+        half.take_in(place, value)
+    return half
+
+
+TRUE_PLACES = {(0, 0): b"a1", (0, 1): b"a2", (3, 0): b"u1"}
+
+
+def test_a_log_that_holds_each_row_where_it_was_said_to_be_passes() -> None:
+    check(FLIGHTS, [acknowledged(TRUE_PLACES)], READ)
+
+
+@pytest.mark.parametrize(
+    ("read", "found"),
+    [
+        (READ[1:], "1 missing"),
+        ([*READ, Record("flights", 3, 1, 0, b"UA", b"u1")], "1 doubled"),
+        ([READ[0], Record("flights", 0, 1, 0, b"AA", b"a2!"), READ[2]], "1 changed"),
+        ([READ[1], READ[0], READ[2]], "1 out of order"),
+    ],
+)
+def test_one_wrong_row_fails_the_demo(read: list[Record], found: str) -> None:
+    with pytest.raises(DemoFailed, match=found):
+        check(FLIGHTS, [acknowledged(TRUE_PLACES)], read)
+
+
+def test_an_acknowledgement_that_told_another_place_fails_the_demo() -> None:
+    with pytest.raises(DemoFailed, match="2 acknowledgements told another place"):
+        check(FLIGHTS, [acknowledged({**TRUE_PLACES, (0, 0): b"a2", (0, 1): b"a1"})], READ)
+
+
+def test_two_rows_that_were_told_the_same_place_fail_the_demo() -> None:
+    half = acknowledged(TRUE_PLACES)
+    del half.places[0, 1]
+    with pytest.raises(DemoFailed, match="the same place"):
+        check(FLIGHTS, [half], READ)
+
+
+def test_too_few_rows_are_refused_before_anything_runs() -> None:
+    with pytest.raises(Exception, match="1,000 rows or more"):
+        run_demo(DemoOptions(rows=10))

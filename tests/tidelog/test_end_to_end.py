@@ -1,0 +1,146 @@
+"""The client and a real broker: a process of its own, a bucket on disk, kill -9 in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import tidelog
+from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, OutOfRange, UnknownTopic
+from segments.directory_store import DirectoryStore
+from tidelog.broker_process import BrokerProcess
+from tidelog.bucket_audit import Audit, audit_bucket
+
+pytestmark = pytest.mark.slow
+
+
+def test_produce_and_consume_over_an_http_address(tidelog_broker: BrokerProcess) -> None:
+    async def run() -> None:
+        async with tidelog.connect(tidelog_broker.http_url) as log:
+            await log.topics.create("e2e-orders", partitions=3)
+            ack = await log.produce("e2e-orders", {"id": 7}, key="c-7", headers={"trace": "1"}, timestamp_ms=1234)
+            assert (ack.offset, ack.timestamp_ms) == (0, 1234)
+            await log.produce_many("e2e-orders", [tidelog.Message(n, key=f"k{n % 5}") for n in range(500)])
+            records = [record async for record in log.consume("e2e-orders", follow=False)]
+            assert sorted(record.json() for record in records if record.key != b"c-7") == list(range(500))
+            (first,) = (record for record in records if record.key == b"c-7")
+            assert (first.partition, first.offset, first.headers) == (ack.partition, 0, (("trace", b"1"),))
+            found = await log.explain("e2e-orders", ack.partition, 0)
+            assert found.object_key.startswith("wal/")
+            with pytest.raises(OutOfRange):
+                await log.explain("e2e-orders", ack.partition, 10_000)
+
+    asyncio.run(run())
+
+
+def test_topics_are_managed(tidelog_broker: BrokerProcess) -> None:
+    async def run() -> None:
+        async with tidelog.connect(f"grpc://{tidelog_broker.grpc_address}") as log:
+            made = await log.topics.create("e2e-topic", partitions=2, settings={"retention.ms": "86400000"})
+            assert (made.partition_count, made.settings) == (2, {"retention.ms": "86400000"})
+            assert "e2e-topic" in [topic.name for topic in await log.topics.list()]
+            with pytest.raises(AlreadyExists):
+                await log.topics.create("e2e-topic")
+            with pytest.raises(InvalidName):
+                await log.topics.create("no/slashes")
+            with pytest.raises(InvalidArgument):
+                await log.topics.alter("e2e-topic", {"retention.msx": "1"})
+            altered = await log.topics.alter("e2e-topic", {"retention.ms": None, "max.message.bytes": "2000"})
+            assert altered.settings == {"max.message.bytes": "2000"}
+            await log.topics.add_partitions("e2e-topic", 4, validate_only=True)
+            assert (await log.topics.describe("e2e-topic")).partition_count == 2
+            await log.topics.add_partitions("e2e-topic", 4)
+            await log.produce("e2e-topic", b"x" * 1500, partition=3)
+            described = await log.topics.describe("e2e-topic")
+            assert [partition.high_watermark for partition in described.partitions] == [0, 0, 0, 1]
+            await log.topics.delete("e2e-topic")
+            with pytest.raises(UnknownTopic):
+                await log.topics.describe("e2e-topic")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_goes_there_and_back(tidelog_broker: BrokerProcess, compression: str) -> None:
+    topic = f"e2e-{compression}"
+    with tidelog.connect_sync(tidelog_broker.http_url, compression=compression) as log:  # type: ignore[arg-type]
+        log.topics.create(topic, partitions=1)
+        log.produce_many(topic, [f"value {n}" for n in range(1000)])
+        assert [record.text() for record in log.consume(topic, follow=False)] == [f"value {n}" for n in range(1000)]
+
+
+def test_each_kind_of_acknowledgement(tidelog_broker: BrokerProcess) -> None:
+    with tidelog.connect_sync(tidelog_broker.http_url, acks="leader") as log:
+        log.topics.create("e2e-acks", partitions=1)
+        assert log.produce("e2e-acks", "leader").offset == 0
+    with tidelog.connect_sync(tidelog_broker.http_url, acks="none") as log:
+        assert log.produce("e2e-acks", "none").offset == -1
+    with tidelog.connect_sync(tidelog_broker.http_url, acks="all") as log:
+        assert log.produce("e2e-acks", "all").offset == 2
+        assert [record.text() for record in log.consume("e2e-acks", follow=False)] == ["leader", "none", "all"]
+
+
+def test_a_topic_that_is_made_anew_takes_records_of_a_producer_that_wrote_to_the_old_one(tidelog_broker: BrokerProcess) -> None:
+    with tidelog.connect_sync(tidelog_broker.http_url, retry_pause_ms=5) as log:
+        for _ in range(2):
+            log.topics.create("e2e-again", partitions=1)
+            assert [log.produce("e2e-again", n).offset for n in range(3)] == [0, 1, 2]
+            log.topics.delete("e2e-again")
+
+
+def test_kill_minus_nine_under_an_idempotent_producer_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    count, kills = 6_000, 4
+
+    async def run(broker: BrokerProcess) -> list[tidelog.Record]:
+        async with tidelog.connect(broker.http_url, batch_bytes_max=4_000, retry_pause_ms=20, retry_pause_ms_max=100) as log:
+            await log.topics.create("orders", partitions=4)
+            deliveries = []
+            follower = asyncio.create_task(_read(log, count))
+            for number in range(count):
+                deliveries.append(await log.send("orders", number, key=f"key {number % 17}"))
+                if number % (count // kills) == 100:
+                    await deliveries[max(0, number - 50)]
+                    broker.kill()
+                    await asyncio.to_thread(broker.start)
+            acks = [await delivery for delivery in deliveries]
+            records = await follower
+            assert len({(ack.partition, ack.offset) for ack in acks}) == count
+            place = {(record.partition, record.offset): record.json() for record in records}
+            assert [place[ack.partition, ack.offset] for ack in acks] == list(range(count)), "an acknowledgement lied"
+            again = [record async for record in log.consume("orders", follow=False)]
+            assert sorted(record.offset for record in again) == sorted(record.offset for record in records)
+            return records
+
+    with BrokerProcess(tmp_path) as broker:
+        broker.start()
+        records = asyncio.run(run(broker))
+        broker.stop()
+    by_key: dict[bytes | None, list[int]] = defaultdict(list)
+    for record in records:
+        by_key[record.key].append(record.json())
+    assert sorted(value for values in by_key.values() for value in values) == list(range(count))
+    assert all(values == sorted(values) for values in by_key.values()), "out of order within a key"
+    audit = asyncio.run(_audit(tmp_path / "data" / "bucket"))
+    assert audit.is_sound, audit.findings
+    assert (audit.sessions, audit.sealed_sessions) == (kills + 1, kills + 1)
+    assert audit.records == count
+
+
+async def _read(log: tidelog.Client, count: int) -> list[tidelog.Record]:
+    records = []
+    async for record in log.consume("orders"):
+        records.append(record)
+        if len(records) == count:
+            return records
+    raise AssertionError("a follower never ends by itself")
+
+
+async def _audit(bucket: Path) -> Audit:
+    store = await DirectoryStore.open(bucket)
+    try:
+        return await audit_bucket(store, deep=True)
+    finally:
+        await store.close()

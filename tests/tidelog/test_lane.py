@@ -1,0 +1,429 @@
+"""One partition's batches against a broker that refuses, loses answers, breaks streams and forgets producers."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata.errors import (
+    InvalidRecord,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    Throttled,
+    TidelogError,
+    Unavailable,
+    UnknownProducer,
+)
+from metadata.model import Offset, ProducerId
+from segments.producer_state import ProducerStates, SequencedBatch
+from tidelog.batch import Batch
+from tidelog.lane import ANSWER_GRACE_S, BATCHES_IN_FLIGHT_MAX, SEQUENCES, Lane
+from tidelog.settings import AcksName, ClientSettings
+
+DELIVERY_TIMEOUT_S = 10.0
+
+
+def new_lane(acks: AcksName = "all") -> Lane:
+    lane = Lane(
+        "orders",
+        0,
+        leader="broker:9090",
+        settings=ClientSettings(delivery_timeout_ms=DELIVERY_TIMEOUT_S * 1000, linger_ms=5, retry_pause_ms=100, acks=acks),
+    )
+    if lane.idempotent:
+        lane.identify(7, 0)
+    return lane
+
+
+def add(lane: Lane, value: int, *, now_s: float = 0.0, count: int = 1) -> Batch:
+    """A closed batch with `count` records."""
+    batch = lane.roll(now_s)
+    for number in range(count):
+        batch.records.append((None, b"%d.%d" % (value, number), (), 0))
+        batch.bytes += 100
+    lane.close()
+    return batch
+
+
+def send_all(lane: Lane, now_s: float = 0.0) -> list[Batch]:
+    sent = []
+    while (batch := lane.next_batch(now_s)) is not None:
+        lane.sent(batch)
+        sent.append(batch)
+    return sent
+
+
+def sequences(batches: list[Batch]) -> list[int]:
+    return [batch.base_sequence for batch in batches]
+
+
+# ── order and sequences ──
+
+
+def test_batches_leave_in_order_with_consecutive_sequences() -> None:
+    lane = new_lane()
+    batches = [add(lane, 0, count=3), add(lane, 1, count=2), add(lane, 2)]
+    assert send_all(lane) == batches
+    assert sequences(batches) == [0, 3, 5]
+
+
+def test_a_sixth_batch_waits_until_the_first_is_answered() -> None:
+    lane = new_lane()
+    batches = [add(lane, n) for n in range(7)]
+    assert send_all(lane) == batches[:BATCHES_IN_FLIGHT_MAX]
+    lane.acknowledged(batches[0], 0, 0.0)
+    assert send_all(lane) == [batches[5]]
+
+
+def test_no_batch_leaves_five_places_behind_one_that_is_unanswered_though_those_between_are_acknowledged() -> None:
+    lane = new_lane()
+    batches = [add(lane, n) for n in range(7)]
+    send_all(lane)
+    lane.refused(batches[0], OutcomeUnknown("the broker took too long"), 0.0)
+    for n in range(1, 5):
+        lane.acknowledged(batches[n], n, 0.0)
+    assert send_all(lane, 1.0) == [batches[0]], "the broker remembers five batches: a sixth would push this one out"
+
+
+def test_sequences_wrap_at_two_to_the_31() -> None:
+    lane = new_lane()
+    lane._next_sequence = SEQUENCES - 2
+    batches = [add(lane, 0, count=3), add(lane, 1)]
+    send_all(lane)
+    assert sequences(batches) == [SEQUENCES - 2, 1]
+
+
+def test_a_lone_record_leaves_at_once_and_those_behind_it_linger_together() -> None:
+    lane = new_lane()
+    first = lane.roll(0.0)
+    first.records.append((None, b"", (), 0))
+    assert lane.next_batch(0.0) is first
+    lane.sent(first)
+    second = lane.roll(0.001)
+    second.records.append((None, b"", (), 0))
+    assert lane.next_batch(0.002) is None
+    assert lane.wakes_at_s() == pytest.approx(0.006)
+    assert lane.next_batch(0.006) is second
+
+
+# ── refusals ──
+
+
+def test_a_refused_batch_and_those_behind_it_go_again_in_order_with_the_same_sequences() -> None:
+    lane = new_lane()
+    batches = [add(lane, n) for n in range(3)]
+    send_all(lane)
+    lane.refused(batches[0], Throttled("full", retry_after_s=2.0), 0.0)
+    lane.refused(batches[1], OutOfOrderSequence("a gap"), 0.0)
+    assert lane.next_batch(0.0) is None, "an answer is still on the wire"
+    lane.refused(batches[2], OutOfOrderSequence("a gap"), 0.0)
+    assert lane.next_batch(1.9) is None, "the broker asked for 2 s"
+    assert send_all(lane, 2.0) == batches
+    assert sequences(batches) == [0, 1, 2]
+
+
+def test_the_pause_between_attempts_doubles() -> None:
+    lane = new_lane()
+    batch = add(lane, 0)
+    pauses = []
+    now_s = 0.0
+    for _ in range(6):
+        assert send_all(lane, now_s) == [batch]
+        lane.refused(batch, NotLeader("moved"), now_s)
+        pauses.append(lane.retry_at_s - now_s)
+        now_s = lane.retry_at_s
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+
+
+def test_behind_a_batch_that_was_rejected_the_next_take_over_its_sequence() -> None:
+    lane = new_lane()
+    batches = [add(lane, 0, count=4), add(lane, 1), add(lane, 2)]
+    send_all(lane)
+    lane.refused(batches[0], InvalidRecord("torn"), 0.0)
+    lane.refused(batches[1], OutOfOrderSequence("a gap"), 0.0)
+    lane.refused(batches[2], OutOfOrderSequence("a gap"), 0.0)
+    assert isinstance(batches[0].error, InvalidRecord)
+    assert send_all(lane) == batches[1:]
+    assert sequences(batches[1:]) == [0, 1]
+
+
+def test_behind_a_batch_of_unknown_outcome_the_next_keep_their_sequences_until_the_broker_tells() -> None:
+    lane = new_lane()
+    batches = [add(lane, 0), add(lane, 1, now_s=5.0)]
+    send_all(lane)
+    lane.refused(batches[0], OutcomeUnknown("the stream broke"), 6.0)
+    lane.refused(batches[1], OutcomeUnknown("the stream broke"), 6.0)
+    lane.expire(DELIVERY_TIMEOUT_S)
+    assert isinstance(batches[0].error, OutcomeUnknown)
+    assert send_all(lane, DELIVERY_TIMEOUT_S) == [batches[1]]
+    assert batches[1].base_sequence == 1
+
+    lane.refused(batches[1], OutOfOrderSequence("0 comes next"), DELIVERY_TIMEOUT_S)  # so the broker has neither
+    assert lane.producer is None
+    lane.identify(8, 0)
+    assert send_all(lane, DELIVERY_TIMEOUT_S) == [batches[1]]
+    assert batches[1].base_sequence == 0
+    lane.acknowledged(batches[1], 0, DELIVERY_TIMEOUT_S)
+    assert batches[1].ack(0).offset == 0
+
+
+def test_a_producer_that_the_broker_forgot_gets_a_new_id_where_nothing_is_in_doubt() -> None:
+    lane = new_lane()
+    first = add(lane, 0)
+    send_all(lane)
+    lane.acknowledged(first, 0, 0.0)
+    late = add(lane, 1)
+    send_all(lane)
+    lane.refused(late, UnknownProducer("expired"), 0.0)
+    assert lane.producer is None
+    assert send_all(lane) == []
+    lane.identify(8, 0)
+    assert send_all(lane) == [late]
+    assert late.base_sequence == 0
+
+
+def test_a_batch_in_doubt_is_not_sent_again_under_a_new_id() -> None:
+    lane = new_lane()
+    first, doubtful, later = add(lane, 0), add(lane, 1), add(lane, 2)
+    send_all(lane)
+    lane.acknowledged(first, 0, 0.0)
+    lane.refused(doubtful, OutcomeUnknown("the stream broke"), 0.0)
+    lane.refused(later, Unavailable("the broker stops"), 0.0)
+    send_all(lane, 1.0)
+    lane.refused(doubtful, UnknownProducer("expired"), 1.0)
+    lane.refused(later, UnknownProducer("expired"), 1.0)
+    assert isinstance(doubtful.error, OutcomeUnknown)
+    assert "forgot producer 7" in str(doubtful.error)
+    lane.identify(8, 0)
+    assert send_all(lane, 1.0) == [later]
+
+
+def test_a_gap_that_we_did_not_make_is_reported_since_acknowledged_records_are_missing() -> None:
+    lane = new_lane()
+    first, second, third = add(lane, 0), add(lane, 1), add(lane, 2)
+    send_all(lane)
+    lane.acknowledged(first, 0, 0.0)
+    lane.refused(second, OutOfOrderSequence("0 comes next"), 0.0)
+    lane.refused(third, OutOfOrderSequence("0 comes next"), 0.0)
+    assert isinstance(second.error, OutOfOrderSequence)
+    lane.identify(8, 0)
+    assert send_all(lane) == [third]
+
+
+def test_with_acks_leader_a_gap_is_allowed_and_everything_goes_again() -> None:
+    lane = new_lane("leader")
+    first, second = add(lane, 0), add(lane, 1)
+    send_all(lane)
+    lane.acknowledged(first, 0, 0.0)
+    lane.refused(second, OutOfOrderSequence("the leader lost its memory"), 0.0)
+    lane.identify(8, 0)
+    assert send_all(lane) == [second]
+
+
+def test_with_acks_none_nothing_is_numbered_and_nothing_is_tried_again() -> None:
+    lane = new_lane("none")
+    first, second = add(lane, 0), add(lane, 1)
+    assert send_all(lane) == [first, second]
+    assert sequences([first, second]) == [-1, -1]
+    lane.refused(first, Throttled("full"), 0.0)
+    lane.acknowledged(second, -1, 0.0)
+    assert isinstance(first.error, Throttled)
+    assert second.ack(0).offset == -1
+    assert lane.is_idle
+
+
+# ── time ──
+
+
+def test_what_never_went_out_in_time_is_unavailable() -> None:
+    lane = new_lane()
+    batches = [add(lane, n) for n in range(2)]
+    lane.last_trouble = Unavailable("broker:9090: can't connect")
+    lane.expire(DELIVERY_TIMEOUT_S)
+    for batch in batches:
+        assert type(batch.error) is Unavailable
+        assert "can't connect" in str(batch.error)
+    assert lane.is_idle
+    assert lane.released_bytes == 200
+
+
+def test_what_went_out_and_was_not_answered_in_time_is_of_unknown_outcome() -> None:
+    lane = new_lane()
+    batch = add(lane, 0)
+    send_all(lane)
+    lane.expire(DELIVERY_TIMEOUT_S)
+    assert isinstance(batch.error, OutcomeUnknown)
+    assert not lane.is_idle, "its place is free when its answer is in"
+    assert not lane.is_overdue(DELIVERY_TIMEOUT_S)
+    assert lane.is_overdue(DELIVERY_TIMEOUT_S + ANSWER_GRACE_S)
+    lane.acknowledged(batch, 0, DELIVERY_TIMEOUT_S + 1)
+    assert isinstance(batch.error, OutcomeUnknown), "it was told once"
+    assert lane.is_idle
+
+
+def test_what_was_refused_each_time_is_unavailable() -> None:
+    lane = new_lane()
+    batch = add(lane, 0)
+    send_all(lane)
+    lane.refused(batch, Throttled("the buffer is full"), 0.0)
+    lane.expire(DELIVERY_TIMEOUT_S)
+    assert type(batch.error) is Unavailable
+    assert "the buffer is full" in str(batch.error)
+
+
+def test_closing_tells_apart_what_may_be_in_the_log() -> None:
+    lane = new_lane()
+    sent = add(lane, 0)
+    send_all(lane)
+    kept = add(lane, 1)
+    lane.abandon(Unavailable("the client was closed"))
+    assert isinstance(sent.error, OutcomeUnknown)
+    assert type(kept.error) is Unavailable
+    assert lane.is_idle
+
+
+# ── all of it at once ──
+
+
+@dataclass
+class ModelBroker:
+    """A partition's log with Kafka's sequence rules; what comes over the wire comes in order."""
+
+    log: list[bytes] = field(default_factory=list)
+    producers: ProducerStates = field(default_factory=lambda: ProducerStates(producers_max=100, expiry_ms=10**9))
+
+    def append(self, request: Request) -> int:
+        """The base offset. Raises what the sequence rules refuse."""
+        count = len(request.values)
+        last_sequence = (request.base_sequence + count - 1) % SEQUENCES
+        repeated = self.producers.check(
+            producer_id=ProducerId(request.producer[0]),
+            epoch=request.producer[1],
+            base_sequence=request.base_sequence,
+            last_sequence=last_sequence,
+            now_ms=0,
+        )
+        if repeated is not None:
+            return repeated.base_offset
+        base_offset = len(self.log)
+        self.log += request.values
+        producer_id, producer_epoch = ProducerId(request.producer[0]), request.producer[1]
+        taken = SequencedBatch(
+            producer_id, producer_epoch, request.base_sequence, last_sequence, Offset(base_offset), Offset(base_offset + count - 1)
+        )
+        self.producers.remember(taken, now_ms=0)
+        return base_offset
+
+
+@dataclass
+class Request:
+    batch: Batch
+    producer: tuple[int, int]
+    base_sequence: int
+    values: list[bytes]
+
+
+FAULTS = ["add", "add", "add", "answer", "throttle", "not leader", "reject", "append, answer unknown", "break", "wait", "long wait"]
+
+
+@pytest.mark.slow
+@settings(max_examples=600, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 5)), max_size=60))
+def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_failure_was_told(steps: list[tuple[str, int]]) -> None:
+    lane, broker, wire = new_lane(), ModelBroker(), deque[Request]()
+    batches: list[tuple[Batch, list[bytes]]] = []
+    now_s, producer_id = 0.0, 7
+    rejected: set[int] = set()
+
+    def send() -> None:
+        nonlocal producer_id
+        if lane.producer is None:
+            producer_id += 1
+            lane.identify(producer_id, 0)
+        for batch in send_all(lane, now_s):
+            assert lane.producer is not None
+            assert len(lane.unanswered) <= BATCHES_IN_FLIGHT_MAX
+            wire.append(Request(batch, lane.producer, batch.base_sequence, [record[1] or b"" for record in batch.records]))
+
+    def answer(request: Request) -> None:
+        try:
+            offset = broker.append(request)
+        except TidelogError as error:
+            lane.refused(request.batch, error, now_s)
+        else:
+            lane.acknowledged(request.batch, offset, now_s)
+
+    def break_stream(applied: int) -> None:
+        for n, request in enumerate(list(wire)):
+            if n < applied:
+                with suppress(TidelogError):
+                    broker.append(request)
+        while wire:
+            lane.refused(wire.popleft().batch, OutcomeUnknown("the stream broke"), now_s)
+
+    for step, number in steps:
+        send()
+        match step:
+            case "add":
+                batch = add(lane, len(batches), now_s=now_s, count=1 + number)
+                batches.append((batch, [record[1] or b"" for record in batch.records]))
+            case "wait" | "long wait":
+                now_s += 1.0 if step == "wait" else 4.0
+                lane.expire(now_s)
+            case "break":
+                break_stream(number)
+            case _ if not wire:
+                pass
+            case "answer":
+                answer(wire.popleft())
+            case "throttle":
+                lane.refused(wire.popleft().batch, Throttled("full", retry_after_s=0.1), now_s)
+            case "not leader":
+                lane.refused(wire.popleft().batch, NotLeader("moved"), now_s)
+            case "reject":
+                rejected.add(id(wire[0].batch))
+                lane.refused(wire.popleft().batch, InvalidRecord("torn"), now_s)
+            case "append, answer unknown":
+                request = wire.popleft()
+                try:
+                    broker.append(request)
+                except TidelogError as error:
+                    lane.refused(request.batch, error, now_s)
+                else:
+                    lane.refused(request.batch, OutcomeUnknown("the bucket is slow"), now_s)
+    for _ in range(200):  # the weather clears
+        now_s += 0.3
+        lane.expire(now_s)
+        send()
+        assert (wakes_at_s := lane.wakes_at_s()) is None or wakes_at_s > now_s, "it would spin: there is nothing to send now"
+        while wire:
+            answer(wire.popleft())
+    assert lane.is_idle
+    assert lane.released_bytes == sum(100 * len(values) for _, values in batches)
+
+    assert len(set(broker.log)) == len(broker.log), "doubled"
+    order = {value: n for n, value in enumerate(value for _, values in batches for value in values)}
+    assert [order[value] for value in broker.log] == sorted(order[value] for value in broker.log), "out of order"
+    for batch, values in batches:
+        present = [value in broker.log for value in values]
+        if batch.error is None:
+            assert broker.log[batch.base_offset : batch.base_offset + len(values)] == values, "the acknowledgement lied"
+        elif batch.error.nothing_was_written and id(batch) not in rejected:
+            assert not any(present), "it was said that nothing was written"
+        else:
+            assert all(present) or not any(present)
+
+
+@pytest.mark.parametrize("acks", ["all", "leader"])
+def test_a_refusal_of_the_broker_itself_ends_the_batch_at_once(acks: AcksName) -> None:
+    lane = new_lane(acks)
+    batch = add(lane, 0)
+    send_all(lane)
+    lane.refused(batch, TidelogError("the broker met an error of its own"), 0.0)
+    assert type(batch.error) is TidelogError

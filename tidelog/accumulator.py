@@ -1,0 +1,179 @@
+"""Collects records into batches per partition, and says which batches leave now. Pure: the caller brings the time.
+
+    records ──add──▶ lane (topic, partition) ──▶ ┐
+    records ──add──▶ lane                    ──▶ ├ take(leader): one batch of each lane that has one ready, in turn
+    records ──add──▶ lane                    ──▶ ┘
+
+A batch is ready when it is full, when it has waited `linger_ms`, when a flush closed it, or at once when nothing of its lane is
+unanswered: a lone record is not kept waiting, and records that come while one batch is away travel together in the next.
+
+Invariant: `buffered_bytes` is the sum of all batches from their first record until they have left their lane for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metadata.errors import TidelogError
+from tidelog.batch import Batch
+from tidelog.lane import Lane
+from tidelog.settings import ClientSettings
+
+FAILURES_KEPT_MAX = 1_000
+"""Failed batches remembered until a flush reports them; beyond it the newest are dropped."""
+
+
+class Accumulator:
+    def __init__(self, settings: ClientSettings) -> None:
+        self.buffered_bytes = 0
+        self.failures: list[Batch] = []
+        """Batches that failed since a flush last took them, the oldest first."""
+        self._settings = settings
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._busy: dict[str, dict[Lane, None]] = {}
+        """By leader: the lanes that are not idle, in the order of their turn."""
+        self._gained: set[str] = set()
+
+    def lane(self, topic: str, partition: int, *, leader: str) -> Lane:
+        """The lane of this partition, made at first use; a lane that is there keeps its leader."""
+        lane = self._lanes.get((topic, partition))
+        if lane is None:
+            lane = self._lanes[topic, partition] = Lane(topic, partition, leader=leader, settings=self._settings)
+        return lane
+
+    def lanes_of(self, topic: str) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if lane.topic == topic]
+
+    def lead(self, lane: Lane, leader: str) -> None:
+        """The partition's leader is this one now: the lane moves as soon as nothing of it is on the wire."""
+        lane.next_leader = leader
+        self._move_when_quiet(lane)
+
+    def _move_when_quiet(self, lane: Lane) -> None:
+        if lane.on_wire or lane.leader == lane.next_leader:
+            return
+        line = self._busy.get(lane.leader, {})
+        if lane in line:
+            del line[lane]
+            self._busy.setdefault(lane.next_leader, {})[lane] = None
+            self._gained.add(lane.next_leader)
+        lane.leader = lane.next_leader
+
+    def take_gained(self) -> set[str]:
+        """Leaders that something moved to since this was last asked: somebody has to send there now."""
+        gained, self._gained = self._gained, set()
+        return gained
+
+    # ── in ──
+
+    def roll(self, lane: Lane, now_s: float) -> Batch:
+        """Opens the lane's next batch; the one that was open leaves."""
+        self._busy.setdefault(lane.leader, {}).setdefault(lane)
+        return lane.roll(now_s)
+
+    def close_open_batches(self) -> None:
+        """A flush: everything may leave now."""
+        for lane in self._all_busy():
+            lane.close()
+
+    # ── out ──
+
+    def take(self, leader: str, now_s: float, *, bytes_max: int) -> list[Batch]:
+        """The batches that leave for `leader` now, at most one of each lane, together up to `bytes_max` or a single one.
+
+        The lanes that were served go to the end of the line. Each batch counts as sent.
+        """
+        line = self._busy.get(leader, {})
+        taken: list[Batch] = []
+        taken_bytes = 0
+        for lane in list(line):
+            if taken_bytes >= bytes_max:
+                break
+            batch = lane.next_batch(now_s)
+            if batch is None:
+                continue
+            if taken and taken_bytes + batch.bytes > bytes_max:
+                break  # it was numbered, and keeps its place: the next request takes it first
+            lane.sent(batch)
+            taken.append(batch)
+            taken_bytes += batch.bytes
+            line[lane] = line.pop(lane)
+        return taken
+
+    def wakes_at_s(self, leader: str) -> float | None:
+        """When `take` may have something for `leader` without a new record or answer; None for never."""
+        times = [at_s for lane in self._busy.get(leader, ()) if (at_s := lane.wakes_at_s()) is not None]
+        return min(times, default=None)
+
+    def unidentified(self, leader: str) -> list[Lane]:
+        """Lanes that need a producer id before they can send."""
+        return [lane for lane in self._busy.get(leader, ()) if lane.producer is None]
+
+    def unsettled(self) -> list[Batch]:
+        """Every batch that has no outcome yet."""
+        return [
+            batch
+            for lane in self._all_busy()
+            for batch in (*lane.unanswered, *lane.closed, lane.open)
+            if batch is not None and not batch.settled
+        ]
+
+    def topics_of(self, leader: str) -> set[str]:
+        """Topics with something to send to this leader."""
+        return {lane.topic for lane in self._busy.get(leader, ())}
+
+    def is_busy(self, leader: str) -> bool:
+        return bool(self._busy.get(leader))
+
+    @property
+    def leaders(self) -> list[str]:
+        """Where something is to be sent, or awaited from."""
+        return [leader for leader, line in self._busy.items() if line]
+
+    # ── what happened ──
+
+    def acknowledged(self, batch: Batch, base_offset: int, now_s: float) -> None:
+        batch.lane.acknowledged(batch, base_offset, now_s)
+        self._collect((batch.lane,))
+
+    def refused(self, batch: Batch, error: TidelogError, now_s: float) -> None:
+        batch.lane.refused(batch, error, now_s)
+        self._collect((batch.lane,))
+
+    def expire(self, leader: str, now_s: float) -> bool:
+        """Fails what is past its deadline; answers whether the broker owes an answer that is overdue."""
+        lanes = list(self._busy.get(leader, ()))
+        for lane in lanes:
+            lane.expire(now_s)
+        self._collect(lanes)
+        return any(lane.is_overdue(now_s) for lane in lanes)
+
+    def unreachable(self, leader: str, error: TidelogError) -> None:
+        """No connection: nothing went out, and it will be tried again."""
+        for lane in self._busy.get(leader, ()):
+            lane.last_trouble = error
+
+    def abandon(self, error: TidelogError) -> None:
+        """The client closes: fails everything that is left."""
+        lanes = self._all_busy()
+        for lane in lanes:
+            lane.abandon(error)
+        self._collect(lanes)
+
+    def take_failures(self) -> list[Batch]:
+        failures, self.failures = self.failures, []
+        return failures
+
+    def _collect(self, lanes: Iterable[Lane]) -> None:
+        for lane in lanes:
+            self.buffered_bytes -= lane.released_bytes
+            lane.released_bytes = 0
+            if lane.failures:
+                self.failures = (self.failures + lane.failures)[:FAILURES_KEPT_MAX]
+                lane.failures = []
+            self._move_when_quiet(lane)
+            if lane.is_idle:
+                self._busy.get(lane.leader, {}).pop(lane, None)
+
+    def _all_busy(self) -> list[Lane]:
+        return [lane for line in self._busy.values() for lane in line]

@@ -1,0 +1,114 @@
+"""A broker as a child process: `tidelog dev` on a data directory, to be killed and started again on the same ports.
+
+For the demo and the benchmarks. However the block round it ends, the child is ended, by its process id. It has a process group of
+its own: Ctrl-C reaches the parent alone, which then ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from metadata.errors import Unavailable
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+LOG_BYTES_SHOWN = 2_000
+
+
+class BrokerProcess:
+    """`with BrokerProcess(directory) as broker: broker.start()`. Its files and its log are in the directory."""
+
+    def __init__(self, directory: Path, *, flags: Sequence[str] = ()) -> None:
+        """`flags` go to `tidelog dev` as they are."""
+        self.data_dir = directory / "data"
+        self.log_path = directory / "broker.log"
+        self.http_address = self.grpc_address = "127.0.0.1:0"
+        self._flags = list(flags)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{self.http_address}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker was never started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when it serves; after the first time, on the same ports. Unavailable, with what it said, if it does not."""
+        assert self._process is None or self._process.poll() is not None, "the broker runs already"
+        command = [sys.executable, "-m", "tidelog.cli.main", "dev", "-o", "json", "--data-dir", str(self.data_dir)]
+        command += ["--http", self.http_address, "--grpc", self.grpc_address, *self._flags]
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, process_group=0
+            )
+        line = _first_line(self._process, timeout_s=START_TIMEOUT_S)
+        if not line:
+            self.kill()
+            raise Unavailable(f"the broker did not start; it said: {self.said()}", hint="Run it yourself: tidelog dev")
+        addresses = json.loads(line)
+        self.http_address, self.grpc_address = addresses["http_address"], addresses["grpc_address"]
+
+    def kill(self) -> None:
+        """SIGKILL: it has no time for anything."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+
+    def stop(self) -> None:
+        """SIGTERM: it flushes and seals. Unavailable, with what it said, if it does not end by itself, or not well."""
+        assert self._process is not None, "the broker was never started"
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise Unavailable(f"the broker did not stop within {STOP_TIMEOUT_S:g} s; it said: {self.said()}") from None
+        if code != 0:
+            raise Unavailable(f"the broker ended with exit code {code}; it said: {self.said()}")
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self.log_path.read_bytes()[-LOG_BYTES_SHOWN:].decode(errors="replace").strip() or "(nothing)"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.kill()
+
+
+def _environment() -> dict[str, str]:
+    """Without settings of a broker: this one is to run with its defaults, on its own directory."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_")}
+
+
+def _first_line(process: subprocess.Popen[bytes], *, timeout_s: float) -> bytes:
+    """The first line of its output; empty when it ended, or said nothing in time."""
+    assert process.stdout is not None
+    ends_s = time.monotonic() + timeout_s
+    said = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while b"\n" not in said:
+            if not selector.select(max(0.0, ends_s - time.monotonic())):
+                return b""
+            if not (chunk := process.stdout.read1()):  # type: ignore[attr-defined]  # a pipe is buffered
+                return b""
+            said += chunk
+    return said.partition(b"\n")[0]

@@ -1,0 +1,145 @@
+"""`tidelog bench`: load on a cluster, with live percentiles on a terminal and a line a second elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidelog.cli.client_command import AcksOption, CompressionOption, with_client
+from tidelog.cli.contexts import UrlOption
+from tidelog.cli.failure import EPILOG
+from tidelog.cli.output import Output, OutputOption, cell, say, show_one
+
+if TYPE_CHECKING:
+    from tidelog.client import Client
+    from tidelog.load import Progress
+
+app = typer.Typer(no_args_is_help=True, help="Measure a cluster: produce, consume, end-to-end.")
+
+DEFAULT_TOPIC = "tidelog-bench"
+
+TopicOption = Annotated[str, typer.Option("--topic", "-t", help="Made with --partitions where it is not there.")]
+PartitionsOption = Annotated[int, typer.Option("--partitions", "-p", min=1, help="For a topic that is made.")]
+SecondsOption = Annotated[float, typer.Option("--seconds", "-s", min=0.1, help="How long.")]
+RecordsOption = Annotated[int | None, typer.Option("--records", "-n", min=1, help="End after so many records.", show_default=False)]
+BytesOption = Annotated[int, typer.Option("--record-bytes", "-b", min=0, help="Size of each value.")]
+
+
+@app.command(epilog=EPILOG)
+def produce(
+    topic: TopicOption = DEFAULT_TOPIC,
+    partitions: PartitionsOption = 6,
+    seconds: SecondsOption = 5.0,
+    records: RecordsOption = None,
+    record_bytes: BytesOption = 100,
+    compression: CompressionOption = "none",
+    acks: AcksOption = "all",
+    url: UrlOption = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Sends as fast as the cluster takes it."""
+
+    async def command(log: Client) -> dict[str, Any]:
+        from tidelog.load import produce_load
+
+        await _make_topic(log, topic, partitions)
+        return await _watched(
+            lambda progress: produce_load(log, topic, progress, seconds=seconds, records=records, record_bytes=record_bytes)
+        )
+
+    row = with_client(url, command, compression=compression, acks=acks)
+    show_one({"bench": "produce", "topic": topic, "record_bytes": record_bytes} | row, output)
+
+
+@app.command(epilog=EPILOG)
+def consume(
+    topic: TopicOption = DEFAULT_TOPIC,
+    seconds: SecondsOption = 60.0,
+    records: RecordsOption = None,
+    url: UrlOption = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Reads a topic from its beginning to its end."""
+
+    async def command(log: Client) -> dict[str, Any]:
+        from tidelog.load import consume_load
+
+        return await _watched(lambda progress: consume_load(log, topic, progress, seconds=seconds, records=records))
+
+    show_one({"bench": "consume", "topic": topic} | with_client(url, command), output)
+
+
+@app.command("end-to-end", epilog=EPILOG)
+def end_to_end(
+    topic: TopicOption = DEFAULT_TOPIC,
+    partitions: PartitionsOption = 6,
+    seconds: SecondsOption = 5.0,
+    rate: Annotated[float, typer.Option("--rate", "-r", min=0.1, help="Records a second.")] = 100.0,
+    record_bytes: BytesOption = 100,
+    url: UrlOption = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Sends at a steady rate, and measures how long each record takes to a reader."""
+
+    async def command(log: Client) -> dict[str, Any]:
+        import os
+
+        from tidelog.cli.contexts import cluster_url
+        from tidelog.client import connect
+        from tidelog.load import end_to_end_load
+
+        await _make_topic(log, topic, partitions)
+        async with connect(cluster_url(url, os.environ)) as reader:
+            return await _watched(
+                lambda progress: end_to_end_load(
+                    log, reader, topic, progress, seconds=seconds, rate=rate, record_bytes=record_bytes
+                )
+            )
+
+    row = with_client(url, command, linger_ms=0)
+    show_one({"bench": "end-to-end", "topic": topic, "rate": rate, "record_bytes": record_bytes} | row, output)
+
+
+async def _make_topic(log: Client, topic: str, partitions: int) -> None:
+    from metadata.errors import AlreadyExists
+
+    with suppress(AlreadyExists):
+        await log.topics.create(topic, partitions=partitions)
+
+
+async def _watched(load: Callable[[Progress], Awaitable[None]]) -> dict[str, Any]:
+    """Runs the load, shows every second how it goes, and answers its summary."""
+    import asyncio
+
+    from tidelog.load import Progress
+
+    progress = Progress()
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(_show(progress), name="live view")
+        await load(progress)
+        watching.cancel()
+    return progress.summary()
+
+
+async def _show(progress: Progress) -> None:
+    import asyncio
+
+    if not sys.stderr.isatty():
+        while True:
+            await asyncio.sleep(1)
+            say("  ".join(f"{name} {cell(value)}" for name, value in progress.summary().items()))
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
+        while True:
+            table = Table(box=None, show_header=False)
+            for name, value in progress.summary().items():
+                table.add_row(name.replace("_", " "), cell(value))
+            live.update(table)
+            await asyncio.sleep(0.25)

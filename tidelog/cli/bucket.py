@@ -1,0 +1,131 @@
+"""`tidelog bucket`: verify and usage, from the bucket alone. No broker need run, and nothing is written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from metadata.errors import InvalidArgument
+from tidelog.cli.failure import EPILOG, UNHEALTHY
+from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
+
+if TYPE_CHECKING:
+    from tidelog.bucket_audit import Audit
+
+app = typer.Typer(no_args_is_help=True, help="Check and measure a bucket, without a broker.")
+
+BucketOption = Annotated[
+    str, typer.Option("--bucket", help="s3://BUCKET/PREFIX or file:///DIRECTORY. [default: TIDELOG_BUCKET]", show_default=False)
+]
+DataDirOption = Annotated[
+    str, typer.Option("--data-dir", help="Of a broker whose bucket is a directory in it.", show_default=False)
+]
+
+
+@app.command(epilog=EPILOG)
+def verify(
+    bucket: BucketOption = "",
+    data_dir: DataDirOption = "",
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte, and check every batch against its CRC-32C.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Checks claims, gaps, seals, footers and offsets. Exit code 3 when something is damaged."""
+    audit = _audit(bucket, data_dir, deep=deep)
+    summary = {
+        "bucket": audit.url,
+        "cluster_id": audit.cluster_id,
+        "sound": audit.is_sound,
+        "sessions": audit.sessions,
+        "sealed_sessions": audit.sealed_sessions,
+        "segments": audit.segments,
+        "records": audit.records,
+        "batches_checked": audit.batches_read,
+        "invisible_objects": audit.invisible_objects,
+    }
+    findings = [{"severity": found.severity, "where": found.where, "what": found.what} for found in audit.findings]
+    if output is Output.TABLE:
+        show_one(summary, output)
+        if findings:
+            sys.stdout.write("\n")
+            show_rows(findings, output)
+    else:
+        show_one(summary | {"findings": findings}, output)
+    damaged = sum(found.severity == "damage" for found in audit.findings)
+    how = "" if deep else "; --deep reads every batch, too"
+    say(f"{damaged} of the rules of a sound bucket are broken" if damaged else f"every rule that was checked holds{how}")
+    return 0 if audit.is_sound else UNHEALTHY
+
+
+@app.command(epilog=EPILOG)
+def usage(bucket: BucketOption = "", data_dir: DataDirOption = "", output: OutputOption = Output.TABLE) -> None:
+    """Shows what lies on the bucket, in bytes and objects, by topic id."""
+    audit = _audit(bucket, data_dir, deep=False)
+    topics: list[dict[str, Any]] = [
+        {
+            "topic_id": topic_id,
+            "partitions": len(used.partitions),
+            "records": used.records,
+            "batch_bytes": used.batch_bytes,
+            "segments": used.segments,
+        }
+        for topic_id, used in sorted(audit.topics.items())
+    ]
+    totals = {
+        "bucket": audit.url,
+        "objects": audit.objects,
+        "segments": audit.segments,
+        "bytes": audit.segment_bytes,
+        "batch_bytes": sum(used.batch_bytes for used in audit.topics.values()),
+        "records": audit.records,
+        "invisible_objects": audit.invisible_objects,
+        "invisible_bytes": audit.invisible_bytes,
+    }
+    if output is Output.TABLE:
+        show_one(totals, output)
+        sys.stdout.write("\n")
+        show_rows(topics, output)
+    else:
+        show_one(totals | {"topics": topics}, output)
+
+
+def _audit(bucket: str, data_dir: str, *, deep: bool) -> Audit:
+    import uvloop
+
+    from gateway.settings import load_settings
+    from segments.store_url import open_store
+    from tidelog.bucket_audit import audit_bucket
+
+    if not bucket and not data_dir and not {"TIDELOG_BUCKET", "TIDELOG_DATA_DIR"} & os.environ.keys():
+        raise InvalidArgument(
+            "no bucket is named", hint="Give --bucket s3://BUCKET/PREFIX, or --data-dir DIR of a broker on this machine."
+        )
+    flags = {"bucket": bucket or None, "data_dir": data_dir or os.environ.get("TIDELOG_DATA_DIR") or "."}
+    settings = load_settings(flags, os.environ)
+
+    async def run() -> Audit:
+        store = await open_store(settings.bucket_url, settings.s3)
+        try:
+            with _progress() as advance:
+                return await audit_bucket(store, deep=deep, advance=advance)
+        finally:
+            await store.close()
+
+    return uvloop.run(run())
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    if not sys.stderr.isatty():
+        yield lambda done, of: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("segments", total=None)
+        yield lambda done, of: progress.update(task, completed=done, total=of)

@@ -1,0 +1,50 @@
+"""How a command talks to a cluster: one client, one event loop, ended however the command ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar, Unpack
+
+import typer
+
+from metadata.errors import TidelogError
+from tidelog.cli.contexts import cluster_url
+from tidelog.settings import AcksName, CompressionName
+
+if TYPE_CHECKING:
+    from tidelog.client import Client
+    from tidelog.settings import SettingChanges
+
+_Answer = TypeVar("_Answer")
+
+CompressionOption = Annotated[CompressionName, typer.Option("--compression", "-z", help="Codec of the batches.")]
+AcksOption = Annotated[AcksName, typer.Option("--acks", help="Wait for the bucket, for the leader's memory, or for nothing.")]
+
+
+def with_client(
+    url: str, command: Callable[[Client], Awaitable[_Answer]], *, writes: bool = False, **settings: Unpack[SettingChanges]
+) -> _Answer:
+    """Connects, runs the command, and answers what it answers. `url` is the command's own; empty where it was not given.
+
+    The errors of a command that `writes` say what was written.
+    """
+    import uvloop
+
+    from tidelog.client import connect
+
+    address = cluster_url(url, os.environ)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+
+    async def run() -> _Answer:
+        async with connect(address, **settings) as log:
+            return await command(log)
+
+    try:
+        return uvloop.run(run())
+    except TidelogError as error:
+        if writes and not hasattr(error, "__notes__"):
+            error.add_note("Nothing was written." if error.nothing_was_written else "It may have been written.")
+        raise

@@ -1,0 +1,185 @@
+"""Which cluster a command talks to: contexts, named addresses in a file of the user.
+
+    $TIDELOG_CONFIG, or $XDG_CONFIG_HOME/tidelog/contexts.toml, or ~/.config/tidelog/contexts.toml
+
+        current = "prod"
+        [contexts.prod]
+        url = "http://tidelog.example:8080"
+
+The first that is given counts: --url, TIDELOG_URL, --context or TIDELOG_CONTEXT, the current context, http://localhost:8080.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from metadata.did_you_mean import did_you_mean
+from metadata.errors import InvalidArgument, NotFound, Rejected
+from tidelog.cli.failure import EPILOG
+from tidelog.cli.output import Output, OutputOption, show_done, show_rows
+
+DEFAULT_URL = "http://localhost:8080"
+
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        help="Address of the cluster: http://HOST:8080 or grpc://HOST:9090, several behind commas. "
+        "[default: TIDELOG_URL, the current context, or http://localhost:8080]",
+        show_default=False,
+    ),
+]
+
+NameArgument = Annotated[str, typer.Argument(help="A name from `tidelog context list`.", show_default=False)]
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """What the file holds."""
+
+    current: str = ""
+    urls: dict[str, str] = field(default_factory=dict)
+
+
+def contexts_path(environ: Mapping[str, str]) -> Path:
+    if path := environ.get("TIDELOG_CONFIG"):
+        return Path(path)
+    base = environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+    return Path(base) / "tidelog" / "contexts.toml"
+
+
+def parse_contexts(text: str) -> Contexts:
+    """Raises ValueError for what is not the form above."""
+    table = tomllib.loads(text)
+    entries, current = table.get("contexts", {}), table.get("current", "")
+    if not isinstance(entries, dict) or not isinstance(current, str):
+        raise ValueError("it has no table of contexts")
+    urls: dict[str, str] = {}
+    for name, entry in entries.items():
+        url = entry.get("url") if isinstance(entry, dict) else None
+        if not isinstance(url, str):
+            raise ValueError(f"the context {name} has no url")
+        urls[name] = url
+    return Contexts(current, urls)
+
+
+def render_contexts(contexts: Contexts) -> str:
+    lines = [f"current = {_quoted(contexts.current)}"] if contexts.current else []
+    for name, url in sorted(contexts.urls.items()):
+        lines += ["", f"[contexts.{_quoted(name)}]", f"url = {_quoted(url)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A TOML string; its quoting is that of JSON, save for one character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def cluster_url(given: str, environ: Mapping[str, str]) -> str:
+    """The address to talk to. Raises NotFound for a context that is not there."""
+    if given or (given := environ.get("TIDELOG_URL", "")):
+        return given
+    asked = environ.get("TIDELOG_CONTEXT", "")
+    contexts = _read(contexts_path(environ))
+    name = asked or contexts.current
+    if not name:
+        return DEFAULT_URL
+    if name not in contexts.urls:
+        raise _no_context(name, contexts)
+    return contexts.urls[name]
+
+
+def _read(path: Path) -> Contexts:
+    try:
+        return parse_contexts(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Contexts()
+    except OSError as error:
+        raise Rejected(f"the contexts in {path} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Rejected(f"the contexts in {path} can't be understood: {error}", hint="Correct the file, or delete it.") from error
+
+
+def _write(path: Path, contexts: Contexts) -> None:
+    """The whole file at once: a reader sees the old or the new one."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(render_contexts(contexts), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise Rejected(f"the contexts can't be written to {path}: {error.strerror}") from error
+
+
+def _no_context(name: str, contexts: Contexts) -> NotFound:
+    known = ", ".join(sorted(contexts.urls)) or "none"
+    hint = did_you_mean(name, contexts.urls) or f"There are: {known}. Add one: tidelog context add {name} --url http://HOST:8080"
+    return NotFound(f"there is no context {name!r}", hint=hint)
+
+
+# ── commands ──
+
+app = typer.Typer(no_args_is_help=True, help="Named clusters: add, use, list, remove.")
+
+
+@app.command(epilog=EPILOG)
+def add(
+    name: Annotated[str, typer.Argument(help="A short name, such as prod.")],
+    url: Annotated[str, typer.Option("--url", help="http://HOST:8080 or grpc://HOST:9090, several behind commas.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Remembers a cluster by a name. The first one is used from then on."""
+    from tidelog.addresses import parse_addresses
+
+    if not _NAME.fullmatch(name):
+        raise InvalidArgument(f"{name!r} is not a name for a context", hint="Use up to 64 of the characters a-z A-Z 0-9 . _ -")
+    parse_addresses([url])
+    path = contexts_path(os.environ)
+    contexts = _read(path)
+    _write(path, Contexts(contexts.current or name, contexts.urls | {name: url}))
+    talk = f"{name} is {url}" + ("" if contexts.current else ", and used from now on")
+    show_done({"name": name, "url": url, "current": not contexts.current or contexts.current == name}, output, talk)
+
+
+@app.command(epilog=EPILOG)
+def use(name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+    """Makes a context the current one."""
+    path = contexts_path(os.environ)
+    contexts = _read(path)
+    if name not in contexts.urls:
+        raise _no_context(name, contexts)
+    _write(path, Contexts(name, contexts.urls))
+    url = contexts.urls[name]
+    show_done({"name": name, "url": url, "current": True}, output, f"commands talk to {name} ({url}) from now on")
+
+
+@app.command("list", epilog=EPILOG)
+def list_contexts(output: OutputOption = Output.TABLE) -> None:
+    """Shows the contexts."""
+    contexts = _read(contexts_path(os.environ))
+    rows = [{"name": name, "url": url, "current": name == contexts.current} for name, url in sorted(contexts.urls.items())]
+    show_rows(rows, output, columns=("name", "url", "current"))
+
+
+@app.command(epilog=EPILOG)
+def remove(name: NameArgument, output: OutputOption = Output.TABLE) -> None:
+    """Forgets a context."""
+    path = contexts_path(os.environ)
+    contexts = _read(path)
+    if name not in contexts.urls:
+        raise _no_context(name, contexts)
+    urls = {known: url for known, url in contexts.urls.items() if known != name}
+    _write(path, Contexts("" if contexts.current == name else contexts.current, urls))
+    show_done({"name": name, "removed": True}, output, f"{name} is forgotten")

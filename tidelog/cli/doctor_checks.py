@@ -1,0 +1,245 @@
+"""The checks of `tidelog doctor`. Each answers; none raises. They leave nothing behind on the bucket or in the data directory.
+
+installation   Python, versions of what matters, whether the column kernel is compiled
+data directory it can be locked and written, and SQLite works there
+bucket         it can be reached and listed, and honours create-only PUTs; the clock agrees with the store's
+broker         it answers at --url, and its gRPC door does
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import importlib.metadata
+import platform
+import secrets
+import sqlite3
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qsl, urlsplit
+
+from metadata.errors import TidelogError
+
+if TYPE_CHECKING:
+    from gateway.settings import BrokerSettings
+    from segments.object_store import ObjectStore
+
+CLOCK_SKEW_S_MAX = 60.0
+"""S3 refuses requests whose clock is off by 15 minutes; timestamps of records suffer long before."""
+DISTRIBUTIONS = ("tidelog", "grpcio", "protobuf", "pyarrow", "msgspec", "uvloop", "aiobotocore")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    check: str
+    status: Literal["ok", "warning", "failed", "skipped"]
+    detail: str
+    remedy: str = ""
+
+
+async def diagnose(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None, *, url: str) -> list[Diagnosis]:
+    """All checks that apply: those of data directory and bucket where one is named, that of a broker where `url` is given."""
+    found = [check_versions(), check_kernel()]
+    settings = _settings(flags, environ, config)
+    if isinstance(settings, Diagnosis):
+        found.append(settings)
+    elif settings is not None:
+        found.append(check_data_directory(settings.data_dir))
+        found += await check_bucket(settings)
+    else:
+        found.append(
+            Diagnosis("bucket", "skipped", "no bucket and no data directory is named", "Add --bucket URL or --data-dir DIR.")
+        )
+    if url:
+        found.append(await check_broker(url))
+    return found
+
+
+def _settings(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None) -> BrokerSettings | Diagnosis | None:
+    from gateway.settings import load_settings
+
+    named = [flags.get("data_dir"), flags.get("bucket"), environ.get("TIDELOG_DATA_DIR"), environ.get("TIDELOG_BUCKET"), config]
+    if not any(named):
+        return None
+    chosen = dict(flags)
+    if not flags.get("data_dir") and "TIDELOG_DATA_DIR" not in environ and config is None:
+        chosen["data_dir"] = "tidelog-data"
+    try:
+        return load_settings(chosen, environ, config)
+    except TidelogError as error:
+        return _failed("settings", error)
+
+
+def check_versions() -> Diagnosis:
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in DISTRIBUTIONS)
+    return Diagnosis("versions", "ok", f"Python {platform.python_version()}, {versions}")
+
+
+def check_kernel() -> Diagnosis:
+    from segments import batch_kernel
+
+    if batch_kernel.COMPILED:
+        return Diagnosis("column kernel", "ok", "compiled")
+    remedy = "Install a C compiler and reinstall tidelog."
+    return Diagnosis("column kernel", "warning", "not compiled: records are encoded and decoded many times slower", remedy)
+
+
+def check_data_directory(data_dir: Path) -> Diagnosis:
+    """A directory that is missing is fine where it could be made; one that a broker uses is looked at no further."""
+    from metadata.data_directory import DataDirectory
+
+    name = "data directory"
+    if not data_dir.exists():
+        parent = next(path for path in data_dir.absolute().parents if path.exists())
+        return Diagnosis(name, "ok", f"{data_dir} does not exist yet; the broker makes it in {parent}")
+    if not any(data_dir.iterdir()):
+        return _try_sqlite(name, data_dir)
+    try:
+        with DataDirectory(data_dir):
+            return _try_sqlite(name, data_dir)
+    except TidelogError as error:
+        if "in use by" in error.message:
+            return Diagnosis(name, "ok", error.message)
+        return _failed(name, error)
+
+
+def _try_sqlite(name: str, data_dir: Path) -> Diagnosis:
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=data_dir) as scratch:
+            database = sqlite3.connect(Path(scratch) / "scratch.sqlite")
+            try:
+                mode = database.execute("pragma journal_mode = wal").fetchone()[0]
+                database.execute("create table proof (x)")
+                database.commit()
+            finally:
+                database.close()
+    except (OSError, sqlite3.Error) as error:
+        return Diagnosis(name, "failed", f"SQLite can't write in {data_dir}: {error}", "Make it writable, on a local disk.")
+    return Diagnosis(name, "ok", f"{data_dir} can be written; SQLite {sqlite3.sqlite_version}, journal mode {mode}")
+
+
+async def check_bucket(settings: BrokerSettings) -> list[Diagnosis]:
+    from segments.store_url import open_store
+
+    url = settings.bucket_url
+    if not settings.bucket and not _exists(settings.data_dir / "bucket"):
+        return [Diagnosis("bucket", "ok", f"{url} does not exist yet; the broker makes it")]
+    try:
+        store = await open_store(url, settings.s3)
+    except TidelogError as error:
+        return [_failed("bucket", error)]
+    try:
+        found = [await check_listing(store), await check_create_only(store)]
+    finally:
+        await store.close()
+    if url.startswith("s3://"):
+        found.append(await asyncio.to_thread(check_clock, settings))
+    return found
+
+
+def _exists(path: Path) -> bool:
+    return path.exists()
+
+
+async def check_listing(store: ObjectStore) -> Diagnosis:
+    from segments.cluster_record import read_cluster_record
+
+    try:
+        await store.list("wal/", limit=1)
+        record = await read_cluster_record(store)
+    except TidelogError as error:
+        return _failed("bucket", error)
+    whose = f"of cluster {record.cluster_id}" if record is not None else "not used by a cluster yet"
+    return Diagnosis("bucket", "ok", f"{store.url} can be listed and read; {whose}")
+
+
+async def check_create_only(store: ObjectStore) -> Diagnosis:
+    from segments.bucket_layout import proof_key
+    from segments.create_only_proof import prove_create_only
+
+    try:
+        await prove_create_only(store, proof_key(secrets.token_hex(16)))
+    except TidelogError as error:
+        return _failed("create-only PUT", error)
+    return Diagnosis("create-only PUT", "ok", "of two creates of one key, the second was refused")
+
+
+def check_clock(settings: BrokerSettings) -> Diagnosis:
+    """Our clock against the Date of the store's answer. The answer's own time is at most half a round trip off."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    parts = urlsplit(settings.bucket_url)
+    asked = dict(parse_qsl(parts.query))
+    try:
+        client = boto3.client(
+            "s3",
+            endpoint_url=asked.get("endpoint", settings.s3.endpoint_url),
+            region_name=asked.get("region", settings.s3.region),
+        )
+        try:
+            before_s = time.time()
+            headers = client.head_bucket(Bucket=parts.netloc)["ResponseMetadata"]["HTTPHeaders"]
+            after_s = time.time()
+        finally:
+            client.close()
+        skew_s = skew(headers.get("date", ""), before_s=before_s, after_s=after_s)
+    except (BotoCoreError, ClientError, ValueError) as error:
+        return Diagnosis("clock", "warning", f"the store's time is not known: {error}", "Look at the bucket's check first.")
+    if abs(skew_s) > CLOCK_SKEW_S_MAX:
+        return Diagnosis(
+            "clock", "failed", f"this machine is {skew_s:+.0f} s off the store's clock", "Synchronise it (chrony, ntpd)."
+        )
+    return Diagnosis("clock", "ok", f"within {abs(skew_s):.0f} s of the store's")
+
+
+def skew(date: str, *, before_s: float, after_s: float) -> float:
+    """How far our clock is ahead of an HTTP Date, in seconds; a Date has whole seconds. Raises ValueError where it is none."""
+    store_s = email.utils.parsedate_to_datetime(date).timestamp()
+    if before_s - 1 <= store_s <= after_s:
+        return 0.0
+    return after_s - store_s if store_s > after_s else before_s - 1 - store_s
+
+
+async def check_broker(url: str) -> Diagnosis:
+    from tidelog.client import connect
+
+    try:
+        async with connect(url, request_timeout_ms=5_000) as log:
+            cluster = await log.cluster()
+    except TidelogError as error:
+        return _failed("broker", error)
+    brokers = ", ".join(f"{broker.broker_id} {'(draining)' if broker.draining else ''}".strip() for broker in cluster.brokers)
+    return Diagnosis("broker", "ok", f"{url}: cluster {cluster.cluster_id}, version {cluster.version}, brokers {brokers}")
+
+
+def _failed(check: str, error: TidelogError) -> Diagnosis:
+    return Diagnosis(check, "failed", error.message, error.hint)
+
+
+def least_iam_policy(bucket_url: str) -> dict[str, Any] | None:
+    """What a broker may do on an s3:// bucket, and no more. None for other buckets. Only garbage collection deletes."""
+    if not bucket_url.startswith("s3://"):
+        return None
+    parts = urlsplit(bucket_url)
+    prefix = parts.path.strip("/")
+    objects = f"arn:aws:s3:::{parts.netloc}/{prefix}/*" if prefix else f"arn:aws:s3:::{parts.netloc}/*"
+    listing: dict[str, Any] = {
+        "Sid": "TidelogList",
+        "Effect": "Allow",
+        "Action": "s3:ListBucket",
+        "Resource": f"arn:aws:s3:::{parts.netloc}",
+    }
+    if prefix:  # without ListBucket a missing key reads as 403
+        listing["Condition"] = {"StringLike": {"s3:prefix": [f"{prefix}/*"]}}
+    access = {
+        "Sid": "TidelogObjects",
+        "Effect": "Allow",
+        "Action": ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"],
+        "Resource": objects,
+    }
+    return {"Version": "2012-10-17", "Statement": [listing, access]}

@@ -1,0 +1,125 @@
+"""What a command answers, in the form that was asked for: data on stdout, and only data.
+
+    table    for people; aligned columns
+    json     one document, indented
+    yaml     one document
+    ndjson   one compact JSON document for each line
+
+Talk goes to stderr (`say`), and so do progress bars, which only a terminal gets.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    NDJSON = "ndjson"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Form of the answer on stdout.", show_default=True)]
+
+Row = Mapping[str, Any]
+
+
+def show_rows(rows: Sequence[Row], output: Output, *, columns: Sequence[str] = ()) -> None:
+    """Several things of one kind. `columns` names those of the table, which may leave some out; none means all of the first row."""
+    if output is Output.TABLE:
+        names = columns or (list(rows[0]) if rows else [])
+        write_table([name.replace("_", " ").upper() for name in names], [[cell(row.get(name)) for name in names] for row in rows])
+    else:
+        _write_document(list(rows), output)
+
+
+def show_one(row: Row, output: Output) -> None:
+    """One thing with its properties."""
+    if output is Output.TABLE:
+        write_table([], [[name.replace("_", " "), cell(value)] for name, value in row.items()])
+    else:
+        _write_document(row, output)
+
+
+def show_done(row: Row, output: Output, talk: str) -> None:
+    """A change that needs no more than a sentence; `row` is for programs."""
+    say(talk)
+    if output is not Output.TABLE:
+        show_one(row, output)
+
+
+def write_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Aligned columns: wrapped to the window on a terminal, never cut or wrapped elsewhere."""
+    columns = list(zip(*rows, strict=True)) or [() for _ in header]
+    right = [bool(header) and bool(cells) and all(_is_number(text) for text in cells) for cells in columns]
+    if sys.stdout.isatty():
+        _write_for_terminal(header, rows, right)
+        return
+    lines = [header, *rows] if header else rows
+    widths = [max((len(line[number]) for line in lines), default=0) for number in range(len(columns))]
+    for line in lines:
+        texts = [
+            text.rjust(width) if numeric else text.ljust(width) for text, width, numeric in zip(line, widths, right, strict=True)
+        ]
+        sys.stdout.write("  ".join(texts).rstrip() + "\n")
+
+
+def _write_for_terminal(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=bool(header), pad_edge=False, header_style="bold")
+    for number, numeric in enumerate(right):
+        table.add_column(header[number] if header else "", justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(text) for text in row))
+    Console(file=sys.stdout, highlight=False).print(table)
+
+
+def cell(value: object) -> str:
+    """A value as people read it in a table."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:,.2f}"
+        case Mapping():
+            return " ".join(f"{name}={cell(inner)}" for name, inner in value.items()) or "-"
+        case list() | tuple():
+            return ", ".join(cell(inner) for inner in value) or "-"
+    return str(value) or "-"
+
+
+def say(text: str = "") -> None:
+    """Talk: to people, on stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _write_document(document: Any, output: Output) -> None:
+    import msgspec
+
+    if output is Output.YAML:
+        import yaml
+
+        plain = msgspec.json.decode(msgspec.json.encode(document))
+        sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    elif output is Output.JSON:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    else:
+        lines = document if isinstance(document, list) else [document]
+        sys.stdout.writelines(msgspec.json.encode(line).decode() + "\n" for line in lines)
+    sys.stdout.flush()
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(",", "").replace(".", "", 1).removeprefix("-").isdigit()

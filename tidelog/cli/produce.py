@@ -1,0 +1,175 @@
+"""`tidelog produce`: a file or a pipe into a topic, as it flows, with a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+
+import typer
+
+from metadata.errors import InvalidArgument, Rejected, TidelogError
+from tidelog.cli.client_command import AcksOption, CompressionOption, with_client
+from tidelog.cli.contexts import UrlOption
+from tidelog.cli.output import Output, OutputOption, show_one
+
+if TYPE_CHECKING:
+    from tidelog.cli.record_input import InputOptions
+    from tidelog.client import Client
+
+READ_BYTES = 256 << 10
+CHUNKS_AHEAD_MAX = 4
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(help="Topic to write to.", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read this file instead of standard input.", show_default=False)
+    ] = None,
+    form: Annotated[
+        Literal["lines", "ndjson", "csv", "envelope", "raw"] | None,
+        typer.Option("--as", help="Form of the input. Default: by the file's name, else lines.", show_default=False),
+    ] = None,
+    key: Annotated[str, typer.Option("--key", "-k", help="Field that is the key (ndjson, csv).", show_default=False)] = "",
+    key_separator: Annotated[
+        str, typer.Option("--key-separator", "-K", help="What stands between key and value (lines).", show_default=False)
+    ] = "",
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE for every record. Repeatable.", show_default=False)
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", help="Write to this partition.", show_default=False)] = None,
+    keep_partition: Annotated[
+        bool, typer.Option("--keep-partition", help="Envelopes: write to the partition that each names.")
+    ] = False,
+    compression: CompressionOption = "none",
+    acks: AcksOption = "all",
+    url: UrlOption = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Writes records from a file or standard input.
+
+    \b
+    echo hello | tidelog produce greetings
+    tidelog produce orders --file orders.csv --key customer
+    tidelog consume orders -o ndjson | tidelog produce copy --as envelope
+    """
+    from tidelog.cli.record_input import FORMAT_OF_SUFFIX, InputFormat, InputOptions
+
+    options = InputOptions(
+        format=InputFormat(form) if form else FORMAT_OF_SUFFIX.get(file.suffix.lower() if file else "", InputFormat.LINES),
+        key_field=key,
+        key_separator=_unescaped(key_separator),
+        headers=tuple(_header(text) for text in header or ()),
+        partition=partition,
+        keep_partition=keep_partition,
+    )
+    if file is None:
+        summary = with_client(
+            url, lambda log: _send_all(log, topic, options, sys.stdin.buffer, 0), compression=compression, acks=acks
+        )
+    else:
+        try:
+            source = file.open("rb")
+        except OSError as error:
+            raise Rejected(f"{file} can't be read: {error.strerror}") from error
+        with source:
+            size = file.stat().st_size
+            summary = with_client(
+                url, lambda log: _send_all(log, topic, options, source, size), compression=compression, acks=acks, writes=True
+            )
+    show_one(summary, output)
+
+
+async def _send_all(log: Client, topic: str, options: InputOptions, source: BinaryIO, size: int) -> dict[str, Any]:
+    """Sends everything; on an error flushes what was sent before it, and notes how much that was."""
+    from tidelog.cli.progress import byte_progress
+    from tidelog.cli.record_input import RecordInput
+
+    records, input_bytes, started_s = 0, 0, time.perf_counter()
+    taken = RecordInput(options)
+    with byte_progress(f"produce {topic}", size) as advance:
+        try:
+            async for chunk in _chunks(source):
+                input_bytes += len(chunk)
+                for message in taken.feed(chunk) if chunk else taken.end():
+                    await log.send(
+                        topic,
+                        message.value,
+                        key=message.key,
+                        headers=message.headers,
+                        partition=message.partition,
+                        timestamp_ms=message.timestamp_ms,
+                    )
+                    records += 1
+                advance(len(chunk), records)
+            await log.flush()
+        except TidelogError as error:
+            if records:
+                error.add_note(await _what_was_written(log, records))
+            raise
+    seconds = time.perf_counter() - started_s
+    return {
+        "topic": topic,
+        "records": records,
+        "input_bytes": input_bytes,
+        "seconds": round(seconds, 3),
+        "records_per_second": round(records / seconds) if seconds else 0,
+    }
+
+
+async def _what_was_written(log: Client, records: int) -> str:
+    try:
+        await log.flush()
+    except TidelogError:
+        return f"Of the {records:,} records that were sent before it, some were written and some not."
+    return f"The {records:,} records before it were written."
+
+
+async def _chunks(source: BinaryIO) -> AsyncIterator[bytes]:
+    """What can be read, as it comes; at the end one empty chunk. In a daemon thread: a read of a terminal can't be cancelled."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(CHUNKS_AHEAD_MAX)
+    descriptor = source.fileno()  # not through the buffer: the interpreter would wait for its lock at its end
+
+    def read() -> None:
+        while True:
+            room.acquire()
+            try:
+                chunk: bytes | OSError = os.read(descriptor, READ_BYTES)
+            except OSError as error:
+                chunk = error
+            try:
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            except RuntimeError:  # the loop has ended: nobody waits for it
+                return
+            if not chunk or isinstance(chunk, OSError):
+                return
+
+    threading.Thread(target=read, name="tidelog input", daemon=True).start()
+    while True:
+        chunk = await chunks.get()
+        room.release()
+        if isinstance(chunk, OSError):
+            raise Rejected(f"the input can't be read on: {chunk.strerror}") from chunk
+        yield chunk
+        if not chunk:
+            return
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidArgument(f"{text!r} is not a header", hint="Write NAME=VALUE.")
+    return name, value.encode()
+
+
+def _unescaped(text: str) -> bytes:
+    """A separator as people type it: \\t is a tab."""
+    return text.replace("\\t", "\t").encode()

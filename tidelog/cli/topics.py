@@ -1,0 +1,155 @@
+"""`tidelog topic`: create, list, describe, alter, delete."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from metadata.errors import InvalidArgument
+from tidelog.cli.client_command import with_client
+from tidelog.cli.contexts import UrlOption
+from tidelog.cli.failure import EPILOG
+from tidelog.cli.output import Output, OutputOption, say, show_done, show_one, show_rows
+
+if TYPE_CHECKING:
+    from tidelog.client import Client
+    from tidelog.descriptions import TopicInfo
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+
+NameArgument = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", "-s", help="A setting, such as retention.ms=86400000. Repeatable.", show_default=False)
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check it and say what would be; change nothing.")]
+
+
+@app.command(epilog=EPILOG)
+def create(
+    name: NameArgument,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", help="Number of partitions; it can grow later.")] = 6,
+    setting: SetOption = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="It is no error when the topic is there.")] = False,
+    dry_run: DryRunOption = False,
+    url: UrlOption = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Creates a topic."""
+    from metadata.errors import AlreadyExists
+
+    settings = parse_settings(setting)
+
+    async def command(log: Client) -> TopicInfo:
+        try:
+            return await log.topics.create(name, partitions=partitions, settings=settings, validate_only=dry_run)
+        except AlreadyExists:
+            if not if_not_exists:
+                raise
+            return await log.topics.describe(name)
+
+    show_one(topic_row(with_client(url, command, writes=True)), output)
+    if dry_run:
+        say("nothing was changed (--dry-run)")
+
+
+@app.command("list", epilog=EPILOG)
+def list_topics(url: UrlOption = "", output: OutputOption = Output.TABLE) -> None:
+    """Lists the topics."""
+    topics = with_client(url, lambda log: log.topics.list())
+    show_rows([topic_row(topic) for topic in topics], output, columns=("name", "partition_count", "settings", "created_at"))
+    if output is Output.TABLE and not topics:
+        say("there are no topics yet; create one: tidelog topic create NAME")
+
+
+@app.command(epilog=EPILOG)
+def describe(name: NameArgument, url: UrlOption = "", output: OutputOption = Output.TABLE) -> None:
+    """Shows a topic, its settings, and the offsets and leader of each partition."""
+    topic = with_client(url, lambda log: log.topics.describe(name))
+    row = topic_row(topic)
+    row["records"] = sum(partition.high_watermark - partition.log_start_offset for partition in topic.partitions)
+    partitions = [
+        {
+            "partition": partition.partition,
+            "leader": partition.leader,
+            "leader_epoch": partition.leader_epoch,
+            "log_start_offset": partition.log_start_offset,
+            "high_watermark": partition.high_watermark,
+        }
+        for partition in topic.partitions
+    ]
+    if output is Output.TABLE:
+        show_one(row, output)
+        sys.stdout.write("\n")
+        show_rows(partitions, output)
+    else:
+        show_one(row | {"partitions": partitions}, output)
+
+
+@app.command(epilog=EPILOG)
+def alter(
+    name: NameArgument,
+    setting: SetOption = None,
+    unset: Annotated[list[str] | None, typer.Option("--unset", help="A setting that goes back to its default. Repeatable.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", help="Grow to this number of partitions. Keys may move.", show_default=False)
+    ] = None,
+    dry_run: DryRunOption = False,
+    url: UrlOption = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Changes settings of a topic, or adds partitions."""
+    settings, gone = parse_settings(setting), set(unset or ())
+    changes: dict[str, str | None] = {**settings, **dict.fromkeys(gone)}
+    if not changes and partitions is None:
+        raise InvalidArgument("nothing is to be changed", hint="Give --set NAME=VALUE, --unset NAME or --partitions N.")
+    if both := sorted(gone & settings.keys()):
+        raise InvalidArgument(f"{both[0]} is both set and unset", hint="Leave one of them out.")
+
+    topic = with_client(url, lambda log: log.topics.alter(name, changes, partitions=partitions, validate_only=dry_run), writes=True)
+    show_one(topic_row(topic), output)
+    if dry_run:
+        say("nothing was changed (--dry-run)")
+
+
+@app.command(epilog=EPILOG)
+def delete(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRunOption = False,
+    url: UrlOption = "",
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Deletes a topic with all its records."""
+    if not yes and not dry_run:
+        if not sys.stdin.isatty():
+            raise InvalidArgument(f"deleting {name} needs a yes, and there is no terminal to ask", hint="Add --yes.")
+        typer.confirm(f"Delete {name} with all its records? This can't be undone.", abort=True, err=True)
+    with_client(url, lambda log: log.topics.delete(name, validate_only=dry_run), writes=True)
+    talk = f"{name} could be deleted; nothing was changed (--dry-run)" if dry_run else f"{name} is deleted"
+    show_done({"name": name, "deleted": not dry_run}, output, talk)
+
+
+def parse_settings(texts: list[str] | None) -> dict[str, str]:
+    """NAME=VALUE each. Raises InvalidArgument."""
+    settings: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidArgument(f"{text!r} is not a setting", hint="Write NAME=VALUE, such as retention.ms=86400000.")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def topic_row(topic: TopicInfo) -> dict[str, Any]:
+    from datetime import UTC, datetime
+
+    created = datetime.fromtimestamp(topic.created_at_ms / 1000, UTC)
+    return {
+        "name": topic.name,
+        "id": topic.id,
+        "partition_count": topic.partition_count,
+        "settings": topic.settings,
+        "created_at": created.isoformat(timespec="seconds").replace("+00:00", "Z"),
+    }

@@ -1,0 +1,216 @@
+"""The client: `connect` finds the cluster, and what it gives produces, consumes and manages topics over one set of connections.
+
+    async with connect("http://localhost:8080") as log:
+        ...
+
+Leaving the block flushes what was sent and ends every task, after an error too; an error in the block is raised as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+
+from gateway.proto import admin_pb2
+from metadata.errors import InvalidArgument, Rejected, TidelogError
+from tidelog.connection import Connection
+from tidelog.descriptions import ClusterInfo, Explanation, OffsetRange, cluster_info, explanation
+from tidelog.offset_lookup import offset_ranges
+from tidelog.owned_tasks import OwnedTasks
+from tidelog.positions import StartLike, parse_start
+from tidelog.records import Ack, HeadersLike
+from tidelog.settings import ClientSettings, ResetPolicy, SettingChanges, settings_from
+from tidelog.topics import Topics
+
+if TYPE_CHECKING:
+    from tidelog.consumer import Consumer
+    from tidelog.producer import Delivery, Producer
+
+CLOSE_AFTER_ERROR_S = 5.0
+"""How long leaving the block by an error waits for what was sent before it."""
+
+
+def connect(*addresses: str, **settings: Unpack[SettingChanges]) -> Client:
+    """A client for the cluster at these addresses (http://HOST:8080 or grpc://HOST:9090; one that answers is enough).
+
+    Without an address: http://localhost:8080. `settings` are the fields of tidelog.ClientSettings. Use it as
+    `async with connect(…) as log:`; entering raises Unavailable where nobody answers.
+    """
+    return Client(addresses, settings_from(settings))
+
+
+class Client:
+    """One event loop's connection to a cluster; `connect` makes it. Errors are those of `tidelog.errors`."""
+
+    topics: Topics
+    """Create, list, describe, alter, delete, add_partitions."""
+
+    def __init__(self, addresses: Iterable[str], settings: ClientSettings) -> None:
+        self._settings = settings
+        self._connection = Connection(addresses, settings)
+        self._tasks = OwnedTasks()
+        self._state: Literal["new", "open", "left"] = "new"
+        self._sender: Producer | None = None
+        self.topics = Topics(self._connection)
+
+    async def __aenter__(self) -> Self:
+        if self._state != "new":
+            raise Rejected("a client is entered once", hint="Call connect() again for another one.")
+        self._state = "left"
+        try:
+            await self._connection.open()
+        except BaseException:
+            await self._connection.close()
+            raise
+        await self._tasks.__aenter__()
+        self._state = "open"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._state = "left"
+        try:
+            if error is None:
+                await self.flush()
+            elif isinstance(error, Exception):
+                with suppress(TidelogError, TimeoutError):
+                    async with asyncio.timeout(CLOSE_AFTER_ERROR_S):
+                        await self.flush()
+        finally:
+            if self._sender is not None:
+                self._sender.close()
+            try:
+                await self._tasks.__aexit__(kind, error, traceback)
+            finally:
+                await self._connection.close()
+
+    @property
+    def _producer(self) -> Producer:
+        """Made at first use: the codec takes a fifth of a second to import, which those who only look need not pay."""
+        if self._sender is None:
+            self._check_open()
+            from tidelog.producer import Producer
+
+            self._sender = Producer(self._connection, self._settings, self._tasks)
+        return self._sender
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            what = "not connected" if self._state == "new" else "closed"
+            raise Rejected(f"the client is {what}", hint="Use it within `async with tidelog.connect(…) as log:`.")
+
+    # ── produce ──
+
+    async def produce(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Ack:
+        """Sends one record and waits until it is durable: idempotent, retried, in order within its partition.
+
+        `value` and `key`: bytes as they are, str as UTF-8, None as null, anything else as compact JSON. Without `partition` the key
+        decides (murmur2, as Kafka's clients), and without a key the partitions take turns. `timestamp_ms`: now.
+
+        Raises UnknownTopic, UnknownPartition, InvalidArgument, TooLarge, Throttled (the buffer stayed full), Unavailable (nothing
+        was written), OutcomeUnknown (it may be in the log).
+        """
+        delivery = await self._producer.send(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+        return await delivery
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Coroutine[Any, Any, Delivery]:
+        """Awaited, it gives a Delivery as soon as the record has room in the buffer. Await that for the Ack, or `flush`.
+
+        Else as `produce`. Plain code that hands a coroutine on: one layer less for each record.
+        """
+        return self._producer.send(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+
+    async def produce_many(self, topic: str, messages: Iterable[Any]) -> list[Ack]:
+        """Sends values, or tidelog.Message where a record has more than a value, and waits for all. Acks in the order given.
+
+        Raises the first failure, once every record has its outcome.
+        """
+        return await self._producer.produce_many(topic, messages)
+
+    async def flush(self) -> None:
+        """Waits until all that was sent before has its outcome. Raises the first failure whose Delivery nobody has awaited."""
+        if self._sender is not None:
+            await self._sender.flush()
+
+    # ── consume ──
+
+    def consume(
+        self,
+        topic: str,
+        *,
+        from_: StartLike = "earliest",
+        partitions: Iterable[int] | None = None,
+        follow: bool = True,
+        until: Literal["end"] | None = None,
+        auto_offset_reset: ResetPolicy = "error",
+        group: str | None = None,
+    ) -> Consumer:
+        """The records of all partitions (or of `partitions`), in order within each, from `from_` on.
+
+        `from_`: "earliest", "latest", "-10" (the last ten of each partition), "1h" (ago), a time, an offset, or {partition: offset}
+        (tidelog/positions.py). It goes on for ever, unless `follow` is False or `until` is "end": then it ends at the high
+        watermarks of the beginning. Connections that break are made again without repeating or losing a record.
+        `auto_offset_reset`: where to go on when an offset is gone, or "error" to raise OutOfRange.
+        """
+        if group is not None:
+            raise Rejected("consumer groups are not there yet", hint="Leave out group=, and read the partitions yourself.")
+        if until not in (None, "end"):
+            raise InvalidArgument(f"until is {until!r}", hint='Use until="end", or leave it out.')
+        if auto_offset_reset not in ("error", "earliest", "latest"):
+            raise InvalidArgument(f"auto_offset_reset is {auto_offset_reset!r}", hint="Use error, earliest or latest.")
+        self._check_open()
+        from tidelog.consumer import Consumer
+        from tidelog.fetching import Fetching
+
+        fetching = Fetching(
+            self._connection,
+            self._settings,
+            topic=topic,
+            start=parse_start(from_, now_ms=int(time.time() * 1000)),
+            partitions=None if partitions is None else sorted(set(partitions)),
+            follow=follow and until is None,
+            reset=auto_offset_reset,
+        )
+        return Consumer(fetching, self._tasks, topic=topic)
+
+    # ── the cluster ──
+
+    async def cluster(self) -> ClusterInfo:
+        """Who is there: the cluster's id, its bucket, its brokers."""
+        return cluster_info(await self._connection.cluster())
+
+    async def offsets(self, topic: str) -> dict[int, OffsetRange]:
+        """By partition: what can be read. Raises UnknownTopic."""
+        route = await self._connection.route(topic, fresh=True)
+        return await offset_ranges(self._connection, topic, range(route.partition_count))
+
+    async def explain(self, topic: str, partition: int, offset: int) -> Explanation:
+        """Where a record lies on the bucket. Raises UnknownTopic, UnknownPartition, OutOfRange."""
+        request = admin_pb2.ExplainOffsetRequest(topic=topic, partition=partition, offset=offset)
+        found: Any = await self._connection.call(
+            lambda to, timeout_s: to.cluster.ExplainOffset(request, timeout=timeout_s), writes=False
+        )
+        return explanation(topic, partition, offset, found)

@@ -1,0 +1,250 @@
+"""The demo: real rows over both doors, a broker killed in the middle, everything read back and compared row by row.
+
+    rows ─▶ tidelog dev ◀─ half over HTTP, half over gRPC ─▶ kill -9 ─▶ look at the bucket ─▶ tidelog dev again
+                             └──────── both ride over it ─────────────────────────────────┘
+         ─▶ read back ─▶ compare ─▶ delays, records/s, latencies, PUTs
+
+It fails if one row is missing, doubled, changed or out of order within its key, or if one acknowledgement told a wrong place.
+However it ends, the broker's process is ended, and its directory removed unless it is to be kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvloop
+from rich.console import Console
+
+from metadata.errors import InvalidArgument, TidelogError
+from segments.object_store import ObjectStore
+from segments.store_url import open_store
+from tidelog.broker_process import BrokerProcess
+from tidelog.client import connect
+from tidelog.demo_bucket import await_next_segment, committed_ends, count_objects
+from tidelog.demo_comparison import compare
+from tidelog.demo_flights import Flights, halves, load_flights
+from tidelog.demo_producers import Half, produce_over_grpc, produce_over_http
+from tidelog.demo_report import (
+    Kill,
+    Watch,
+    delays_table,
+    figures_table,
+    results_console,
+    told_of_the_bucket,
+    told_of_the_kill,
+    told_of_the_rows,
+)
+from tidelog.owned_tasks import first_error
+from tidelog.records import Record
+
+TOPIC = "flights"
+PARTITIONS = 6
+ROWS_LEAST = 1_000
+NEXT_SEGMENT_TIMEOUT_S = 2.0
+
+
+class DemoFailed(TidelogError):
+    """What the demo is there to show did not hold."""
+
+    code = "DEMO_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    rows: int | None = None
+    """The first so many rows of the data set; None: all of them."""
+    data_dir: Path | None = None
+    """An empty directory for the broker's files; None: a temporary one."""
+    keep: bool = False
+    """Leave the directory there in the end."""
+
+
+def run_demo(options: DemoOptions) -> None:
+    """Raises DemoFailed when a row was lost, doubled, changed or misplaced; other TidelogErrors when it can't run at all."""
+    if options.rows is not None and options.rows < ROWS_LEAST:
+        raise InvalidArgument(f"the demo needs {ROWS_LEAST:,} rows or more; {options.rows:,} are asked for")
+    watch = Watch(Console(stderr=True, highlight=False))
+    logging.getLogger("tidelog").setLevel(logging.ERROR)  # the SDK warns of a broker that is away, which is the point here
+    flights = load_flights(options.rows)
+    with _directory(options, watch) as directory, BrokerProcess(directory) as broker:
+        try:
+            uvloop.run(_demo(flights, broker, watch))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None  # SIGTERM
+        except BaseExceptionGroup as group:
+            raise first_error(group) from group
+
+
+async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch) -> None:
+    me = asyncio.current_task()
+    assert me is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
+    row_count = len(flights.values)
+
+    await asyncio.to_thread(broker.start)
+    watch.say(
+        f"{row_count:,} flights out of New York, {PARTITIONS} partitions, a broker at {broker.http_url} (process {broker.pid})"
+    )
+    async with connect(broker.http_url) as log:
+        await log.topics.create(TOPIC, partitions=PARTITIONS)
+        bucket = await open_store((await log.cluster()).bucket)
+    try:
+        sent, kill = await _produce(flights, broker, bucket, watch)
+        started_s = time.perf_counter()
+        read = await _read_back(broker, row_count, watch)
+        read_s = time.perf_counter() - started_s
+        await asyncio.to_thread(broker.stop)
+        objects = await count_objects(bucket)
+    finally:
+        await bucket.close()
+
+    check(flights, sent, read)
+    console = results_console()
+    console.print(delays_table(_values_by_carrier(read), flights.airline_of, width=console.width))
+    console.print()
+    console.print(figures_table(sent, kill, read_rows=row_count, read_s=read_s))
+    console.print()
+    for line in (told_of_the_kill(kill), told_of_the_bucket(objects, row_count), told_of_the_rows(row_count)):
+        console.print(line)
+
+
+# ── produce, and the kill ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _produce(flights: Flights, broker: BrokerProcess, bucket: ObjectStore, watch: Watch) -> tuple[list[Half], Kill]:
+    """Each carrier goes through one door, so that its rows are sent in one order."""
+    carriers_over_http, carriers_over_grpc = halves(Counter(flights.carriers))
+    over_http = Half("HTTP, JSON", flights.of(carriers_over_http))
+    over_grpc = Half("gRPC, SDK", flights.of(carriers_over_grpc))
+    sent = [over_http, over_grpc]
+    with watch.bars({half.door: (len(half.rows), partial(getattr, half, "acknowledged")) for half in sent}):
+        async with asyncio.TaskGroup() as tasks:
+            killing = tasks.create_task(_kill_in_the_middle(sent, broker, bucket, watch))
+            tasks.create_task(_timed(over_http, produce_over_http(over_http, broker.http_url, TOPIC)))
+            tasks.create_task(_timed(over_grpc, produce_over_grpc(over_grpc, broker.grpc_address, TOPIC)))
+    return sent, killing.result()
+
+
+async def _timed(half: Half, producing: Coroutine[Any, Any, None]) -> None:
+    started_s = time.perf_counter()
+    await producing
+    half.seconds = time.perf_counter() - started_s
+
+
+async def _kill_in_the_middle(sent: Sequence[Half], broker: BrokerProcess, bucket: ObjectStore, watch: Watch) -> Kill:
+    """Waits until both halves flow and one is half-way; kills the broker; sees what the bucket holds; starts it again."""
+    await asyncio.gather(*(half.begun.wait() for half in sent))
+    await _first_of(half.half_way.wait() for half in sent)
+    await asyncio.to_thread(_kill_before_the_answer, broker, Path(urlsplit(bucket.url).path))
+    killed_s = time.perf_counter()
+    ends = await committed_ends(bucket)
+    lost = [place for half in sent for place in half.places if place[1] >= ends.get(place[0], 0)]
+    if lost:
+        partition, offset = lost[0]
+        raise DemoFailed(
+            f"{len(lost):,} acknowledged records are not on the bucket, the first at partition {partition}, offset {offset}"
+        )
+    kill = Kill(
+        acknowledged=sum(half.acknowledged for half in sent),
+        on_bucket=sum(ends.values()),
+        under_way={half.door: half.under_way for half in sent},
+        killed_s=killed_s,
+        served_s=killed_s,
+    )
+    watch.say(f"kill -9 {broker.pid}, with {kill.acknowledged:,} records acknowledged; the producers go on")
+    await asyncio.to_thread(broker.start)
+    return replace(kill, served_s=time.perf_counter())
+
+
+async def _first_of(waiting: Iterable[Coroutine[Any, Any, object]]) -> None:
+    """Returns when one of them does, and ends the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waiting]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _kill_before_the_answer(broker: BrokerProcess, bucket: Path) -> None:
+    """At the worst moment: a segment has just become durable, and its producers are not answered yet.
+
+    In a thread, since the event loop is busy producing and would come too late.
+    """
+    await_next_segment(bucket, timeout_s=NEXT_SEGMENT_TIMEOUT_S)
+    broker.kill()
+
+
+# ── read back, and compare ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _read_back(broker: BrokerProcess, row_count: int, watch: Watch) -> list[Record]:
+    records: list[Record] = []
+    with watch.bars({"read back": (row_count, lambda: len(records))}):
+        async with connect(broker.http_url) as log:
+            consumer = log.consume(TOPIC, follow=False)
+            while chunk := await consumer.chunk():
+                records.extend(chunk)
+    return records
+
+
+def _values_by_carrier(records: Sequence[Record]) -> dict[str, list[bytes]]:
+    """In the order of the offsets: a carrier's records lie in one partition."""
+    found: dict[str, list[bytes]] = {}
+    for record in records:
+        found.setdefault((record.key or b"").decode(errors="replace"), []).append(record.value or b"")
+    return found
+
+
+def check(flights: Flights, sent: Sequence[Half], records: Sequence[Record]) -> None:
+    """Raises DemoFailed unless each row is there once, unchanged, in order within its key, and where its acknowledgement said."""
+    comparison = compare(flights.by_carrier(), _values_by_carrier(records))
+    if not comparison.equal:
+        raise DemoFailed(
+            f"what was read back is not what was sent: {comparison}\n" + "\n".join(comparison.examples),
+            hint="Run it again with --keep, and look into the directory with `tidelog bucket verify`.",
+        )
+    read = {(record.partition, record.offset): record.value for record in records}
+    misplaced = [place for half in sent for place, value in half.places.items() if read.get(place) != value]
+    if misplaced:
+        raise DemoFailed(f"{len(misplaced):,} acknowledgements told another place than that of their record")
+    if sum(len(half.places) for half in sent) != len(records):
+        raise DemoFailed("two acknowledgements told the same place")
+
+
+# ── its directory ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def _directory(options: DemoOptions, watch: Watch) -> Iterator[Path]:
+    """For the broker's files. Raises InvalidArgument where the chosen one has files in it already."""
+    if options.data_dir is None:
+        directory = Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
+    else:
+        directory = options.data_dir
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if any(directory.iterdir()):
+                raise InvalidArgument(f"{directory} is not empty", hint="Name an empty directory, or leave --data-dir out.")
+        except OSError as error:
+            raise InvalidArgument(f"{directory} can't be used: {error.strerror}", hint="Name another directory.") from error
+    try:
+        yield directory
+    finally:
+        if options.keep:
+            watch.say(f"The broker's files are in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)

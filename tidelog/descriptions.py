@@ -1,0 +1,127 @@
+"""What the cluster says of itself: topics, partitions, brokers, where a record lies. Frozen, and ready for JSON. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.proto import admin_pb2
+
+
+class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    partition: int
+    leader: str
+    """Broker id; empty where nobody leads."""
+    leader_epoch: int
+    log_start_offset: int
+    """The oldest offset that can be read."""
+    high_watermark: int
+    """The offset that the next committed record will have."""
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    partition_count: int
+    settings: dict[str, str]
+    """Only those that differ from the defaults."""
+    created_at_ms: int
+    partitions: tuple[PartitionInfo, ...] = ()
+    """From `describe`; empty in lists."""
+
+
+class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    broker_id: str
+    http_address: str
+    grpc_address: str
+    session: int
+    draining: bool
+
+
+class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    cluster_id: str
+    version: str
+    bucket: str
+    brokers: tuple[BrokerInfo, ...]
+
+
+class OffsetRange(msgspec.Struct, frozen=True, kw_only=True):
+    """The offsets [log_start_offset, high_watermark) can be read."""
+
+    log_start_offset: int
+    high_watermark: int
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a record lies on the bucket: in the bytes [range_start, range_end) of an object."""
+
+    topic: str
+    partition: int
+    offset: int
+    tier: str
+    object_key: str
+    range_start: int
+    range_end: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    batch_crc32c: int
+    in_hot_pool: bool
+    session: int
+    segment_seq: int
+
+
+def topic_info(topic: admin_pb2.Topic) -> TopicInfo:
+    return TopicInfo(
+        name=topic.name,
+        id=topic.id,
+        partition_count=topic.partition_count,
+        settings=dict(sorted(topic.settings.items())),
+        created_at_ms=topic.created_at_ms,
+        partitions=tuple(
+            PartitionInfo(
+                partition=state.partition,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                log_start_offset=state.log_start_offset,
+                high_watermark=state.high_watermark,
+            )
+            for state in topic.partitions
+        ),
+    )
+
+
+def cluster_info(cluster: admin_pb2.ClusterDescription) -> ClusterInfo:
+    return ClusterInfo(
+        cluster_id=cluster.cluster_id,
+        version=cluster.version,
+        bucket=cluster.bucket,
+        brokers=tuple(
+            BrokerInfo(
+                broker_id=broker.broker_id,
+                http_address=broker.http_address,
+                grpc_address=broker.grpc_address,
+                session=broker.session,
+                draining=broker.draining,
+            )
+            for broker in cluster.brokers
+        ),
+    )
+
+
+def explanation(topic: str, partition: int, offset: int, found: admin_pb2.ExplainOffsetResponse) -> Explanation:
+    return Explanation(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        tier=found.tier,
+        object_key=found.object_key,
+        range_start=found.range_start,
+        range_end=found.range_end,
+        base_offset=found.base_offset,
+        last_offset=found.last_offset,
+        leader_epoch=found.leader_epoch,
+        batch_crc32c=found.batch_crc32c,
+        in_hot_pool=found.in_hot_pool,
+        session=found.session,
+        segment_seq=found.segment_seq,
+    )

@@ -1,0 +1,47 @@
+"""A client's background tasks, and their one owner: a TaskGroup that ends them when the client is left.
+
+body ends, or raises      every task is cancelled and awaited; what the body raised goes on as it was
+a task fails (our bug)    the body is cancelled, and the task's own error comes out instead, without an ExceptionGroup around it
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+
+class OwnedTasks:
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+        task = self._group.create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for task in self._running:
+            task.cancel()
+        try:
+            if isinstance(error, asyncio.CancelledError):
+                await self._group.__aexit__(kind, error, traceback)
+            else:  # a TaskGroup would wrap the body's error in an ExceptionGroup
+                await self._group.__aexit__(None, None, None)
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+
+
+def first_error(group: BaseExceptionGroup[Any]) -> Any:
+    """The first error of a group, however deep it lies."""
+    error = group.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

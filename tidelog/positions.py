@@ -1,0 +1,108 @@
+"""Where reading begins, as people write it. Pure: the caller brings the time, and asks the broker for what is to be looked up.
+
+"earliest"  "latest"                  the ends of each partition ("beginning" and "end" too)
+"-10"  -10                            the last ten records of each partition
+"1h"  "90s"  timedelta(hours=1)       what was written since then; units ms s m h d w
+"2026-01-31T12:00:00Z"  datetime      the first record at or after that time; without an offset it is UTC
+"@1767225600000"                      the same, in milliseconds since 1970-01-01 UTC
+"4711"  4711                          this offset, in each partition
+{0: 17, 3: 4711}                      these offsets, and only these partitions
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from metadata.errors import InvalidArgument
+
+StartLike = str | int | datetime | timedelta | Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecords:
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinceTimestamp:
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    by_partition: dict[int, int]
+
+
+Start = Earliest | Latest | LastRecords | SinceTimestamp | AtOffset | AtOffsets
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_AGO: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(ms|s|m|h|d|w)", re.ASCII)
+_WHOLE: Final = re.compile(r"-?\d{1,19}", re.ASCII)
+_HINT: Final = "Use earliest, latest, -10 (the last ten), 1h (ago), 2026-01-31T12:00:00Z, @MILLISECONDS or an offset."
+
+
+def parse_start(start: StartLike, *, now_ms: int) -> Start:
+    """Raises InvalidArgument for what is none of the above."""
+    match start:
+        case str():
+            return _parse_text(start.strip(), now_ms)
+        case bool():
+            raise InvalidArgument(f"{start!r} is no place to begin", hint=_HINT)
+        case int():
+            return AtOffset(start) if start >= 0 else LastRecords(-start)
+        case datetime():
+            return SinceTimestamp(_timestamp_ms(start))
+        case timedelta():
+            return SinceTimestamp(max(0, now_ms - round(start.total_seconds() * 1000)))
+        case Mapping():
+            for partition, offset in start.items():
+                if not isinstance(partition, int) or not isinstance(offset, int) or partition < 0 or offset < 0:
+                    raise InvalidArgument(
+                        f"{partition!r}: {offset!r} is not a partition and its offset", hint="Use {0: 17, 3: 4711}."
+                    )
+            if not start:
+                raise InvalidArgument("the map of offsets is empty", hint="Use {0: 17, 3: 4711}.")
+            return AtOffsets(dict(start))
+    raise InvalidArgument(f"{start!r} is no place to begin", hint=_HINT)
+
+
+def _parse_text(text: str, now_ms: int) -> Start:
+    lowered = text.lower()
+    if lowered in {"earliest", "beginning"}:
+        return Earliest()
+    if lowered in {"latest", "end"}:
+        return Latest()
+    if _WHOLE.fullmatch(text):
+        return parse_start(int(text), now_ms=now_ms)
+    if text.startswith("@") and _WHOLE.fullmatch(text[1:]) and int(text[1:]) >= 0:
+        return SinceTimestamp(int(text[1:]))
+    if ago := _AGO.fullmatch(lowered):
+        return SinceTimestamp(max(0, now_ms - round(float(ago[1]) * _UNITS_MS[ago[2]])))
+    try:
+        return SinceTimestamp(_timestamp_ms(datetime.fromisoformat(text)))
+    except ValueError as error:
+        raise InvalidArgument(f"{text!r} is no place to begin", hint=_HINT) from error
+
+
+def _timestamp_ms(moment: datetime) -> int:
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return max(0, round(aware.timestamp() * 1000))

@@ -1,0 +1,144 @@
+"""What goes in and what comes out: records, acknowledgements, and how Python values become bytes. Pure.
+
+    value                          stored
+    None                           null (a tombstone, where the topic is compacted)
+    bytes, bytearray, memoryview   as they are
+    str                            its UTF-8
+    anything else                  compact JSON: dict, list, number, bool, datetime, UUID, dataclass, Struct, attrs, pydantic
+
+Keys follow the same rules. They are those of the HTTP door, so one value is the same bytes through every door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from metadata.errors import InvalidArgument, InvalidRecord
+
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Names may repeat; the order is kept."""
+HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One record as it was read."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    """Milliseconds since 1970-01-01 UTC: when it was made, or when it was appended, as the topic has it."""
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+    @property
+    def timestamp(self) -> datetime:
+        return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+
+    def text(self) -> str | None:
+        """The value as UTF-8 text; None for a null value. Raises InvalidRecord where it isn't text."""
+        if self.value is None:
+            return None
+        try:
+            return self.value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidRecord(f"the value of {self._place} is not UTF-8: {error}", hint="Use record.value.") from error
+
+    def json(self) -> Any:
+        """The value decoded from JSON; None for a null value. Raises InvalidRecord where it isn't JSON."""
+        if self.value is None:
+            return None
+        try:
+            return msgspec.json.decode(self.value)
+        except msgspec.DecodeError as error:
+            raise InvalidRecord(f"the value of {self._place} is not JSON: {error}", hint="Use record.value.") from error
+
+    @property
+    def _place(self) -> str:
+        return f"{self.topic}/{self.partition} at offset {self.offset}"
+
+
+class Ack(msgspec.Struct, frozen=True, gc=False):
+    """Where a record lies, once the broker has answered for it."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 with acks="none", which is answered without offsets."""
+    timestamp_ms: int
+    """As the record was sent. A topic with log append time stores the broker's time instead."""
+
+    @property
+    def timestamp(self) -> datetime:
+        return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A record to send, for `produce_many`: a value with what else belongs to it."""
+
+    value: Any = None
+    key: Any = None
+    headers: HeadersLike | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+def to_bytes(value: Any) -> bytes | None:
+    """The stored form of a key or a value, as the table above has it. Raises InvalidArgument for what has none."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"the text {value[:40]!r} has no UTF-8 form: {error}", hint="Send bytes instead.") from error
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise InvalidArgument(
+            f"{type(value).__name__} can't be sent: {error}",
+            hint="Send bytes, str, None, or what JSON can hold: dict, list, int, float, bool, dataclass, msgspec.Struct.",
+        ) from error
+
+
+def to_headers(headers: HeadersLike | None) -> Headers:
+    """Pairs in the order given. Raises InvalidArgument where a name is not str, or a value is not bytes, str or None."""
+    if not headers:
+        return ()
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    try:
+        return tuple((_header_name(name), _header_value(name, value)) for name, value in pairs)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"the headers are not pairs of a name and a value: {error}", hint='Use {"trace": b"…"} or [("trace", b"…"), …].'
+        ) from error
+
+
+def _header_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise InvalidArgument(f"the header name {name!r} is not str")
+    to_bytes(name)
+    return name
+
+
+def _header_value(name: object, value: object) -> bytes | None:
+    if value is None or isinstance(value, bytes | str):
+        return to_bytes(value)
+    raise InvalidArgument(f"the value of header {name!r} is {type(value).__name__}", hint="Use bytes, str or None.")
+
+
+def _enc_hook(value: Any) -> Any:
+    """pydantic models, without importing pydantic: their own JSON-ready form."""
+    if callable(dump := getattr(value, "model_dump", None)):
+        return dump(mode="json")
+    raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_enc_hook)

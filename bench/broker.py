@@ -1,0 +1,55 @@
+"""The broker under test: a real `tidelog dev` in a process of its own, on the disk that is measured, looked at from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from bench.run import Run
+from segments.bucket_layout import parse_wal_key
+from tidelog import connect_sync
+from tidelog.broker_process import BrokerProcess
+
+
+class Served:
+    def __init__(self, process: BrokerProcess) -> None:
+        self.http_url = process.http_url
+        self.grpc_address = process.grpc_address
+        self._bucket: Path = process.data_dir / "bucket"
+        self._process = psutil.Process(process.pid)
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        with connect_sync(self.http_url) as log:
+            log.topics.create(name, partitions=partitions)
+
+    def records_in(self, topic: str) -> int:
+        with connect_sync(self.http_url) as log:
+            return sum(offsets.high_watermark - offsets.log_start_offset for offsets in log.offsets(topic).values())
+
+    def put_count(self) -> int:
+        """Objects in the sessions of the log: each is one PUT."""
+        keys = (str(path.relative_to(self._bucket)) for path in (self._bucket / "wal").glob("*/*"))
+        return sum(parse_wal_key(key) is not None for key in keys)
+
+    def cpu_seconds(self) -> float:
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+    def rss_mib(self) -> float:
+        return self._process.memory_info().rss / 2**20
+
+
+@contextmanager
+def broker(run: Run, name: str) -> Iterator[Served]:
+    """Raises what the benchmark met, with what the broker said."""
+    with BrokerProcess(run.new_directory(name)) as process:
+        process.start()
+        try:
+            yield Served(process)
+        except Exception as error:
+            error.add_note(f"The broker said: {process.said()}")
+            raise
+        process.stop()

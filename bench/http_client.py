@@ -1,0 +1,124 @@
+"""Load over HTTP/1.1: one ready request, sent over kept-alive connections; of each answer only its status and its end are read.
+
+A real HTTP client would cost more than the broker does. Runs in the client's process (load.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import cast
+from urllib.parse import urlsplit
+
+import uvloop
+
+from bench.load import Load, Outcome
+
+_END_OF_HEAD = b"\r\n\r\n"
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+def post_request(url: str, path: str, body: bytes, media_type: str) -> bytes:
+    host = urlsplit(url).netloc
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+class _Poster(asyncio.Protocol):
+    """One connection. `window` requests are under way on it: the server answers them one after the other."""
+
+    def __init__(self, request: bytes, load: Load) -> None:
+        self._request = request
+        self._load = load
+        self._transport: asyncio.WriteTransport | None = None
+        self._stops_at_s = 0.0
+        self._sent = self.answered = 0
+        self.first_answer_s = 0.0
+        self._received = bytearray()
+        self._body_left = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or ConnectionError("the broker hung up"))
+
+    def start(self) -> None:
+        self._stops_at_s = time.perf_counter() + self._load.seconds
+        for _ in range(self._load.window):
+            self._send()
+
+    def close(self) -> None:
+        assert self._transport is not None
+        self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        while data:
+            if not self._body_left:
+                self._received += data
+                end = self._received.find(_END_OF_HEAD)
+                if end < 0:
+                    return
+                head, data = bytes(self._received[: end + 2]), bytes(self._received[end + len(_END_OF_HEAD) :])
+                self._received.clear()
+                self._body_left = self._length_of_body(head, data)
+            taken = min(len(data), self._body_left)
+            self._body_left -= taken
+            data = data[taken:]
+            if not self._body_left:
+                self._answered()
+
+    def _length_of_body(self, head: bytes, beginning: bytes) -> int:
+        found = _CONTENT_LENGTH.search(head)
+        if not head.startswith(b"HTTP/1.1 200") or found is None or not int(found[1]):
+            self._fail(f"the broker answered {head.splitlines()[0].decode()}: {beginning[:500].decode(errors='replace')}")
+            return -1
+        return int(found[1])
+
+    def _answered(self) -> None:
+        self.answered += 1
+        self.first_answer_s = self.first_answer_s or time.perf_counter()
+        if time.perf_counter() < self._stops_at_s:
+            self._send()
+        elif self.answered == self._sent and not self.done.done():
+            self.done.set_result(None)
+
+    def _send(self) -> None:
+        assert self._transport is not None
+        self._sent += 1
+        self._transport.write(self._request)
+
+    def _fail(self, message: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(RuntimeError(message))
+        self.close()
+
+
+def post(url: str, request: bytes, load: Load) -> Outcome:
+    """Sends the same request over and over; raises when an answer is not 200.
+
+    A failure of one partition hides in a 200: compare the topic's end with what was answered.
+    """
+
+    async def run() -> Outcome:
+        host, _, port = urlsplit(url).netloc.partition(":")
+        loop = asyncio.get_running_loop()
+        posters: list[_Poster] = []
+        for _ in range(load.connections):
+            _, poster = await loop.create_connection(lambda: _Poster(request, load), host, int(port))
+            posters.append(poster)
+        started_s = time.perf_counter()
+        for poster in posters:
+            poster.start()
+        async with asyncio.timeout(load.seconds + 60):
+            await asyncio.gather(*(poster.done for poster in posters))
+        ended_s = time.perf_counter()
+        for poster in posters:
+            poster.close()
+        first_answer_s = min(poster.first_answer_s for poster in posters)
+        return Outcome(sum(poster.answered for poster in posters), started_s, first_answer_s, ended_s)
+
+    return uvloop.run(run())

@@ -1,0 +1,42 @@
+"""What every benchmark is given, and how two things are measured side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from bench.figures import Figure
+from bench.load import ClientProcess
+
+_Result = TypeVar("_Result")
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    directory: Path
+    """Where buckets and the floor's files are made: on the disk that is measured."""
+    seconds: float
+    """Of one measurement; a figure is the median of several."""
+    client: ClientProcess
+
+    def new_directory(self, name: str) -> Path:
+        path = self.directory / name
+        path.mkdir()
+        return path
+
+
+class Benchmark(Protocol):
+    def __call__(self, run: Run) -> list[Figure]: ...
+
+
+def alternate(first: Callable[[], _Result], second: Callable[[], _Result]) -> tuple[list[_Result], list[_Result]]:
+    """A B A B A B: what the machine does meanwhile meets both alike. The first pair warms up and is thrown away."""
+    firsts, seconds = [], []
+    for _ in range(1 + ROUNDS):
+        firsts.append(first())
+        seconds.append(second())
+    return firsts[1:], seconds[1:]

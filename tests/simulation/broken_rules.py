@@ -1,0 +1,128 @@
+"""Rules of the log that a run breaks on purpose, to show that the checker would notice.
+
+Each replaces one function of the real code while it is in force. Production code has no switch for any of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from metadata.errors import OutcomeUnknown, Unavailable
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
+from segments import recovery, segment_writer, session
+from segments.bucket_layout import claim_key, segment_key
+from segments.log import Log, PendingAppend
+from segments.object_store import ObjectStore
+from segments.partition_log import Appended, PartitionLog
+from segments.recovery import RecoveredPartition
+from segments.session import ClaimRecord, SessionListing, list_session
+
+
+class BrokenRule(Enum):
+    NOTHING = "nothing"
+    ACKNOWLEDGED_EARLY = "acknowledged-early"
+    """Producers are answered when the leader holds the batch, before the commit."""
+    SEAL_NOT_CHECKED = "seal-not-checked"
+    """The writer takes whatever stands at the place of its segment for its own."""
+    SEAL_DELETED = "seal-deleted"
+    """The seal is gone again once the session was read."""
+    TAKEOVER_WITHOUT_SEAL = "takeover-without-seal"
+    """A session is read as it is found, and not ended."""
+    END_REMEMBERED = "end-remembered"
+    """A leader begins at the end offset that its predecessor had assigned, not at the one that is on the bucket."""
+    UNKNOWN_IS_FAILURE = "unknown-is-failure"
+    """Producers whose batch is not decided within a second are told that nothing was written."""
+    REPEATS_NOT_KNOWN = "repeats-not-known"
+    """What idempotent producers sent before is forgotten when a partition is taken over."""
+
+
+@contextlib.contextmanager
+def in_force(rule: BrokenRule) -> Iterator[None]:
+    """While this lasts, `rule` is broken everywhere in this process."""
+    with contextlib.ExitStack() as patches:
+        for target, name, broken in _patches(rule):
+            patches.enter_context(patch.object(target, name, broken))
+        yield
+
+
+def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
+    match rule:
+        case BrokenRule.NOTHING:
+            return []
+        case BrokenRule.ACKNOWLEDGED_EARLY:
+            return [(Log, "committed", _acknowledged_early)]
+        case BrokenRule.SEAL_NOT_CHECKED:
+            return [(segment_writer, "who_wrote", _whoever_claimed_it)]
+        case BrokenRule.SEAL_DELETED:
+            return [(recovery, "seal", _sealed_for_a_moment)]
+        case BrokenRule.TAKEOVER_WITHOUT_SEAL:
+            return [(recovery, "seal", _only_looked_at)]
+        case BrokenRule.END_REMEMBERED:
+            return _end_remembered()
+        case BrokenRule.UNKNOWN_IS_FAILURE:
+            return [(Log, "committed", _unknown_is_failure())]
+        case BrokenRule.REPEATS_NOT_KNOWN:
+            return [(RecoveredPartition, "log", _without_producers)]
+
+
+async def _acknowledged_early(self: Log, pending: PendingAppend, *, timeout_s: float) -> Appended:
+    return pending.appended
+
+
+async def _whoever_claimed_it(store: ObjectStore, written: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes:
+    return bytes.fromhex(msgspec.json.decode(await store.get(claim_key(written)), type=ClaimRecord).writer)
+
+
+async def _sealed_for_a_moment(store: ObjectStore, sealed: SessionId, **how: Any) -> SessionListing:
+    listing = await session.seal(store, sealed, **how)
+    await store.delete(segment_key(sealed, listing.end_seq))
+    return listing
+
+
+async def _only_looked_at(store: ObjectStore, sealed: SessionId, **how: Any) -> SessionListing:
+    return await list_session(store, sealed)
+
+
+def _unknown_is_failure() -> Callable[..., Any]:
+    committed = Log.committed
+
+    async def told(self: Log, pending: PendingAppend, *, timeout_s: float) -> Appended:
+        try:
+            return await committed(self, pending, timeout_s=min(timeout_s, 1.0))
+        except OutcomeUnknown as error:
+            raise Unavailable(error.message) from None
+
+    return told
+
+
+def _without_producers(self: RecoveredPartition, leader_epoch: LeaderEpoch) -> PartitionLog:
+    return PartitionLog(
+        self.partition,
+        leader_epoch=leader_epoch,
+        log_start_offset=self.runs.start_offset or Offset(0),
+        end_offset=self.runs.end_offset or Offset(0),
+        producers=type(self.producers)(producers_max=1000, expiry_ms=1 << 40),
+    )
+
+
+def _end_remembered() -> list[tuple[Any, str, Callable[..., Any]]]:
+    ends: dict[TopicPartition, Offset] = {}
+    append, log = PartitionLog.append, RecoveredPartition.log
+
+    def remembering(self: PartitionLog, *args: Any, **how: Any) -> Appended:
+        appended = append(self, *args, **how)
+        ends[self.partition] = self.end_offset
+        return appended
+
+    def from_memory(self: RecoveredPartition, leader_epoch: LeaderEpoch) -> PartitionLog:
+        partition = log(self, leader_epoch)
+        partition.end_offset = partition.high_watermark = ends.get(self.partition, partition.end_offset)
+        return partition
+
+    return [(PartitionLog, "append", remembering), (RecoveredPartition, "log", from_memory)]

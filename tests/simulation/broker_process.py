@@ -1,0 +1,169 @@
+"""A broker of the simulation: the real leadership, log, writer and reader as one process that can freeze, thaw and die.
+
+    client ── request ──▶ [process: task per request ─▶ Leadership ─▶ Log ─▶ SegmentWriter ─▶ FaultyStore] ── wire ──▶ bucket
+           ◀── answer ───                                                            (the wire belongs to no process)
+
+Only the doors are left out: a request is a function that runs on the broker's side with its log at hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gateway.leadership import Leadership
+from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import Revision
+from metadata.store import MetadataStore
+from metadata.topic_cache import TopicCache
+from segments.log import Log
+from segments.object_store import ObjectStore
+from segments.settings import SegmentSettings
+from tests.faulty_store import Faults, FaultyStore
+from tests.metadata.faulty_store import FaultyStore as FaultyMetadata
+from tests.simulation.virtual_loop import virtual_loop
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What all brokers of one run share."""
+
+    seed: int
+    bucket: ObjectStore
+    metadata: MetadataStore
+    settings: SegmentSettings
+    trace: list[str]
+    failures: list[str]
+    """Bugs that came to light: tasks of a broker that ended with an error which no caller was meant to get."""
+
+
+class BrokerProcess:
+    def __init__(self, name: str, site: Site, *, faults: Faults) -> None:
+        self.name = name
+        self.alive = True
+        self.frozen = False
+        self._site = site
+        self._chance = random.Random(f"{site.seed}/{name}")
+        self.store = FaultyStore(site.bucket, random.Random(f"{site.seed}/{name}/wire"), faults, name=name, log=site.trace)
+        self.metadata = FaultyMetadata(site.metadata)
+        self._clock_skew_ms = self._chance.randint(-2000, 2000)
+        self._topics = TopicCache(self.metadata, EtcdLayout())
+        self.leadership = Leadership(
+            self.store,
+            self.metadata,
+            self._topics,
+            site.settings,
+            layout=EtcdLayout(),
+            broker_id=name,
+            new_writer=lambda: self._chance.randbytes(16),
+            now_ms=lambda: virtual_loop().now_ms() + self._clock_skew_ms,
+        )
+        self._context = virtual_loop().context_of(name)
+        self._calls: dict[asyncio.Future[Any], None] = {}
+        self._main = self._start(self._run())
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(self._topics.run())
+            while not await self._topics.wait_for(Revision(1), timeout_s=60):
+                pass
+            await self.leadership.run()
+            following.cancel()
+
+    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        """A task of this process."""
+        loop = virtual_loop()
+        task: asyncio.Task[None] = loop.create_task(work, context=self._context)  # type: ignore[arg-type]
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._site.failures.append(f"{self.name} failed: {_innermost(error)!r}")
+
+        task.add_done_callback(ended, context=Context())
+        return task
+
+    # What befalls it
+
+    def kill(self) -> None:
+        """SIGKILL: not one more step. Its requests on the wire still land, its clients' connections break."""
+        virtual_loop().freeze(self.name)
+        self.alive = False
+        for reply in self._calls:
+            _later(0.001, reply, OutcomeUnknown(f"{self.name} closed the connection"))
+
+    def freeze(self, *, wire_too: bool) -> None:
+        """SIGSTOP. `wire_too`: what it sent stays on the wire as well, and lands when it wakes."""
+        virtual_loop().freeze(self.name)
+        self.frozen = True
+        if wire_too:
+            self.store.freeze()
+
+    def thaw(self) -> None:
+        if self.frozen and self.alive:
+            self.frozen = False
+            self.store.thaw()
+            virtual_loop().thaw(self.name)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self.leadership.stop()
+
+    async def stopped(self, *, timeout_s: float) -> bool:
+        """Whether it came to its end by itself in time."""
+        return bool((await asyncio.wait((self._main,), timeout=timeout_s))[0])
+
+    # What its clients do
+
+    async def call(self, serve: Callable[[Log], Awaitable[T]], *, latency_s: float, timeout_s: float, hang_up: bool) -> T:
+        """Runs `serve` on the broker's side and brings back what it answers or raises.
+
+        Raises Unavailable when nobody listens, and OutcomeUnknown when the answer does not come in time (`hang_up`: then the
+        broker notices that its client is gone) or the broker dies.
+        """
+        await asyncio.sleep(latency_s)
+        if not self.alive:
+            raise Unavailable(f"{self.name} refuses the connection")
+        reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls[reply] = None
+        serving = self._start(self._serve(serve, reply, latency_s))
+        await asyncio.wait((reply,), timeout=timeout_s)
+        del self._calls[reply]
+        if reply.done():
+            return reply.result()
+        reply.cancel()
+        if hang_up:
+            serving.cancel()
+        raise OutcomeUnknown(f"{self.name} did not answer within {timeout_s:.1f} s")
+
+    async def _serve(self, serve: Callable[[Log], Awaitable[T]], reply: asyncio.Future[T], latency_s: float) -> None:
+        answer: T | TidelogError
+        try:
+            answer = await serve(self.leadership.log)
+        except TidelogError as error:
+            answer = error
+        _later(latency_s, reply, answer)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+
+
+def _later(delay_s: float, reply: asyncio.Future[T], answer: T | TidelogError) -> None:
+    """The answer's way back belongs to no process: once it is sent, it comes whether or not its sender lives on."""
+
+    def arrive() -> None:
+        if reply.done():
+            return
+        if isinstance(answer, TidelogError):
+            reply.set_exception(answer)
+        else:
+            reply.set_result(answer)
+
+    virtual_loop().call_later(delay_s, arrive, context=Context())

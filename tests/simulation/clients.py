@@ -1,0 +1,196 @@
+"""Producers that retry and readers that poll, as clients of the field do, and write down all that they were told.
+
+idempotent   several batches in flight; whatever is not acknowledged is sent again with the same sequence, in order
+keyed        one batch under one Idempotency-Key; sent again with the same key until it is acknowledged
+plain        one batch at a time; sent again only when it was told that nothing was written
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from metadata.errors import TidelogError
+from metadata.model import LeaderEpoch, TopicPartition
+from segments.log import FetchTarget, Log
+from segments.log_reader import Fetched as FetchedBatches
+from segments.partition_log import Appended
+from segments.producer_state import ONE_SHOT
+from segments.record_batch import check_produced, split_batches
+from segments.record_columns import encode_records
+from tests.simulation.broker_process import BrokerProcess
+from tests.simulation.bucket_reader import DECOMPRESSED_BYTES_MAX, record_value, records_of
+from tests.simulation.history_checker import Acknowledged, Event, Fetched, RecordId, Refused, Sent, Unknown
+from tests.simulation.virtual_loop import virtual_loop
+
+MESSAGE_BYTES_MAX = 1 << 16
+
+
+class Kind(Enum):
+    IDEMPOTENT = "idempotent"
+    KEYED = "keyed"
+    PLAIN = "plain"
+
+
+@dataclass(slots=True)
+class Clients:
+    """What the clients of one run share."""
+
+    seed: int
+    route: Callable[[random.Random], BrokerProcess]
+    """The broker that a client takes for the leader: mostly the present one, sometimes one of before."""
+    note: Callable[[str], None]
+    events: list[Event] = field(default_factory=list)
+    operations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    producer_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    finishing: bool = False
+    """No new batches: producers end once everything that they sent is settled."""
+    acknowledged: int = 0
+    refused: int = 0
+    unknown: int = 0
+    duplicates: int = 0
+    """Repeats that were answered with the place of the first time."""
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+        self.note(repr(event))
+
+
+@dataclass(slots=True)
+class _Batch:
+    producer_id: int
+    base_sequence: int
+    records: list[tuple[str, int]]
+    """(producer, number) of each."""
+    padding: int
+    attempts: int = 0
+    settled: bool = False
+
+
+class Producer:
+    def __init__(self, clients: Clients, name: str, partition: TopicPartition, kind: Kind) -> None:
+        self._clients = clients
+        self._name = name
+        self._partition = partition
+        self._kind = kind
+        self._chance = random.Random(f"{clients.seed}/{name}")
+        self._producer_id = next(clients.producer_ids) if kind is Kind.IDEMPOTENT else -1
+        self._next_number = 0
+        self._window: deque[_Batch] = deque()
+        self._window_max = self._chance.randint(1, 5) if kind is Kind.IDEMPOTENT else 1
+        self._pace_s = self._chance.choice((0.01, 0.1, 0.5))
+
+    async def run(self) -> None:
+        chance = self._chance
+        while self._window or not self._clients.finishing:
+            while len(self._window) < self._window_max and not self._clients.finishing:
+                self._window.append(self._new_batch())
+            broker = self._clients.route(chance)
+            latency_s = chance.uniform(0.0005, 0.005)
+            reordered = chance.random() < 0.05
+            async with asyncio.TaskGroup() as attempts:
+                for place, batch in enumerate(self._window):
+                    if not batch.settled:
+                        jitter_s = chance.uniform(0, 0.05) if reordered else place * 1e-6
+                        attempts.create_task(self._attempt(batch, broker, latency_s + jitter_s))
+            while self._window and self._window[0].settled:
+                self._window.popleft()
+            await asyncio.sleep(chance.uniform(0.05, 1.0) if self._window else chance.expovariate(1 / self._pace_s))
+
+    def _new_batch(self) -> _Batch:
+        count, padding = self._chance.randint(1, 4), self._chance.choice((0, 10, 200, 600))
+        first, self._next_number = self._next_number, self._next_number + count
+        numbers = range(first, first + count)
+        if self._kind is Kind.KEYED:
+            key = f"{self._name}-{first}"
+            return _Batch(ONE_SHOT + next(self._clients.producer_ids), first, [(key, n - first) for n in numbers], padding)
+        sequence = first if self._kind is Kind.IDEMPOTENT else -1
+        return _Batch(self._producer_id, sequence, [(self._name, n) for n in numbers], padding)
+
+    async def _attempt(self, batch: _Batch, broker: BrokerProcess, latency_s: float) -> None:
+        batch.attempts += 1
+        operation = next(self._clients.operations)
+        records = tuple(RecordId(producer, number, batch.attempts) for producer, number in batch.records)
+        body = encode_records(
+            [(None, record_value(record, batch.padding), (), virtual_loop().now_ms()) for record in records],
+            producer_id=batch.producer_id,
+            producer_epoch=-1 if self._kind is Kind.PLAIN else 0,
+            base_sequence=batch.base_sequence,
+        )
+        timeout_s = self._chance.choice((2.0, 10.0, 30.0))
+
+        async def produce(log: Log) -> Appended:
+            header = check_produced(body, message_bytes_max=MESSAGE_BYTES_MAX, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+            return await log.produce(self._partition, body, header, timeout_s=timeout_s)
+
+        self._clients.record(Sent(operation, str(self._partition), records, self._kind is not Kind.PLAIN))
+        try:
+            appended = await broker.call(
+                produce, latency_s=latency_s, timeout_s=timeout_s + 0.5, hang_up=self._chance.random() < 0.5
+            )
+        except TidelogError as error:
+            self._refused(operation, batch, error)
+        else:
+            batch.settled = True
+            self._clients.acknowledged += 1
+            self._clients.duplicates += appended.duplicate
+            self._clients.record(Acknowledged(operation, appended.base_offset))
+
+    def _refused(self, operation: int, batch: _Batch, error: TidelogError) -> None:
+        if error.nothing_was_written:
+            self._clients.refused += 1
+            self._clients.record(Refused(operation, error.code))
+        else:
+            self._clients.unknown += 1
+            self._clients.record(Unknown(operation, error.code))
+            batch.settled = self._kind is Kind.PLAIN
+
+
+class Reader:
+    """Polls one partition. Like Kafka's consumers it ignores a leader of an older epoch than it has seen (KIP-320)."""
+
+    def __init__(self, clients: Clients, name: str, partition: TopicPartition) -> None:
+        self._clients = clients
+        self._name = name
+        self._partition = partition
+        self._chance = random.Random(f"{clients.seed}/{name}")
+        self._leader_epoch = LeaderEpoch(-1)
+        self.offset = 0
+
+    async def run(self) -> None:
+        """Until it is cancelled. Now and then it begins again at 0, and so reads what only the bucket still holds."""
+        while True:
+            broker = self._clients.route(self._chance)
+            await self.poll(broker, bytes_max=self._chance.choice((1, 500, 5000)), wait_ms_max=self._chance.choice((0, 500)))
+            if self._chance.random() < 0.02:
+                self.offset = 0
+            await asyncio.sleep(self._chance.expovariate(2))
+
+    async def poll(self, broker: BrokerProcess, *, bytes_max: int, wait_ms_max: int) -> Fetched | None:
+        """One fetch, written down; None when it failed or came from a leader that is none any more."""
+
+        async def fetch(log: Log) -> tuple[LeaderEpoch, FetchedBatches]:
+            target = FetchTarget(self._partition, self.offset, bytes_max)
+            (answer,) = await log.fetch([target], bytes_max=bytes_max, wait_ms_max=wait_ms_max)
+            if isinstance(answer, TidelogError):
+                raise answer
+            return log.bounds(self._partition).leader_epoch, answer
+
+        try:
+            epoch, answer = await broker.call(fetch, latency_s=self._chance.uniform(0.0005, 0.005), timeout_s=10.0, hang_up=True)
+        except TidelogError as error:
+            self._clients.note(f"{self._name} was answered {error.code}")
+            return None
+        if epoch < self._leader_epoch:
+            return None
+        self._leader_epoch = epoch
+        records = [held for held in records_of(split_batches(b"".join(answer.batches))) if held[0] >= self.offset]
+        fetched = Fetched(self._name, str(self._partition), self.offset, tuple(records), answer.high_watermark)
+        self._clients.record(fetched)
+        self.offset = answer.next_offset
+        return fetched

@@ -1,0 +1,113 @@
+"""Many worlds, one for each seed, on all cores; each that fails is shown with the command that runs it again.
+
+    python -m tests.simulation --seeds 500
+    python -m tests.simulation --seed 17 --trace seed-17.txt        every request and every answer of one world
+    python -m tests.simulation --seeds 20 --break seal-deleted      worlds in which a rule is broken: here, to fail is right
+
+Exit codes: 0 every invariant held · 1 some seed failed · 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.simulation.broken_rules import BrokenRule
+from tests.simulation.virtual_loop import Stuck
+from tests.simulation.world import TROUBLE_S, simulate
+
+SHOWN_MAX = 5
+"""Findings that are printed for one seed."""
+
+
+class Result(NamedTuple):
+    seed: int
+    findings: list[str]
+    tallies: dict[str, int]
+    trace: list[str]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description="Simulates the log in a world of trouble.")
+    parser.add_argument("--seeds", type=int, default=100, metavar="N", help="how many worlds")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed of them")
+    parser.add_argument("--seed", type=int, metavar="SEED", help="run this one only, in this process")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="with --seed: every request and answer of the run")
+    parser.add_argument("--trouble", type=float, default=TROUBLE_S, metavar="S", help="virtual seconds of trouble in each world")
+    parser.add_argument("--break", dest="broken", choices=[rule.value for rule in BrokenRule], default=BrokenRule.NOTHING.value)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes")
+    given = parser.parse_args(arguments)
+    if given.seeds < 1 or given.jobs < 1 or given.trouble <= 0:
+        parser.error("--seeds, --jobs and --trouble must be above 0")
+    if given.trace is not None and given.seed is None:
+        parser.error("--trace needs --seed")
+    judge = partial(judged, broken=BrokenRule(given.broken), trouble_s=given.trouble, keep_trace=given.trace is not None)
+    seeds = range(given.first, given.first + given.seeds) if given.seed is None else range(given.seed, given.seed + 1)
+    started_s = time.perf_counter()
+    failed, tallies = 0, Counter[str]()
+    for done, result in enumerate(_results(judge, seeds, given.jobs), 1):
+        tallies.update(result.tallies)
+        if result.findings:
+            failed += 1
+            _show(result, arguments)
+        if given.trace is not None:
+            given.trace.write_text("\n".join(result.trace) + "\n")
+        _progress(f"{done}/{len(seeds)} seeds, {failed} failed, {time.perf_counter() - started_s:.0f} s", done == len(seeds))
+    print(", ".join(f"{count:,} {what}" for what, count in tallies.items()))
+    print(f"{len(seeds)} seeds from {seeds.start}: {failed} failed, in {time.perf_counter() - started_s:.1f} s")
+    return 1 if failed else 0
+
+
+def judged(seed: int, *, broken: BrokenRule, trouble_s: float, keep_trace: bool) -> Result:
+    logging.disable(logging.CRITICAL)  # what the brokers complain about is what was done to them
+    try:
+        outcome = simulate(seed, broken=broken, trouble_s=trouble_s)
+    except Stuck as error:
+        return Result(seed, [str(error)], {}, [])
+    findings = [*map(str, outcome.violations), *outcome.failures]
+    return Result(seed, findings, outcome.tallies, outcome.trace if keep_trace else [])
+
+
+def _results(judge: partial[Result], seeds: range, jobs: int) -> Iterator[Result]:
+    if len(seeds) == 1 or jobs == 1:
+        yield from map(judge, seeds)
+        return
+    # spawned, not forked: each process then begins from the same state, with the hash seed that its parent has
+    with multiprocessing.get_context("spawn").Pool(jobs) as processes:
+        yield from processes.imap_unordered(judge, seeds)
+
+
+def _show(result: Result, arguments: Iterable[str]) -> None:
+    _progress("", last=False)
+    print(f"seed {result.seed} FAILED")
+    for finding in result.findings[:SHOWN_MAX]:
+        print(f"  {finding}")
+    if len(result.findings) > SHOWN_MAX:
+        print(f"  … and {len(result.findings) - SHOWN_MAX} more")
+    kept = _without(arguments, "--seeds", "--first", "--jobs", "--seed", "--trace")
+    print("  again:", " ".join(["python -m tests.simulation", f"--seed {result.seed}", *kept, f"--trace seed-{result.seed}.txt"]))
+
+
+def _without(arguments: Iterable[str], *flags: str) -> list[str]:
+    kept, skip = [], False
+    for argument in arguments:
+        if skip or argument.partition("=")[0] in flags:
+            skip = not skip and "=" not in argument
+        else:
+            kept.append(argument)
+    return kept
+
+
+def _progress(text: str, last: bool) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}" + ("\n" if last else ""))
+        sys.stderr.flush()

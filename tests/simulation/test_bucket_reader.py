@@ -1,0 +1,64 @@
+"""What is committed is read, what lies after a gap or a seal is only counted, and the metadata are not needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.model import SegmentSeq, SessionId
+from segments.bucket_layout import claim_key, segment_key
+from segments.memory_store import MemoryStore
+from segments.segment_file import encode_seal
+from tests.segments.batches import ORDERS, batch_of, segment_of, stamped_run
+from tests.simulation.bucket_reader import BucketContents, parse_record_value, read_bucket, record_value
+from tests.simulation.history_checker import RecordId
+
+A, B, C, D = (RecordId("p", number, 1) for number in range(4))
+
+
+def contents_of(*segments: tuple[int, int, int, int, RecordId], seals: Iterable[tuple[int, int]] = ()) -> BucketContents:
+    """Of segments given as (session, seq, leader epoch, offset, record), and seals as (session, seq)."""
+
+    async def build() -> BucketContents:
+        store = MemoryStore()
+        await store.create(claim_key(SessionId(1)), [b"{}"])
+        for session, seq, epoch, offset, record in segments:
+            run = stamped_run(offset, batch_of(record_value(record)), leader_epoch=epoch)
+            encoded = segment_of(session, seq, [(ORDERS, run)], leader_epoch=epoch)
+            await store.create(segment_key(SessionId(session), SegmentSeq(seq)), encoded.body)
+        for session, seq in seals:
+            body = encode_seal(
+                session=SessionId(session), seq=SegmentSeq(seq), writer=bytes(16), sealed_at_ms=0, sealed_by=SessionId(2)
+            )
+            await store.create(segment_key(SessionId(session), SegmentSeq(seq)), [body])
+        return await read_bucket(store)
+
+    return asyncio.run(build())
+
+
+def test_sessions_are_read_one_after_the_other_by_leader_epoch() -> None:
+    found = contents_of((2, 0, 8, 2, C), (1, 0, 7, 0, A), (1, 1, 7, 1, B), seals=[(1, 2)])
+    assert found.log == {str(ORDERS): [(0, A), (1, B), (2, C)]}
+    assert (found.sessions, found.segments, found.seals, found.hidden) == (2, 3, 1, {})
+
+
+def test_what_lies_after_a_gap_is_hidden() -> None:
+    found = contents_of((1, 0, 7, 0, A), (1, 2, 7, 1, B))
+    assert found.log == {str(ORDERS): [(0, A)]}
+    assert found.hidden == {B: "in segment 2 of session 1, which ended before it"}
+
+
+def test_what_lies_after_a_seal_is_hidden_and_the_successor_goes_on() -> None:
+    found = contents_of((1, 0, 7, 0, A), (1, 2, 7, 1, B), (1, 3, 7, 2, C), (2, 0, 8, 1, D), seals=[(1, 1)])
+    assert found.log == {str(ORDERS): [(0, A), (1, D)]}
+    assert set(found.hidden) == {B, C}
+    assert found.hidden_segments == 2
+
+
+@given(st.text("abc-#09", min_size=1), st.integers(0, 1 << 40), st.integers(1, 1000), st.integers(0, 50))
+def test_a_record_is_found_again_in_its_value(producer: str, number: int, attempt: int, padding: int) -> None:
+    record = RecordId(producer, number, attempt)
+    assert parse_record_value(record_value(record, padding)) == record

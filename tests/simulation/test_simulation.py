@@ -1,0 +1,101 @@
+"""The real writer, log and reader keep every invariant in a world of trouble, and the checker notices when a rule is broken."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.broken_rules import BrokenRule
+from tests.simulation.history_checker import Invariant
+from tests.simulation.many_worlds import main
+from tests.simulation.world import simulate
+
+pytestmark = pytest.mark.slow
+
+CAUGHT_AS = {
+    BrokenRule.ACKNOWLEDGED_EARLY: {Invariant.DURABLE},
+    BrokenRule.SEAL_NOT_CHECKED: {Invariant.DURABLE, Invariant.FENCED},
+    BrokenRule.SEAL_DELETED: {Invariant.UNIQUE},
+    BrokenRule.TAKEOVER_WITHOUT_SEAL: {Invariant.UNIQUE},
+    BrokenRule.END_REMEMBERED: {Invariant.UNIQUE},
+    BrokenRule.UNKNOWN_IS_FAILURE: {Invariant.TRUTHFUL},
+    BrokenRule.REPEATS_NOT_KNOWN: {Invariant.UNIQUE},
+}
+SEEDS_TO_CATCH_MAX = 20
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """What the brokers complain about is what was done to them."""
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.mark.parametrize("seeds", [range(0, 10, 2), range(1, 10, 2)], ids=["tasks in order", "tasks shuffled"])
+def test_every_invariant_holds_whatever_befalls_brokers_and_bucket(seeds: range) -> None:
+    befell = Counter[str]()
+    for seed in seeds:
+        print(f"seed {seed}")  # the last one that is shown is the one that failed
+        outcome = simulate(seed)
+        assert outcome.violations == []
+        assert outcome.failures == []
+        befell.update(outcome.tallies)
+    missed = [what for what, count in befell.items() if count == 0]
+    assert missed == [], "the worlds were too calm to prove anything"
+
+
+@pytest.mark.parametrize("seed", [4, 5], ids=["tasks in order", "tasks shuffled"])
+def test_the_same_seed_gives_the_same_run_in_another_process_byte_for_byte(seed: int, tmp_path: Path) -> None:
+    """Even where strings hash otherwise: nothing that the brokers do hangs on the order of a set."""
+    there = tmp_path / "trace.txt"
+    command = ["-c", "import sys; from tests.simulation.many_worlds import main; sys.exit(main(sys.argv[1:]))"]
+    hashed_otherwise = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
+    arguments = ["--seed", str(seed), "--trouble", "20", "--trace", str(there)]
+    subprocess.run([sys.executable, *command, *arguments], env=hashed_otherwise, check=True, timeout=100)
+    here = simulate(seed, trouble_s=20).trace
+    assert "\n".join(here) + "\n" == there.read_text()
+    assert len(here) > 1000
+
+
+def test_another_seed_gives_another_run() -> None:
+    assert simulate(4, trouble_s=2).trace != simulate(6, trouble_s=2).trace
+
+
+def test_each_rule_that_can_be_broken_has_its_test() -> None:
+    assert set(CAUGHT_AS) == set(BrokenRule) - {BrokenRule.NOTHING}
+
+
+@pytest.mark.parametrize(("rule", "invariants"), CAUGHT_AS.items(), ids=[rule.value for rule in CAUGHT_AS])
+def test_a_broken_rule_is_caught(rule: BrokenRule, invariants: set[Invariant]) -> None:
+    found: set[Invariant] = set()
+    for seed in range(SEEDS_TO_CATCH_MAX):
+        found |= {violation.invariant for violation in simulate(seed, broken=rule, trouble_s=30).violations}
+        if invariants <= found:
+            return
+    pytest.fail(f"{SEEDS_TO_CATCH_MAX} worlds with {rule.value} showed only {found}")
+
+
+def test_the_command_tells_how_to_run_a_failing_seed_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "1", "--first", "8", "--jobs=1", "--break", "acknowledged-early", "--trouble", "20"]) == 1
+    out = capsys.readouterr().out
+    assert "seed 8 FAILED\n  durable: " in out
+    assert "again: python -m tests.simulation --seed 8 --break acknowledged-early --trouble 20 --trace seed-8.txt\n" in out
+    assert out.splitlines()[-1].startswith("1 seeds from 8: 1 failed")
+
+
+def test_the_command_ends_well_when_every_seed_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "2", "--trouble", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("2 seeds from 0: 0 failed, in ")
+
+
+@pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--jobs", "0"], ["--trouble", "-1"], ["--trace", "x"], ["--break", "x"]])
+def test_the_command_refuses_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err

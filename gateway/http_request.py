@@ -1,8 +1,8 @@
 """One HTTP request on the fast routes: what is asked of it, with bounds, before anybody acts on it.
 
 ASGI as it is, without a framework's request object: a produce of 100 records must not cost more than a few microseconds here.
-Invariants: a body is never held beyond `request_bytes_max`, nor before the log has room for it (of a body of unknown length: for all
-but the piece that has just come); whatever is wrong with a request is found before anything is written.
+Invariants: a body is never held beyond `request_bytes_max`, nor before the log has room for it (of a body of unknown length: for
+all but the piece that has just come); whatever is wrong with a request is found before anything is written.
 """
 
 from __future__ import annotations

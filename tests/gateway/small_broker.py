@@ -168,7 +168,7 @@ def with_broker(
 async def until(condition: Callable[[], bool]) -> None:
     """Lets the loop go on until the condition holds."""
     while not condition():  # noqa: ASYNC110  # the broker has no event for what only a test looks at
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
 
 
 async def _first_session() -> SessionId:

@@ -12,6 +12,8 @@ import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
+from gateway import grpc_produce
+from gateway.produce_wire import ProduceCall, parse_produce
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
 from segments.producer_state import ONE_SHOT
@@ -407,6 +409,32 @@ def test_memory_stays_within_the_buffer_while_many_produce_against_a_bucket_that
         assert sum(await asyncio.gather(*producing)) == 120
         assert broker.budget.bytes_used_peak <= 1 * MIB
         await until(lambda: broker.budget.bytes_used == 0)
+
+    segments = SegmentSettings(linger_ms=0, puts_per_second_max=1000, buffer_bytes_max=1 * MIB, segment_bytes_max=512 * KIB)
+    serve(tmp_path, scenario, segments=segments)
+
+
+def test_a_full_buffer_leaves_messages_with_their_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counted(message: bytes) -> ProduceCall:
+        read.append(len(message))
+        return parse_produce(message)
+
+    monkeypatch.setattr(grpc_produce, "parse_produce", counted)
+
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
+        message = request(ready(batch_of(b"x" * 100 * KIB)))
+        calls = [stub.ProduceStream() for _ in range(30)]
+        broker.store.hold()
+        for call in calls:
+            for _ in range(4):
+                await call.write(message)
+        await until(lambda: broker.budget.bytes_used > 900 * KIB)
+        assert not (await asyncio.wait([asyncio.ensure_future(call.read()) for call in calls], timeout=0.2))[0]
+        assert len(read) <= 30, "streams whose message is in the buffer have read another one"
+        broker.store.let_go()
+        await until(lambda: len(read) == 120)
 
     segments = SegmentSettings(linger_ms=0, puts_per_second_max=1000, buffer_bytes_max=1 * MIB, segment_bytes_max=512 * KIB)
     serve(tmp_path, scenario, segments=segments)

@@ -457,12 +457,12 @@ def test_creates_and_reads_have_bounds_of_their_own() -> None:
 def test_a_create_that_finds_no_free_connection_in_time_is_throttled() -> None:
     async def scenario(store: S3Store, server: HttpScript) -> None:
         creates = (store.create(f"wal/{number}", [b"x"]) for number in range(3))
-        sent, waited, refused = await asyncio.gather(*creates, return_exceptions=True)
-        assert isinstance(sent, OutcomeUnknown)
-        assert isinstance(waited, OutcomeUnknown)
-        assert isinstance(refused, Throttled)
-        assert "nothing was sent" in str(refused)
-        assert [request.target[-5:] for request in server.requests] == ["wal/0", "wal/1"]
+        outcomes = await asyncio.gather(*creates, return_exceptions=True)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, Throttled)]
+        assert refused, "the second may still get the connection of the first, the third never"
+        assert all("nothing was sent" in str(outcome) for outcome in refused)
+        sent = [outcome for outcome in outcomes if isinstance(outcome, OutcomeUnknown)]
+        assert len(sent) == 3 - len(refused) == len(server.requests)
 
     with_answers(never_answer, scenario, creates_in_flight_max=1, request_timeout_s=0.3)
 

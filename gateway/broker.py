@@ -10,6 +10,7 @@ whenever the process ends, however it ends.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.metadata
 import logging
 import secrets
@@ -224,5 +225,13 @@ async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) ->
     async with running(settings) as broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, broker.stop)
+        _tune_garbage_collection()
         on_ready(broker)
         await broker.stopping.wait()
+
+
+def _tune_garbage_collection() -> None:
+    """What was loaded stays, and records make few cycles: looking for cycles took a fifth of the time of a JSON produce."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)

@@ -43,8 +43,8 @@ class GatewaySettings:
     """The longest long poll."""
     produce_timeout_ms: int = 30_000
     """How long a producer waits for its commit, unless it asks for less."""
-    body_read_timeout_ms: int = 30_000
-    """A client that sends nothing of its body for so long is refused."""
+    body_read_timeout_ms: int = 5_000
+    """A body must not pause for longer, and must arrive in this and one second for each 256 KiB: it holds room meanwhile."""
     grpc_streams_max: int = 1_000
     """RPCs that are open at the same time."""
     grpc_stream_window: int = 16

@@ -55,10 +55,12 @@ class HotPool:
         window = self._windows.get(partition)
         if window is None:
             window = self._windows[partition] = _Window()
-        window.batches.update((batch.base_offset, batch) for batch in batches)
-        window.base_offsets += [batch.base_offset for batch in batches]
-        self._order.extend([(partition, window)] * len(batches))
-        self.bytes_used += sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in batches)
+        place = (partition, window)
+        for batch in batches:
+            window.batches[batch.base_offset] = batch
+            window.base_offsets.append(batch.base_offset)
+            self._order.append(place)
+            self.bytes_used += batch.size_bytes + BATCH_MEMORY_BYTES
         while self.bytes_used > self.bytes_max:
             self._evict_one()
 

@@ -63,9 +63,15 @@ class RunIndex:
                 start=run.start,
                 end=run.end,
             )
-        place = RunPlace(run.base_offset, run.last_offset, session, seq, run.start, run.end, run.leader_epoch, run.max_timestamp)
-        for column, value in zip(self._columns, place, strict=True):
-            column.append(value)
+        base_offsets, last_offsets, sessions, seqs, starts, ends, leader_epochs, max_timestamps = self._columns
+        base_offsets.append(run.base_offset)
+        last_offsets.append(run.last_offset)
+        sessions.append(session)
+        seqs.append(seq)
+        starts.append(run.start)
+        ends.append(run.end)
+        leader_epochs.append(run.leader_epoch)
+        max_timestamps.append(run.max_timestamp)
 
     def find(self, offset: int) -> RunPlace | None:
         """The run that holds `offset`."""

@@ -79,7 +79,7 @@ BATCH_DTYPE: Final = np.dtype(
 )
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """All batches of one partition in one segment: offsets base_offset … last_offset, bytes [start, end) of the object."""
 
     partition: TopicPartition
@@ -143,7 +143,7 @@ class ObjectHead(NamedTuple):
     writer: bytes
 
 
-class StampedBatch(msgspec.Struct):
+class StampedBatch(msgspec.Struct, gc=False):
     """A batch with its place in the log: the first 16 bytes made anew by the leader, the rest as the producer sent it."""
 
     header: BatchHeader
@@ -183,6 +183,7 @@ def encode_segment(
     head = _HEADER.pack(SEGMENT_MAGIC, session, seq, writer)
     body: list[Buffer] = [head]
     checksum = crc32c(head)
+    runs: list[Run] = []
     run_entries, batch_entries = bytearray(), bytearray()
     at, batch_count = HEADER_BYTES, 0
     for partition, leader_epoch, batches in partitions:
@@ -190,11 +191,12 @@ def encode_segment(
         min_timestamp, max_timestamp = batches[0].header.base_timestamp, batches[0].header.max_timestamp
         for batch in batches:
             h = batch.header
+            size = h.size
             batch_entries += _BATCH.pack(
                 batch.base_offset,
                 batch.last_offset,
                 at,
-                h.size,
+                size,
                 h.record_count,
                 h.max_timestamp,
                 h.producer_id,
@@ -206,17 +208,19 @@ def encode_segment(
             )
             body += (batch.stamp, batch.rest)
             uncovered = batch.stamp + bytes(batch.rest[:_MAGIC_AND_CRC_BYTES])
-            checksum = combine_crc32c(crc32c(uncovered, checksum), h.crc, h.size - len(uncovered))
-            at += h.size
+            checksum = combine_crc32c(crc32c(uncovered, checksum), h.crc, size - len(uncovered))
+            at += size
             records += h.record_count
             min_timestamp, max_timestamp = min(min_timestamp, h.base_timestamp), max(max_timestamp, h.max_timestamp)
         batch_count += len(batches)
+        first, last = batches[0].base_offset, batches[-1].last_offset
+        run = Run(partition, leader_epoch, first, last, records, start, at, min_timestamp, max_timestamp, first_batch, len(batches))
         run_entries += _RUN.pack(
             bytes.fromhex(partition.topic_id),
             partition.partition,
             leader_epoch,
-            batches[0].base_offset,
-            batches[-1].last_offset,
+            first,
+            last,
             records,
             start,
             at,
@@ -225,12 +229,15 @@ def encode_segment(
             first_batch,
             len(batches),
         )
+        runs.append(run)
     footer = _FOOTER_HEAD.pack(len(partitions), batch_count, written_at_ms, session, seq) + run_entries + batch_entries
     trailer = _TRAILER.pack(len(footer), crc32c(footer), END_MAGIC)
     body += (footer, trailer)
     checksum = crc32c(trailer, crc32c(footer, checksum))
-    parsed = _parse_footer(footer, session=session, seq=seq, batches_end=at, key="")
-    return EncodedSegment(body, at + len(footer) + TRAILER_BYTES, checksum, parsed)
+    table = np.frombuffer(batch_entries, dtype=BATCH_DTYPE)
+    return EncodedSegment(
+        body, at + len(footer) + TRAILER_BYTES, checksum, SegmentFooter(session, seq, written_at_ms, tuple(runs), table)
+    )
 
 
 def encode_seal(*, session: SessionId, seq: SegmentSeq, writer: bytes, sealed_at_ms: int, sealed_by: SessionId) -> bytes:

@@ -11,7 +11,7 @@ Invariants: a session number is claimed by one process; a sealed session is seal
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from segments import bucket_layout
+from segments.listing import objects_under
 from segments.object_store import ObjectInfo, ObjectStore
 from segments.segment_file import SEAL_BYTES, encode_seal, parse_head
 
@@ -101,7 +102,7 @@ async def list_session(store: ObjectStore, session: SessionId) -> SessionListing
     """The committed prefix of a session as the bucket shows it now: up to the first gap, or up to its seal."""
     places: dict[SegmentSeq, ObjectInfo] = {}
     trimmed_to = SegmentSeq(0)
-    async for found in _objects(store, bucket_layout.session_prefix(session)):
+    async for found in objects_under(store, bucket_layout.session_prefix(session)):
         parsed = bucket_layout.parse_wal_key(found.key)
         if parsed is None:
             continue
@@ -153,14 +154,3 @@ async def who_wrote(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, 
     if (head.session, head.seq) != (session, seq) or len(body) != bytes_expected:
         raise Corrupt(f"{key} holds segment {head.seq} of session {head.session} with {len(body)} bytes", key=key)
     return head.writer
-
-
-async def _objects(store: ObjectStore, prefix: str) -> AsyncIterator[ObjectInfo]:
-    start_after = ""
-    while True:
-        page = await store.list(prefix, start_after=start_after)
-        for found in page.objects:
-            yield found
-        if not page.more:
-            return
-        start_after = page.objects[-1].key

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,6 +21,7 @@ from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import WAL, claim_key, parse_wal_key, segment_key
 from segments.cluster_record import read_cluster_record
+from segments.listing import objects_under
 from segments.object_store import ObjectInfo, ObjectStore
 from segments.record_batch import check_stored
 from segments.recovery import read_footers
@@ -212,7 +213,7 @@ async def _check_cluster(store: ObjectStore, audit: Audit) -> None:
 
 async def _list_sessions(store: ObjectStore, audit: Audit) -> dict[SessionId, SessionObjects]:
     sessions: dict[SessionId, SessionObjects] = {}
-    async for info in _objects(store, WAL):
+    async for info in objects_under(store, WAL):
         audit.objects += 1
         parsed = parse_wal_key(info.key)
         if parsed is None:
@@ -295,14 +296,3 @@ def _count(audit: Audit, footer: SegmentFooter) -> None:
         usage.partitions.add(run.partition.partition)
         usage.records += run.record_count
         usage.batch_bytes += run.end - run.start
-
-
-async def _objects(store: ObjectStore, prefix: str) -> AsyncIterator[ObjectInfo]:
-    start_after = ""
-    while True:
-        page = await store.list(prefix, start_after=start_after)
-        for found in page.objects:
-            yield found
-        if not page.more:
-            return
-        start_after = page.objects[-1].key

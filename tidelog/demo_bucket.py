@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from metadata.model import SessionId
 from segments.bucket_layout import WAL, parse_wal_key
-from segments.object_store import ObjectInfo, ObjectStore
+from segments.listing import objects_under
+from segments.object_store import ObjectStore
 from segments.recovery import read_session
 from segments.segment_file import SEAL_BYTES
 
@@ -34,7 +34,7 @@ class Objects:
 
 async def count_objects(bucket: ObjectStore) -> Objects:
     segments = segment_bytes = claims = seals = 0
-    async for found in _wal_objects(bucket):
+    async for found in objects_under(bucket, WAL):
         parsed = parse_wal_key(found.key)
         if parsed is None or parsed.seq is None:
             claims += 1
@@ -48,7 +48,7 @@ async def count_objects(bucket: ObjectStore) -> Objects:
 
 async def committed_ends(bucket: ObjectStore) -> dict[int, int]:
     """By partition of the only topic: the offset behind the last committed record. Raises Corrupt where a footer is damaged."""
-    sessions = {parsed.session async for found in _wal_objects(bucket) if (parsed := parse_wal_key(found.key)) is not None}
+    sessions = {parsed.session async for found in objects_under(bucket, WAL) if (parsed := parse_wal_key(found.key)) is not None}
     ends: dict[int, int] = {}
     for session in sorted(sessions):
         for footer in await read_session(bucket, SessionId(session)):
@@ -66,14 +66,3 @@ def await_next_segment(directory: Path, *, timeout_s: float) -> None:
     ends_s = time.monotonic() + timeout_s
     while known.issuperset(os.listdir(session)) and time.monotonic() < ends_s:
         time.sleep(POLL_S)
-
-
-async def _wal_objects(bucket: ObjectStore) -> AsyncIterator[ObjectInfo]:
-    start_after = ""
-    while True:
-        page = await bucket.list(WAL, start_after=start_after)
-        for found in page.objects:
-            yield found
-        if not page.more:
-            return
-        start_after = page.objects[-1].key

@@ -284,8 +284,9 @@ def test_a_topic_that_is_deleted_while_we_send_fails_its_records() -> None:
 
 def test_sending_waits_while_the_buffer_is_full() -> None:
     async def test(broker: SmallBroker) -> None:
-        broker.answering.clear()
         async with tidelog.connect(broker.address, buffer_bytes_max=10_000, batch_bytes_max=2_000) as log:
+            await log.produce("orders", b"", partition=1)  # from here on sending needs no answer of the broker
+            broker.answering.clear()
             sent = 0
 
             async def send_many() -> None:
@@ -300,7 +301,7 @@ def test_sending_waits_while_the_buffer_is_full() -> None:
             assert sent == 10, "ten records of 1000 bytes fill it"
             broker.answering.set()
             await sending
-        assert len(broker.values("orders")) == 100
+        assert len(broker.values("orders")) == 101
 
     with_broker(test)
 

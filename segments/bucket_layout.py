@@ -38,8 +38,12 @@ def segment_key(session: SessionId, seq: SegmentSeq) -> str:
     return f"{session_prefix(session)}{seq:016x}"
 
 
+def trimmed_prefix(session: SessionId) -> str:
+    return f"{session_prefix(session)}trimmed-"
+
+
 def trimmed_key(session: SessionId, seq: SegmentSeq) -> str:
-    return f"{session_prefix(session)}trimmed-{seq:016x}"
+    return f"{trimmed_prefix(session)}{seq:016x}"
 
 
 def proof_key(nonce: str) -> str:

@@ -21,7 +21,7 @@ from typing import Final
 
 from awscrt.checksums import crc32c
 
-from metadata.errors import AlreadyExists, Corrupt, OutcomeUnknown, SessionFenced, Stopping, TidelogError
+from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, SessionFenced, Stopping, TidelogError
 from metadata.model import LeaderEpoch, SegmentSeq, TopicPartition
 from segments.bucket_layout import segment_key
 from segments.byte_budget import ByteBudget
@@ -37,7 +37,7 @@ from segments.segment_file import (
     encode_seal,
     encode_segment,
 )
-from segments.session import Session, who_wrote
+from segments.session import Session, trim_point, who_wrote
 from segments.settings import SegmentSettings
 
 log = logging.getLogger(__name__)
@@ -261,20 +261,28 @@ class SegmentWriter:
         key = segment_key(self._session.id, seq)
         while True:
             put = await self._put_once(key, [body], crc32c(body), self._settings.put_timeout_ms / 1000)
-            if put is _Put.CREATED:
-                return False
-            if put is _Put.EXISTS:
+            if put in (_Put.CREATED, _Put.EXISTS):
                 return await self._is_ours(seq, segment_bytes)
             await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
 
     async def _is_ours(self, seq: SegmentSeq, segment_bytes: int) -> bool:
-        """Reads back what stands at `seq`: our own segment, or a seal. Corrupt when it is neither."""
+        """Whether `seq` was committed as our segment: it stands there, or it was compacted, trimmed and maybe deleted since.
+
+        False when a seal stands there, Corrupt when anything else does.
+        """
+        gone = False
         while True:
             try:
                 async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
+                    if await trim_point(self._store, self._session.id) > seq:
+                        return True
                     writer = await who_wrote(self._store, self._session.id, seq, bytes_expected=segment_bytes)
             except Corrupt:
                 raise
+            except NotFound as error:
+                if gone:
+                    raise Corrupt(f"segment {seq} of session {self._session.id} was there, and is gone untrimmed") from error
+                gone = True  # trimmed between the two looks, then: the next one tells
             except (TidelogError, TimeoutError) as error:
                 log.warning("reading back segment %s: %s", seq, error or "no answer in time")
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
+from metadata.errors import AlreadyExists, Corrupt, OutcomeUnknown, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from segments import bucket_layout
 from segments.listing import objects_under
@@ -123,8 +123,9 @@ async def seal(
 ) -> SessionListing:
     """Ends another's session, and answers its committed prefix, which from now on can't grow.
 
-    Looks for the first gap and creates the seal there; when something stands there by then, looks again. Retries while the
-    bucket is away, since without the seal nobody may go on. `by` is the sealing session, None for a tool.
+    Looks for the first gap and creates the seal there, until a look shows a seal at the first gap: a seal that was created does
+    not prove it, since the segment that stood there may have been compacted, trimmed and deleted since the look. Retries while
+    the bucket is away, because without the seal nobody may go on. `by` is the sealing session, None for a tool.
     """
     writer, sealed_by = (by.writer, by.id) if by is not None else (bytes(16), SessionId(0))
     while True:
@@ -134,20 +135,29 @@ async def seal(
                 return listing  # whatever its bytes say: that it stands there is what fences
             body = encode_seal(session=session, seq=listing.end_seq, writer=writer, sealed_at_ms=now_ms(), sealed_by=sealed_by)
             await store.create(bucket_layout.segment_key(session, listing.end_seq), [body])
-            return SessionListing(session, listing.trimmed_to, listing.segments, sealed=True)
         except AlreadyExists:
             continue
         except (Unavailable, OutcomeUnknown):
             await asyncio.sleep(pause_s)
 
 
+async def trim_point(store: ObjectStore, session: SessionId) -> SegmentSeq:
+    """Everything of the session below this place was committed and compacted, and may be gone."""
+    trimmed_to = SegmentSeq(0)
+    async for found in objects_under(store, bucket_layout.trimmed_prefix(session)):
+        parsed = bucket_layout.parse_wal_key(found.key)
+        if parsed is not None and parsed.trimmed_to is not None:
+            trimmed_to = max(trimmed_to, parsed.trimmed_to)
+    return trimmed_to
+
+
 async def who_wrote(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes | None:
-    """The nonce of the segment at this place, or None when a seal stands there. Corrupt when the object is neither, or torn."""
+    """The nonce of the segment at this place, or None when a seal stands there.
+
+    Corrupt when the object is neither, or torn; NotFound when nothing stands there (any more: it may have been trimmed).
+    """
     key = bucket_layout.segment_key(session, seq)
-    try:
-        body = await store.get(key)
-    except NotFound as error:
-        raise Corrupt(f"{key} was there and is gone: a place in a session is never freed before it is trimmed", key=key) from error
+    body = await store.get(key)
     head = parse_head(body, key=key)
     if head.is_seal:
         return None

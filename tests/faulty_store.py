@@ -231,7 +231,7 @@ class FaultyStore:
         write = _Write(what, self._draw_fate(), land, loop.create_future())
         task = loop.create_task(self._carry(write), context=Context())
         self._wire[task] = None
-        task.add_done_callback(lambda carried: self._off_the_wire(carried, write))
+        task.add_done_callback(lambda carried: self._off_the_wire(carried, write), context=Context())
         try:
             await write.answer
         except asyncio.CancelledError:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metadata.errors import Denied, OutcomeUnknown, SessionFenced, Stopping, TidelogError, Unavailable
+from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import SegmentSeq
+from segments.bucket_layout import trimmed_key
 from segments.segment_file import SEAL_BYTES, SegmentFooter, parse_footer, parse_head
 from segments.segment_writer import PendingSegment
 from segments.session import seal
@@ -29,6 +30,7 @@ from tests.segments.scripted_store import (
     SILENCE,
     Act,
     ScriptedStore,
+    fails,
     late,
     slow,
 )
@@ -269,6 +271,37 @@ def test_a_segment_that_had_landed_after_all_when_its_deadline_came_is_committed
         assert await outcome(at_work.add()) is None
 
     with_writer(store, work)
+
+
+@pytest.mark.parametrize("unanswered", [[LOST_ANSWER], [LOST_ANSWER, *[SILENCE] * 6]], ids=["sent again", "its deadline passed"])
+def test_a_segment_that_was_compacted_before_its_writer_heard_of_it_is_committed(unanswered: list[Act]) -> None:
+    """The collector freed its name, so that the same bytes, or the writer's own seal, find nothing there."""
+    store = ScriptedStore()
+    store.script("create", key_of(0), *unanswered)
+
+    async def main() -> None:
+        at_work = Writing(store, AT_ONCE)
+        pending = at_work.add()
+        await asyncio.sleep(0.01)
+        await store.create(trimmed_key(SESSION.id, SegmentSeq(1)), [b""])
+        await store.delete(key_of(0))
+        assert await outcome(pending) is None
+        at_work.writer.close()
+        await at_work.running
+
+    run(main())
+
+
+def test_an_object_that_is_there_and_then_gone_untrimmed_leaves_its_outcome_unknown() -> None:
+    store = ScriptedStore()
+    store.script("create", key_of(0), fails(AlreadyExists("it is there")))
+
+    async def main() -> None:
+        at_work = Writing(store, AT_ONCE)
+        assert isinstance(await outcome(at_work.add()), OutcomeUnknown)
+        await at_work.running
+
+    run(main())
 
 
 def test_a_request_that_arrives_after_its_seal_is_refused_by_the_bucket() -> None:

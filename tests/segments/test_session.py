@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.errors import AlreadyExists, Corrupt, Denied
+from metadata.errors import AlreadyExists, Corrupt, Denied, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import claim_key, segment_key, session_prefix, trimmed_key
 from segments.segment_file import SEAL_BYTES, Seal, parse_seal
-from segments.session import ClaimRecord, Session, SessionListing, claim, list_session, seal, who_wrote
+from segments.session import ClaimRecord, Session, SessionListing, claim, list_session, seal, trim_point, who_wrote
 from tests.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, seal_of, segment_of, stamped_run
 from tests.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, REFUSED, Act, ScriptedStore, fails, slow
 from tests.simulation.virtual_loop import run
@@ -204,6 +204,24 @@ def test_a_segment_that_lands_where_the_seal_was_to_go_is_committed_and_the_seal
     assert len(store.content(key_of(2))) == SEAL_BYTES
 
 
+def test_a_seal_that_was_created_where_a_compacted_segment_stood_is_looked_at_and_another_is_made() -> None:
+    """The collector freed the name between the look and the create: the session did not end there."""
+    store = bucket(0)
+
+    async def main() -> SessionListing:
+        store.script("list", session_prefix(SESSION), slow(0, answer_after_s=2))
+        sealing = asyncio.create_task(seal(store, SESSION, by=BY, now_ms=lambda: TIMESTAMP_MS))
+        await asyncio.sleep(1)
+        await store.create(key_of(1), [body_of(1)])
+        await store.create(trimmed_key(SESSION, SegmentSeq(2)), [b""])
+        for seq in range(2):
+            await store.delete(key_of(seq))
+        return await sealing
+
+    assert run(main()).end_seq == 2
+    assert len(store.content(key_of(2))) == SEAL_BYTES
+
+
 def test_a_damaged_seal_seals_all_the_same() -> None:
     """That something of its size stands there is what fences: no segment is that short, and nobody can create one there."""
     store = bucket(0, 2, sealed_at=1)
@@ -278,9 +296,14 @@ def test_anything_else_at_the_place_is_corrupt(content: bytes, why: str) -> None
         writer_at(store, 0)
 
 
-def test_a_place_that_was_freed_is_corrupt() -> None:
-    with pytest.raises(Corrupt, match="never freed"):
+def test_a_place_where_nothing_stands_is_not_found() -> None:
+    with pytest.raises(NotFound):
         writer_at(bucket(), 0)
+
+
+@pytest.mark.parametrize("trimmed_to", [None, 0, 3])
+def test_the_trim_point_is_where_the_highest_marker_says(trimmed_to: int | None) -> None:
+    assert run(trim_point(bucket(4, trimmed_to=trimmed_to), SESSION)) == (trimmed_to or 0)
 
 
 def test_what_the_bucket_refuses_is_passed_on() -> None:

@@ -110,6 +110,8 @@ def _batches(body: bytes, decompressed_bytes_max: int) -> list[Any]:
     first = next(messages, None)
     if first is None:
         raise InvalidArgument("the body is not an Arrow stream: it is empty")
+    if first.type != "schema":  # pyarrow 26 does not look before it reads, and crashes
+        raise InvalidArgument(f"the Arrow stream begins with a {first.type} message instead of its schema")
     schema = pa.ipc.read_schema(first)
     _check_schema(schema)
     batches = [pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)]

@@ -26,6 +26,7 @@ from gateway.leadership import Leadership
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.cluster_id import cluster_id
 from metadata.data_directory import DataDirectory
+from metadata.errors import OutcomeUnknown
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision
 from metadata.producer_ids import ProducerIds
@@ -83,6 +84,7 @@ class Broker:
         self._grpc = GrpcServer(self)
         self._metadata = metadata
         self._listen = settings.http, settings.grpc
+        self._flush_s = settings.segments.put_deadline_ms / 1000
         self._ready_s = settings.gateway.topic_ready_timeout_ms / 1000
 
     @property
@@ -136,9 +138,15 @@ class Broker:
     async def _stop(self, leading: asyncio.Task[None]) -> None:
         grace_s = self.settings.stop_grace_ms / 1000
         self._leadership.stop()
-        await asyncio.wait((leading,), timeout=grace_s)
+        await asyncio.wait((leading,), timeout=self._flush_s)
+        bytes_left = 0 if leading.done() else self._leadership.budget.bytes_used
         leading.cancel()
         await asyncio.gather(self._http.stop(grace_s), self._grpc.stop(grace_s))
+        if bytes_left:
+            raise OutcomeUnknown(
+                f"the broker stopped with {bytes_left} bytes of records that the bucket did not take within {self._flush_s:g} s",
+                hint="Those acknowledged with acks=all are safe. Look at the bucket before you start again.",
+            )
 
     # ── topics: the registry's changes, waited for until they are served ────────────────────────────────────────────────
 

@@ -143,7 +143,7 @@ async def _told(
     )
     if not structured:
         return told, answer.batches, answer.size_bytes
-    records = await records_from(answer, partition.offset, decompressed_bytes_max=decompressed_bytes_max)
+    records, told.next_offset = await records_from(answer, partition.offset, decompressed_bytes_max=decompressed_bytes_max)
     told.records.extend(
         log_pb2.Record(
             key=key,

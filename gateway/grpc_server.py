@@ -80,5 +80,6 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a short message could become a long one; batches are compressed
+        ("grpc.http2.bdp_probe", 0),  # it lets each connection hold megabytes that nobody has admitted
         ("grpc.so_reuseport", 0),  # a second broker on the same port must fail, not share it
     ]

@@ -148,8 +148,7 @@ class HttpFetch:
                     fetched, partition, offset=start, records_max=records_max, decompressed_bytes_max=decompressed_bytes_max
                 ),
             )
-        records = await records_from(fetched, start, decompressed_bytes_max=decompressed_bytes_max)
-        next_offset: int = fetched.next_offset
+        records, next_offset = await records_from(fetched, start, decompressed_bytes_max=decompressed_bytes_max)
         if len(records) > records_max:
             next_offset = records[records_max][0]
             records = records[:records_max]

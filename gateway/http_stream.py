@@ -116,12 +116,12 @@ class RecordStream:
             return False
         decompressed_bytes_max = self._broker.log.settings.decompressed_bytes_max
         start = self._positions[partition]
-        records = await records_from(answer, start, decompressed_bytes_max=decompressed_bytes_max)
+        records, next_offset = await records_from(answer, start, decompressed_bytes_max=decompressed_bytes_max)
         if self._records_left is not None:
             records = records[: self._records_left]
             self._records_left -= len(records)
         if not records:
-            self._positions[partition] = answer.next_offset
+            self._positions[partition] = next_offset
             return False
         if answer.size_bytes > THREAD_BYTES:
             chunk = await asyncio.to_thread(self._encode, partition, records, events)

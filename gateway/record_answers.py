@@ -15,11 +15,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from gateway.reads import OPENED_BYTES_MAX
 from metadata.errors import Corrupt, InvalidArgument, InvalidRecord
 from segments.batch_kernel import RecordTuple
+from segments.compression import Codec
 from segments.json_values import JsonFormat, from_bytes
 from segments.log_reader import Fetched
-from segments.record_batch import split_batches
+from segments.record_batch import parse_header, split_batches
 from segments.record_columns import SCHEMA, decode_batches
 
 ARROW_SCHEMA: Final = pa.schema([pa.field("partition", pa.int32(), nullable=False), *SCHEMA])
@@ -85,7 +87,7 @@ def error_line(members: dict[str, Any]) -> bytes:
 def as_arrow(fetched: Fetched, partition: int, *, offset: int, records_max: int, decompressed_bytes_max: int) -> tuple[bytes, int]:
     """(an Arrow stream of ARROW_SCHEMA, where to read on) of at most `records_max` records from `offset` on."""
     try:
-        columns = decode_batches(split_batches(b"".join(fetched.batches)), decompressed_bytes_max=decompressed_bytes_max)
+        columns, fetched_to = _columns(fetched, decompressed_bytes_max)
     except InvalidRecord as error:
         raise Corrupt(f"a committed batch from offset {offset} on can't be opened: {error.message}", offset=offset) from error
     offsets = columns.column(0).to_numpy()
@@ -96,8 +98,23 @@ def as_arrow(fetched: Fetched, partition: int, *, offset: int, records_max: int,
     with pa.ipc.new_stream(sink, ARROW_SCHEMA) as writer:
         partitions = pa.array(np.full(columns.num_rows, partition, np.int32))
         writer.write_batch(pa.RecordBatch.from_arrays([partitions, *columns.columns], schema=ARROW_SCHEMA))
-    next_offset = int(offsets[first + columns.num_rows]) if cut else fetched.next_offset
+    next_offset = int(offsets[first + columns.num_rows]) if cut else fetched_to
     return bytes(sink.getvalue()), next_offset
+
+
+def _columns(fetched: Fetched, decompressed_bytes_max: int) -> tuple[pa.RecordBatch, int]:
+    """(columns, where to read on): all batches at once, or, where some are compressed, one by one up to OPENED_BYTES_MAX."""
+    batches = split_batches(b"".join(fetched.batches))
+    if all(parse_header(batch).codec is Codec.NONE for batch in batches):
+        return decode_batches(batches, decompressed_bytes_max=decompressed_bytes_max), fetched.next_offset
+    opened: list[pa.RecordBatch] = []
+    bytes_left = OPENED_BYTES_MAX
+    for batch in batches:
+        if bytes_left <= 0:
+            return pa.concat_batches(opened), parse_header(batch).base_offset
+        opened.append(decode_batches([batch], decompressed_bytes_max=decompressed_bytes_max))
+        bytes_left -= opened[-1].nbytes
+    return pa.concat_batches(opened), fetched.next_offset
 
 
 def _told(records: Iterable[RecordTuple], partition: int, formats: Formats) -> list[RecordAnswer]:

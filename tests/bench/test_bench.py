@@ -28,7 +28,7 @@ def test_a_figure_holds_at_its_bounds_and_not_beyond() -> None:
 def test_a_target_says_what_it_asks() -> None:
     assert Target(least=1_000_000).shown("records/s") == "≥ 1,000,000 records/s"
     assert Target(most=5).shown("ms") == "≤ 5 ms"
-    assert Target(0.9, 1.1).shown("×") == "0.90 … 1.10 ×"
+    assert Target(0.9, 1.1).shown("×") == "0.9 … 1.1 ×"
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

@@ -190,3 +190,13 @@ def test_a_damaged_stream_is_refused_or_read_but_never_breaks_the_broker(data: s
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     with suppress(Rejected):
         planned(parsed(bytes(body[: data.draw(st.integers(0, len(body)))]), decompressed_bytes_max=MIB))
+
+
+def test_a_stream_that_begins_with_records_instead_of_its_schema_is_refused() -> None:
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"value": pa.array([b"a"])})
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    _, records = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    with pytest.raises(InvalidArgument, match="instead of its schema"):
+        parse_arrow(records.serialize().to_pybytes(), now_ms=0, decompressed_bytes_max=1 << 20)

@@ -432,7 +432,8 @@ def test_a_full_buffer_leaves_messages_with_their_clients(tmp_path: Path, monkey
                 await call.write(message)
         await until(lambda: broker.budget.bytes_used > 900 * KIB)
         assert not (await asyncio.wait([asyncio.ensure_future(call.read()) for call in calls], timeout=0.2))[0]
-        assert len(read) <= 30, "streams whose message is in the buffer have read another one"
+        in_the_buffer = broker.budget.bytes_max // (100 * KIB)
+        assert len(read) <= in_the_buffer + len(calls), "a stream has read more than one message that found no room"
         broker.store.let_go()
         await until(lambda: len(read) == 120)
 

@@ -7,7 +7,7 @@ encoded comes on top); whoever waits is served in order of arrival, so that a la
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from types import TracebackType
 
 from metadata.errors import Throttled, TooLarge
@@ -22,7 +22,7 @@ class ByteBudget:
         self._of = of
         self.bytes_used = 0
         self.bytes_used_peak = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()  # in order of arrival
 
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
         """Room for `bytes_count` bytes, as a context manager that waits for it. What was not taken is given back at its end.
@@ -38,7 +38,7 @@ class ByteBudget:
             self.take(bytes_count)
             return
         room = asyncio.get_running_loop().create_future()
-        self._waiting.append((bytes_count, room))
+        self._waiting[room] = bytes_count
         try:
             await asyncio.wait((room,), timeout=timeout_s)
         except asyncio.CancelledError:
@@ -60,6 +60,7 @@ class ByteBudget:
         self._grant()
 
     def _give_up(self, room: asyncio.Future[None]) -> None:
+        del self._waiting[room]
         room.cancel()
         self._grant()
 
@@ -70,13 +71,12 @@ class ByteBudget:
 
     def _grant(self) -> None:
         while self._waiting:
-            bytes_count, room = self._waiting[0]
-            if not room.cancelled():
-                if self.bytes_used + bytes_count > self.bytes_max:
-                    return
-                self.take(bytes_count)
-                room.set_result(None)
-            self._waiting.popleft()
+            room, bytes_count = next(iter(self._waiting.items()))
+            if self.bytes_used + bytes_count > self.bytes_max:
+                return
+            del self._waiting[room]
+            self.take(bytes_count)
+            room.set_result(None)
 
 
 class Admission:

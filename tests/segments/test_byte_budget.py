@@ -162,6 +162,22 @@ def test_two_bodies_that_grow_into_each_other_do_not_stop_the_broker() -> None:
     assert budget.bytes_used == 0
 
 
+def test_who_gave_up_waiting_leaves_nothing_behind_a_large_request_at_the_head() -> None:
+    async def main() -> None:
+        budget = ByteBudget(10)
+        async with budget.admit(10, timeout_s=1):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(hold(budget, 9, for_s=0, timeout_s=100))
+                refused = [asyncio.create_task(hold(budget, 1, for_s=0, timeout_s=1)) for _ in range(100)]
+                await asyncio.wait(refused)
+                assert all(isinstance(task.exception(), Throttled) for task in refused)
+                assert len(budget._waiting) == 1
+                budget.release(9)
+            budget.take(9)
+
+    run(main())
+
+
 def test_giving_back_more_than_was_taken_is_our_bug() -> None:
     with pytest.raises(AssertionError):
         ByteBudget(10).release(1)

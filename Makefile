@@ -37,6 +37,7 @@ kernel: $(VENV)/ready
 
 # setuptools and Cython first, so that the kernel is built with the pinned ones.
 $(VENV)/ready: pyproject.toml constraints.txt setup.py
+	@echo "Installing into $(VENV): about three minutes, the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools cython
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation --editable '.[dev,demo]'

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from gateway.freed_memory import keep_freed_memory
 from gateway.grpc_server import GrpcServer
 from gateway.http_server import HttpServer
 from gateway.leadership import Leadership
@@ -229,6 +230,7 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) -> None:
     """Runs a broker until SIGTERM or SIGINT, then ends it cleanly."""
+    keep_freed_memory()
     loop = asyncio.get_running_loop()
     async with running(settings) as broker:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -31,6 +31,7 @@ from metadata.errors import InvalidArgument, TidelogError, TooLarge
 from segments.batch_kernel import NewRecordTuple
 from segments.byte_budget import Admission
 from segments.log import Acks, Log, PendingAppend
+from segments.object_store import Buffer
 from segments.record_batch import parse_header
 
 FIRST_MESSAGE_BYTES: Final = 64 << 10
@@ -172,7 +173,7 @@ class GrpcProduce:
             batch_bytes_max=target.batch_bytes_max,
             decompressed_bytes_max=log.settings.decompressed_bytes_max,
         )
-        return ReadyBatch(partition, request.record_batch, header)
+        return ReadyBatch(partition, alone_in_memory(request.record_batch), header)
 
     def _plan(self, request: AppendRequest, target: Target, at: int) -> Plan:
         assert request.records is not None
@@ -219,6 +220,11 @@ class GrpcProduce:
                 found = await outcomes(taken.log, taken.pending, acks=call.acks, deadline_s=unanswered.deadline_s)
                 _tell(response.results.add(), taken, found, call.acks)
         return response.SerializeToString()
+
+
+def alone_in_memory(batch: memoryview) -> Buffer:
+    """The batch, copied where it is the lesser part of its message, which would be kept as long as the batch is."""
+    return bytes(batch) if 2 * len(batch) < memoryview(batch.obj).nbytes else batch
 
 
 def _tell(result: log_pb2.AppendResult, taken: Taken, found: list[Outcome], acks: Acks) -> None:

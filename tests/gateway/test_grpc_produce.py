@@ -13,6 +13,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from gateway import grpc_produce
+from gateway.grpc_produce import alone_in_memory
 from gateway.produce_wire import ProduceCall, parse_produce
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
@@ -427,15 +428,19 @@ def test_a_full_buffer_leaves_messages_with_their_clients(tmp_path: Path, monkey
         message = request(ready(batch_of(b"x" * 100 * KIB)))
         calls = [stub.ProduceStream() for _ in range(30)]
         broker.store.hold()
-        for call in calls:
+
+        async def write_four(call: Any) -> None:
             for _ in range(4):
-                await call.write(message)
+                await call.write(message)  # waits, when the broker reads no more
+
+        writing = [asyncio.ensure_future(write_four(call)) for call in calls]
         await until(lambda: broker.budget.bytes_used > 900 * KIB)
         assert not (await asyncio.wait([asyncio.ensure_future(call.read()) for call in calls], timeout=0.2))[0]
         in_the_buffer = broker.budget.bytes_max // (100 * KIB)
         assert len(read) <= in_the_buffer + len(calls), "a stream has read more than one message that found no room"
         broker.store.let_go()
         await until(lambda: len(read) == 120)
+        await asyncio.gather(*writing)
 
     segments = SegmentSettings(linger_ms=0, puts_per_second_max=1000, buffer_bytes_max=1 * MIB, segment_bytes_max=512 * KIB)
     serve(tmp_path, scenario, segments=segments)
@@ -489,3 +494,11 @@ def test_compressed_messages_are_refused(tmp_path: Path) -> None:
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     serve(tmp_path, scenario)
+
+
+def test_a_batch_that_is_the_lesser_part_of_its_message_does_not_keep_the_message_in_memory() -> None:
+    message = memoryview(bytes(1000))
+    kept, copied = alone_in_memory(message[:600]), alone_in_memory(message[:400])
+    assert isinstance(kept, memoryview)
+    assert copied == message[:400]
+    assert isinstance(copied, bytes)

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from metadata.errors import TidelogError
 from tidelog.batch import Batch
 from tidelog.lane import Lane
+from tidelog.outcomes import Outcomes
 from tidelog.settings import ClientSettings
 
 FAILURES_KEPT_MAX = 1_000
@@ -28,6 +29,8 @@ class Accumulator:
         self.buffered_bytes = 0
         self.failures: list[Batch] = []
         """Batches that failed since a flush last took them, the oldest first."""
+        self.outcomes = Outcomes()
+        """Of all records since the beginning."""
         self._settings = settings
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._busy: dict[str, dict[Lane, None]] = {}
@@ -118,6 +121,15 @@ class Accumulator:
             if batch is not None and not batch.settled
         ]
 
+    def unacknowledged_records(self, leader: str) -> int:
+        """Records for this leader that have no outcome yet."""
+        return sum(
+            batch.record_count
+            for lane in self._busy.get(leader, ())
+            for batch in (*lane.unanswered, *lane.closed, lane.open)
+            if batch is not None and not batch.settled
+        )
+
     def topics_of(self, leader: str) -> set[str]:
         """Topics with something to send to this leader."""
         return {lane.topic for lane in self._busy.get(leader, ())}
@@ -133,7 +145,10 @@ class Accumulator:
     # ── what happened ──
 
     def acknowledged(self, batch: Batch, base_offset: int, now_s: float) -> None:
+        was_settled = batch.settled
         batch.lane.acknowledged(batch, base_offset, now_s)
+        if batch.settled and not was_settled:
+            self.outcomes.acknowledged += batch.record_count
         self._collect((batch.lane,))
 
     def refused(self, batch: Batch, error: TidelogError, now_s: float) -> None:
@@ -169,11 +184,19 @@ class Accumulator:
             self.buffered_bytes -= lane.released_bytes
             lane.released_bytes = 0
             if lane.failures:
+                for batch in lane.failures:
+                    self._count_failure(batch)
                 self.failures = (self.failures + lane.failures)[:FAILURES_KEPT_MAX]
                 lane.failures = []
             self._move_when_quiet(lane)
             if lane.is_idle:
                 self._busy.get(lane.leader, {}).pop(lane, None)
+
+    def _count_failure(self, batch: Batch) -> None:
+        if batch.error is not None and batch.error.nothing_was_written:
+            self.outcomes.refused += batch.record_count
+        else:
+            self.outcomes.unknown += batch.record_count
 
     def _all_busy(self) -> list[Lane]:
         return [lane for line in self._busy.values() for lane in line]

@@ -80,6 +80,15 @@ async def cluster_over_http(address: Address, *, timeout_s: float) -> admin_pb2.
     return await asyncio.to_thread(_get_cluster, address, timeout_s)
 
 
+async def speaks_http(address: Address, *, timeout_s: float) -> bool:
+    """Whether something at this host and port answers HTTP, were it with a refusal."""
+    try:
+        await cluster_over_http(address._replace(scheme="http"), timeout_s=timeout_s)
+    except TidelogError as error:
+        return isinstance(error.__cause__, urllib.error.HTTPError | ValueError)
+    return True
+
+
 def _get_cluster(address: Address, timeout_s: float) -> admin_pb2.ClusterDescription:
     try:
         with urllib.request.urlopen(f"{address}/v1/cluster", timeout=timeout_s) as response:
@@ -87,8 +96,14 @@ def _get_cluster(address: Address, timeout_s: float) -> admin_pb2.ClusterDescrip
     except urllib.error.HTTPError as error:
         with error:
             raise _refused(address, error) from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.IncompleteRead) as error:
         raise unreachable(str(address), getattr(error, "reason", error)) from error
+    except http.client.HTTPException as error:  # its text is what came, which may be anything
+        raise Rejected(
+            f"{address}: what answers there does not speak HTTP: it is not the HTTP port of a broker",
+            hint=f"Give the broker's HTTP port (8080 by default), or grpc://{address.host_port} if this is its gRPC port.",
+            address=str(address),
+        ) from error
     try:
         cluster = json_format.ParseDict(json.loads(body), admin_pb2.ClusterDescription(), ignore_unknown_fields=True)
         if not cluster.cluster_id:

@@ -20,6 +20,7 @@ from metadata.errors import InvalidArgument, Rejected, TidelogError
 from tidelog.connection import Connection
 from tidelog.descriptions import ClusterInfo, Explanation, OffsetRange, cluster_info, explanation
 from tidelog.offset_lookup import offset_ranges
+from tidelog.outcomes import Outcomes
 from tidelog.owned_tasks import OwnedTasks
 from tidelog.positions import StartLike, parse_start
 from tidelog.records import Ack, HeadersLike
@@ -154,6 +155,11 @@ class Client:
         """Waits until all that was sent before has its outcome. Raises the first failure whose Delivery nobody has awaited."""
         if self._sender is not None:
             await self._sender.flush()
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """How many of the records that were sent are acknowledged, failed for certain, or unknown. Final once the block is left."""
+        return self._sender.outcomes if self._sender is not None else Outcomes()
 
     # ── consume ──
 

@@ -21,8 +21,8 @@ import grpc
 import grpc.aio
 
 from gateway.proto import admin_pb2, admin_pb2_grpc, log_pb2_grpc
-from metadata.errors import TidelogError, Unavailable
-from tidelog.addresses import Address, cluster_over_http, grpc_target, parse_addresses
+from metadata.errors import Rejected, TidelogError, Unavailable
+from tidelog.addresses import Address, cluster_over_http, grpc_target, parse_addresses, speaks_http
 from tidelog.rpc_errors import error_of_rpc, unreachable
 from tidelog.settings import MIB, ClientSettings
 
@@ -194,7 +194,16 @@ class Connection:
         timeout_s = self._settings.connect_timeout_ms / 1000
         if address.scheme == "http":
             return await cluster_over_http(address, timeout_s=timeout_s)
-        await self.until_connected(address.host_port)
+        try:
+            await self.until_connected(address.host_port)
+        except Unavailable as error:
+            if await speaks_http(address, timeout_s=timeout_s):
+                raise Rejected(
+                    f"{address}: what answers there speaks HTTP: it is not the gRPC port of a broker",
+                    hint=f"Give the broker's gRPC port (9090 by default), or http://{address.host_port}.",
+                    address=str(address),
+                ) from error
+            raise
         deadline_s = time.monotonic() + timeout_s
         answer: admin_pb2.ClusterDescription = await self._attempt(
             _get_cluster, address=address.host_port, writes=False, deadline_s=deadline_s

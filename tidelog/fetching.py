@@ -149,12 +149,15 @@ class Fetching:
                 trouble = first_error(group)
             if trouble is None:
                 continue
+            is_new = False
             if self._next != before or trouble_since_s is None:
                 trouble_since_s, pause_s = time.monotonic(), self._settings.retry_pause_ms / 1000
-                log.warning("%s; trying again", trouble)
+                is_new = True
             patience_s = self._settings.delivery_timeout_ms / 1000
             if not trouble.retryable or (not self._follow and time.monotonic() - trouble_since_s > patience_s):
                 raise trouble
+            if is_new:
+                log.warning("%s; trying again", trouble)
             await asyncio.sleep(trouble.retry_after_s if isinstance(trouble, Throttled) else pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
 

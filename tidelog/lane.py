@@ -13,8 +13,9 @@ Invariants:
 - after a batch has failed for good, those behind it go on with sequences that the broker can take. Nothing is numbered anew
   while it may be in the log: that would write it twice.
 
-What proves that a batch is not in the log, when its answer is unknown: the broker takes a producer's batches only in sequence,
-so "out of order" for an earlier batch, or for the one behind, says that it has neither.
+What proves that a batch is not in the log yet, when its answer is unknown: the broker takes a producer's batches only in
+sequence, so "out of order" for an earlier batch, or for the one behind, says that it has neither. Bytes of a broken connection may
+still come late; so what is numbered anew then goes under a new epoch, which fences them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ BATCHES_IN_FLIGHT_MAX: Final = 5
 ANSWER_GRACE_S: Final = 5.0
 """A broker is told how long it may take for a batch; this much later its silence counts as a broken stream."""
 SEQUENCES: Final = 2**31
+EPOCH_MAX: Final = 2**15 - 1
 NO_PRODUCER: Final = (-1, -1)
 
 
@@ -134,7 +136,7 @@ class Lane:
         self.on_wire += 1
 
     def identify(self, producer_id: int, producer_epoch: int) -> None:
-        """Takes a fresh producer id; what is unanswered begins again at sequence 0 under it."""
+        """Takes a fresh producer id or epoch; what is unanswered begins again at sequence 0 under it."""
         self.producer = (producer_id, producer_epoch)
         self._next_sequence = 0
         self._acknowledged_once = self._gap_is_possible = False
@@ -144,6 +146,8 @@ class Lane:
     # ── answers ──
 
     def acknowledged(self, batch: Batch, base_offset: int, now_s: float) -> None:
+        if not batch.on_wire:
+            return  # the lane was abandoned meanwhile: the batch has failed with an unknown outcome
         self._off_wire(batch)
         self.unanswered.remove(batch)
         self.released_bytes += batch.bytes
@@ -154,6 +158,8 @@ class Lane:
 
     def refused(self, batch: Batch, error: TidelogError, now_s: float) -> None:
         """An attempt failed, with what the broker answered or with how its stream broke."""
+        if not batch.on_wire:
+            return  # as above
         self._off_wire(batch)
         batch.refusal = self.last_trouble = error
         batch.refusals += 1
@@ -181,10 +187,11 @@ class Lane:
             self._give_up(batch, self._timed_out(batch))
 
     def abandon(self, error: TidelogError) -> None:
-        """The client closes: fails everything that is left."""
+        """The client closes: fails everything that is left. Answers that still come for it are ignored."""
         self.close()
         for batch in [*self.unanswered, *self.closed]:
             unknown = batch.on_wire or batch.maybe_written
+            batch.on_wire = False
             self._give_up(batch, OutcomeUnknown(error.message) if unknown else error)
         self.unanswered.clear()
         self.closed.clear()
@@ -221,6 +228,10 @@ class Lane:
         if not certain:
             self._gap_is_possible = True
             return
+        if any(batch.maybe_written for batch in self.unanswered):
+            # Bytes of theirs may still be on their way under the old numbers, which must not be given away.
+            self._begin_epoch()
+            return
         # The broker does not have it, so it can't have any that came behind it: they take its numbers.
         self._next_sequence = head.base_sequence
         for batch in self.unanswered:
@@ -242,11 +253,23 @@ class Lane:
             # Acknowledged batches before it are missing at the broker: say so, and do not go on as if nothing was.
             self.unanswered.popleft()
             self._give_up(head, refusal)
-        for batch in self.unanswered:
-            batch.maybe_written, batch.refusal = False, None
-        self.producer = None
+        self._begin_epoch()
 
     # ── small steps ──
+
+    def _begin_epoch(self) -> None:
+        """Numbers what is unanswered anew, under the next epoch (KIP-360).
+
+        The broker does not have these batches yet, but bytes of a broken connection may still reach it: once it has seen the new
+        epoch, it refuses them. A new producer id would not fence them. One is fetched only when the epochs are used up.
+        """
+        producer_id, epoch = self.producer or NO_PRODUCER
+        if self.producer is None or epoch == EPOCH_MAX:
+            for batch in self.unanswered:
+                batch.maybe_written, batch.refusal = False, None
+            self.producer = None
+        else:
+            self.identify(producer_id, epoch + 1)
 
     def _number(self, batch: Batch) -> None:
         batch.refusal = None

@@ -26,11 +26,14 @@ from segments.record_columns import encode_records
 from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch
 from tidelog.connection import Connection, Stubs
+from tidelog.outcomes import count_of_records
 from tidelog.owned_tasks import first_error
 from tidelog.rpc_errors import NotImplementedHere, error_of_rpc, error_of_status
 from tidelog.settings import MIB, ClientSettings
 
 APPEND_BYTES_PER_REQUEST = 4 * MIB
+
+OUTAGE_TOLD_EVERY_S = 10.0
 
 _ACKS = {"all": log_pb2.ACKS_ALL, "leader": log_pb2.ACKS_LEADER, "none": log_pb2.ACKS_NONE}
 
@@ -61,6 +64,9 @@ class ProduceStream:
         """Requests without an answer, the oldest first."""
         self._correlation_id = 0
         self._overdue = asyncio.Event()
+        self._away_since_s: float | None = None
+        """Since when no connection can be made; None while there is no trouble."""
+        self._outage_told_s = 0.0
 
     def wake(self) -> None:
         """There may be something to send."""
@@ -81,13 +87,30 @@ class ProduceStream:
                 await self._connection.until_connected(self._address)
             except Unavailable as error:
                 self._accumulator.unreachable(self._address, error)
-                log.warning("%s; trying again", error)
+                self._tell_outage(error)
                 self._leaders_changed(self._accumulator.topics_of(self._address))
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
                 pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
             else:
                 pause_s = self._settings.retry_pause_ms / 1000
+                self._tell_end_of_outage()
                 await self._converse(self._connection.stubs(self._address))
+
+    def _tell_outage(self, error: Unavailable) -> None:
+        """Once at its beginning, and then now and then with what waits for its end."""
+        now_s = asyncio.get_running_loop().time()
+        if self._away_since_s is None:
+            self._away_since_s = self._outage_told_s = now_s
+            log.warning("%s; trying again", error)
+        elif now_s - self._outage_told_s >= OUTAGE_TOLD_EVERY_S:
+            self._outage_told_s = now_s
+            waiting = count_of_records(self._accumulator.unacknowledged_records(self._address))
+            log.warning("%s; for %.0f s now, %s not acknowledged; trying again", error, now_s - self._away_since_s, waiting)
+
+    def _tell_end_of_outage(self) -> None:
+        if self._away_since_s is not None:
+            log.warning("%s: connected again", self._address)
+            self._away_since_s = None
 
     async def _converse(self, stubs: Stubs) -> None:
         """One stream, from its opening until it breaks."""

@@ -24,6 +24,7 @@ from tidelog.accumulator import Accumulator
 from tidelog.batch import RECORD_OVERHEAD_BYTES, Batch
 from tidelog.connection import Connection, TopicRoute
 from tidelog.lane import Lane
+from tidelog.outcomes import Outcomes
 from tidelog.owned_tasks import OwnedTasks
 from tidelog.partitioning import Partitioning
 from tidelog.produce_stream import ProduceStream
@@ -196,6 +197,10 @@ class Producer:
                 error.add_note(f"{len(unseen)} batches failed since the last flush; this is the first.")
             raise error.with_traceback(None)
 
+    @property
+    def outcomes(self) -> Outcomes:
+        return self._accumulator.outcomes
+
     def close(self) -> None:
         """Takes nothing more, and fails what has no outcome yet: flush first. The tasks end with their owner."""
         self._closed = Rejected("the client is closed", hint="Send inside of `async with tidelog.connect(…)`.")
@@ -243,6 +248,8 @@ class Producer:
     def _after_answers(self) -> None:
         """Batches have left: there may be room, and partitions may have moved."""
         self._admit()
+        if self._closed is not None:
+            return
         for leader in self._accumulator.take_gained():
             self._stream_to(leader).wake()
 
@@ -308,6 +315,8 @@ class Producer:
         book.refresh_at_s = self._loop.time() + self._settings.topic_age_ms_max / 1000
 
     def _learn_leaders_again(self, topics: set[str]) -> None:
+        if self._closed is not None:
+            return  # the owner of the tasks takes no more
         for topic in topics:
             book = self._books.get(topic)
             if book is not None:

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.errors import Throttled, Unavailable
+from metadata.errors import OutcomeUnknown, Throttled, TooLarge, Unavailable
 from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch
 from tidelog.lane import Lane
+from tidelog.outcomes import Outcomes
 from tidelog.settings import ClientSettings
 
 SETTINGS = ClientSettings(batch_bytes_max=1_000, linger_ms=10, delivery_timeout_ms=10_000)
@@ -129,6 +130,29 @@ def test_what_is_left_at_the_close_fails_and_frees_the_buffer() -> None:
     assert accumulator.take_failures() == []
     assert accumulator.buffered_bytes == 0
     assert accumulator.leaders == []
+
+
+def test_every_record_is_counted_once_by_what_became_of_it() -> None:
+    accumulator = Accumulator(SETTINGS)
+    made = lanes(accumulator, 5)
+    written, refused, in_doubt, late, kept = (put(accumulator, lane) for lane in made)
+    put(accumulator, made[0])
+    accumulator.take(A, 0.0, bytes_max=1 << 20)
+    kept = put(accumulator, made[4])
+    assert accumulator.unacknowledged_records(A) == 7
+    accumulator.acknowledged(written, 0, 0.0)
+    accumulator.refused(refused, TooLarge("too large"), 0.0)
+    accumulator.refused(in_doubt, OutcomeUnknown("lost"), 0.0)
+    assert accumulator.unacknowledged_records(A) == 4
+    accumulator.abandon(Unavailable("closed"))
+    accumulator.acknowledged(late, 0, 0.0)
+    assert isinstance(kept.error, Unavailable)
+    assert accumulator.outcomes == Outcomes(acknowledged=2, refused=2, unknown=3)
+    assert (
+        str(accumulator.outcomes)
+        == "2 records acknowledged, 2 refused (nothing of them was written), 3 unknown (may be in the log)"
+    )
+    assert str(Outcomes(1, 1, 0)).startswith("1 record acknowledged, 1 refused (nothing of it was written)")
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+import tidelog
 from metadata.errors import InvalidArgument, Rejected, Unavailable
+from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.addresses import Address, cluster_over_http, grpc_target, parse_address, parse_addresses
 
 
@@ -93,3 +95,24 @@ def test_the_cluster_is_read_over_http_with_fields_that_we_do_not_know_left_out(
 def test_what_does_not_answer_as_a_broker_is_told_so(status: int, body: bytes, kind: type[Exception]) -> None:
     with answering(status, body) as address, pytest.raises(kind, match=f"127.0.0.1:{address.port}"):
         asyncio.run(cluster_over_http(address, timeout_s=5))
+
+
+def test_an_http_port_that_is_taken_for_grpc_is_told_so() -> None:
+    async def run(address: Address) -> None:
+        async with tidelog.connect(f"grpc://{address.host_port}"):
+            pass
+
+    with answering(404, b"") as address, pytest.raises(Rejected, match="speaks HTTP") as raised:
+        asyncio.run(run(address))
+    assert f"http://{address.host_port}" in raised.value.hint
+
+
+def test_a_grpc_port_that_is_taken_for_http_is_told_so_without_its_bytes() -> None:
+    async def run() -> None:
+        async with running(SmallBroker()) as broker:
+            await cluster_over_http(Address("http", "127.0.0.1", broker.port), timeout_s=5)
+
+    with pytest.raises(Rejected, match="does not speak HTTP") as raised:
+        asyncio.run(run())
+    assert raised.value.message.isprintable()
+    assert "grpc://127.0.0.1:" in raised.value.hint

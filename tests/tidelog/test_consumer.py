@@ -208,7 +208,7 @@ def test_a_broker_that_stays_away_ends_a_reading_that_has_an_end() -> None:
     with_records(test, delivery_timeout_ms=200, request_timeout_ms=200, fetch_bytes_max=100, read_ahead_bytes_max=1)
 
 
-def test_an_error_that_stays_is_raised_after_what_was_fetched_before_it() -> None:
+def test_an_error_that_stays_is_raised_after_what_was_fetched_before_it(caplog: pytest.LogCaptureFixture) -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         consumer = log.consume("orders")
         seen = [len(await consumer.chunk()) for _ in range(3)]
@@ -216,6 +216,7 @@ def test_an_error_that_stays_is_raised_after_what_was_fetched_before_it() -> Non
         broker.fetch_faults = [Corrupt("bad segment")]
         with pytest.raises(Corrupt, match="bad segment"):
             await read_out(consumer)
+        assert "trying again" not in caplog.text
 
     with_records(test, fetch_wait_ms_max=50)
 

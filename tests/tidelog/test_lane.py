@@ -23,7 +23,7 @@ from metadata.errors import (
 from metadata.model import Offset, ProducerId
 from segments.producer_state import ProducerStates, SequencedBatch
 from tidelog.batch import Batch
-from tidelog.lane import ANSWER_GRACE_S, BATCHES_IN_FLIGHT_MAX, SEQUENCES, Lane
+from tidelog.lane import ANSWER_GRACE_S, BATCHES_IN_FLIGHT_MAX, EPOCH_MAX, SEQUENCES, Lane
 from tidelog.settings import AcksName, ClientSettings
 
 DELIVERY_TIMEOUT_S = 10.0
@@ -165,15 +165,38 @@ def test_behind_a_batch_of_unknown_outcome_the_next_keep_their_sequences_until_t
     assert batches[1].base_sequence == 1
 
     lane.refused(batches[1], OutOfOrderSequence("0 comes next"), DELIVERY_TIMEOUT_S)  # so the broker has neither
-    assert lane.producer is None
-    lane.identify(8, 0)
+    assert lane.producer == (7, 1), "a new epoch, which fences copies that are still on their way"
     assert send_all(lane, DELIVERY_TIMEOUT_S) == [batches[1]]
     assert batches[1].base_sequence == 0
     lane.acknowledged(batches[1], 0, DELIVERY_TIMEOUT_S)
     assert batches[1].ack(0).offset == 0
 
 
-def test_a_producer_that_the_broker_forgot_gets_a_new_id_where_nothing_is_in_doubt() -> None:
+def test_behind_a_batch_that_was_certainly_not_written_a_late_copy_of_the_next_is_fenced() -> None:
+    """The first was throttled until it expired. The second was sent too, and its connection broke: its bytes may come late."""
+    lane = new_lane()
+    first, second = add(lane, 0), add(lane, 1, now_s=5.0)
+    send_all(lane)
+    lane.refused(first, Throttled("the buffer is full"), 6.0)
+    lane.refused(second, OutcomeUnknown("the stream broke"), 6.0)
+    lane.expire(DELIVERY_TIMEOUT_S)
+    assert send_all(lane, DELIVERY_TIMEOUT_S) == [second]
+    assert (lane.producer, second.base_sequence) == ((7, 1), 0)
+
+
+def test_when_the_epochs_are_used_up_a_new_id_is_fetched() -> None:
+    lane = new_lane()
+    lane.identify(7, EPOCH_MAX)
+    batch = add(lane, 0)
+    send_all(lane)
+    lane.refused(batch, UnknownProducer("expired"), 0.0)
+    assert lane.producer is None
+    assert send_all(lane) == []
+    lane.identify(8, 0)
+    assert send_all(lane) == [batch]
+
+
+def test_a_producer_that_the_broker_forgot_begins_a_new_epoch_where_nothing_is_in_doubt() -> None:
     lane = new_lane()
     first = add(lane, 0)
     send_all(lane)
@@ -181,9 +204,7 @@ def test_a_producer_that_the_broker_forgot_gets_a_new_id_where_nothing_is_in_dou
     late = add(lane, 1)
     send_all(lane)
     lane.refused(late, UnknownProducer("expired"), 0.0)
-    assert lane.producer is None
-    assert send_all(lane) == []
-    lane.identify(8, 0)
+    assert lane.producer == (7, 1)
     assert send_all(lane) == [late]
     assert late.base_sequence == 0
 
@@ -286,6 +307,19 @@ def test_closing_tells_apart_what_may_be_in_the_log() -> None:
     assert isinstance(sent.error, OutcomeUnknown)
     assert type(kept.error) is Unavailable
     assert lane.is_idle
+
+
+def test_answers_that_come_after_the_close_change_nothing() -> None:
+    lane = new_lane()
+    acknowledged, refused = add(lane, 0), add(lane, 1)
+    send_all(lane)
+    lane.abandon(Unavailable("the client was closed"))
+    released_bytes = lane.released_bytes
+    lane.acknowledged(acknowledged, 0, 0.0)
+    lane.refused(refused, NotLeader("another leads"), 0.0)
+    assert isinstance(acknowledged.error, OutcomeUnknown)
+    assert isinstance(refused.error, OutcomeUnknown)
+    assert (lane.is_idle, lane.on_wire, lane.recovering, lane.released_bytes) == (True, 0, False, released_bytes)
 
 
 # ── all of it at once ──

@@ -24,6 +24,8 @@ from metadata.errors import (
 )
 from segments.record_batch import BatchHeader
 from tests.tidelog.small_broker import BreakStream, SmallBroker, running
+from tidelog import produce_stream
+from tidelog.connection import Connection
 from tidelog.settings import SettingChanges
 
 QUICK: SettingChanges = {"retry_pause_ms": 1, "retry_pause_ms_max": 5, "delivery_timeout_ms": 20_000}
@@ -464,5 +466,66 @@ def test_a_waiter_that_hangs_up_does_not_stop_the_others() -> None:
             impatient.cancel()
             broker.answering.set()
             assert isinstance(await patient, tidelog.Ack)
+
+    with_broker(test)
+
+
+def test_a_cancelled_block_bears_the_answers_that_arrive_while_it_closes() -> None:
+    async def test(broker: SmallBroker) -> None:
+        for _ in range(20):  # when an answer arrives within the closing is a matter of luck
+            clients: list[tidelog.Client] = []
+            sending = asyncio.Event()
+
+            async def program(clients: list[tidelog.Client], sending: asyncio.Event) -> None:
+                async with tidelog.connect(broker.address, batch_bytes_max=1_000) as log:
+                    clients.append(log)
+                    while True:
+                        await log.send("orders", bytes(500))
+                        if log.outcomes.acknowledged > 20:
+                            sending.set()
+
+            running_program = asyncio.create_task(program(clients, sending))
+            await sending.wait()
+            running_program.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running_program
+            written, outcomes = len(broker.values("orders")), clients[0].outcomes
+            assert outcomes.acknowledged <= written <= outcomes.acknowledged + outcomes.unknown
+            for partition in range(3):
+                del broker.partitions["orders", partition]
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("told_every_s", [10.0, 0.0])
+def test_an_outage_is_told_at_its_beginning_now_and_then_and_at_its_end(
+    told_every_s: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_stream, "OUTAGE_TOLD_EVERY_S", told_every_s)
+    connect_once, attempts = Connection.until_connected, 0
+
+    async def test(broker: SmallBroker) -> None:
+        enough = asyncio.Event()
+
+        async def counted(connection: Connection, address: str) -> None:
+            nonlocal attempts
+            attempts += 1
+            if attempts >= 10:
+                enough.set()
+            await connect_once(connection, address)
+
+        async with tidelog.connect(broker.address, **quick()) as log:
+            await log.produce("orders", 1, partition=0)
+            await broker.stop()
+            monkeypatch.setattr(Connection, "until_connected", counted)
+            delivery = await log.send("orders", 2, partition=0)
+            await enough.wait()
+            await broker.start()
+            await delivery
+        first, *between, last = [record.getMessage() for record in caplog.records if record.name == "tidelog"]
+        assert first.endswith("; trying again")
+        assert last.endswith(": connected again")
+        assert bool(between) == (told_every_s == 0)
+        assert all(" s now, 1 record not acknowledged; trying again" in line for line in between)
 
     with_broker(test)

@@ -112,16 +112,14 @@ async def _make_topic(log: Client, topic: str, partitions: int) -> None:
 
 
 async def _watched(load: Callable[[Progress], Awaitable[None]]) -> dict[str, Any]:
-    """Runs the load, shows every second how it goes, and answers its summary."""
-    import asyncio
-
+    """Runs the load, shows every second how it goes, and answers its summary. Raises what the load raises."""
     from tidelog.load import Progress
+    from tidelog.owned_tasks import OwnedTasks
 
     progress = Progress()
-    async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(_show(progress), name="live view")
+    async with OwnedTasks() as tasks:
+        tasks.start(_show(progress), name="live view")
         await load(progress)
-        watching.cancel()
     return progress.summary()
 
 

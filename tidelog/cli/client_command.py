@@ -12,6 +12,7 @@ import typer
 
 from metadata.errors import TidelogError
 from tidelog.cli.contexts import cluster_url
+from tidelog.cli.output import say
 from tidelog.settings import AcksName, CompressionName
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def with_client(
 ) -> _Answer:
     """Connects, runs the command, and answers what it answers. `url` is the command's own; empty where it was not given.
 
-    The errors of a command that `writes` say what was written.
+    The errors of a command that `writes` say what was written. An interrupt says what became of the records that were sent.
     """
     import uvloop
 
@@ -38,12 +39,19 @@ def with_client(
     address = cluster_url(url, os.environ)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
 
+    client = connect(address, **settings)
+
     async def run() -> _Answer:
-        async with connect(address, **settings) as log:
+        async with client as log:
             return await command(log)
 
     try:
         return uvloop.run(run())
+    except KeyboardInterrupt:
+        sent = client.outcomes
+        if sent.total:
+            say(f"interrupted: {sent.acknowledged:,} acknowledged, up to {sent.unknown:,} more may be in the log")
+        raise
     except TidelogError as error:
         if writes and not hasattr(error, "__notes__"):
             error.add_note("Nothing was written." if error.nothing_was_written else "It may have been written.")

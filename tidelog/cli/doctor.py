@@ -17,7 +17,7 @@ from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
 def doctor(
     bucket: Annotated[str, typer.Option("--bucket", help="s3://BUCKET/PREFIX or file:///DIRECTORY.", show_default=False)] = "",
     data_dir: Annotated[str, typer.Option("--data-dir", help="Data directory of the broker.", show_default=False)] = "",
-    config: Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.", show_default=False)] = None,
+    config: Annotated[Path | None, typer.Option("--settings", help="A TOML file of settings.", show_default=False)] = None,
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> int:

@@ -1,6 +1,6 @@
-"""The command `tidelog`: its commands, and how they fail.
+"""The command `tidelog`: runs one command line (commands.py), and ends with its exit code (failure.py).
 
-Nothing heavy is imported here or at the top of the commands' modules: `tidelog --help` must answer at once.
+Nothing is imported at the top that takes time: Ctrl-C while the rest is loaded must end as quietly as it does later.
 """
 
 from __future__ import annotations
@@ -8,76 +8,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-
-from tidelog.cli import bench, bucket, contexts, topics
-from tidelog.cli.completion import completion
-from tidelog.cli.consume import consume
-from tidelog.cli.demo import demo
-from tidelog.cli.doctor import doctor
-from tidelog.cli.explain import explain
-from tidelog.cli.failure import EPILOG, guarded
-from tidelog.cli.produce import produce
-from tidelog.cli.serve import EXTRA_FLAGS, dev, serve
-
-app = typer.Typer(
-    name="tidelog",
-    help="The streaming log that lives in your own bucket.",
-    epilog=EPILOG,
-    no_args_is_help=True,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        sys.stdout.write(f"tidelog {version('tidelog')}\n")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    context: Annotated[
-        str, typer.Option("--context", help="Talk to this context's cluster.", envvar="TIDELOG_CONTEXT", show_default=False)
-    ] = "",
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True, show_default=False)
-    ] = False,
-) -> None:
-    if context:
-        os.environ["TIDELOG_CONTEXT"] = context
-
-
-RUN, USE, LOOK = "Run a broker", "Use a cluster", "Look inside"
-app.command(rich_help_panel=RUN, context_settings=EXTRA_FLAGS, epilog=EPILOG)(dev)
-app.command(rich_help_panel=RUN, context_settings=EXTRA_FLAGS, epilog=EPILOG)(serve)
-app.command(rich_help_panel=RUN, epilog=EPILOG)(demo)
-app.add_typer(topics.app, name="topic", rich_help_panel=USE, epilog=EPILOG)
-app.command(rich_help_panel=USE, epilog=EPILOG)(produce)
-app.command(rich_help_panel=USE, epilog=EPILOG)(consume)
-app.add_typer(contexts.app, name="context", rich_help_panel=USE, epilog=EPILOG)
-app.command(rich_help_panel=LOOK, epilog=EPILOG)(doctor)
-app.command(rich_help_panel=LOOK, epilog=EPILOG)(explain)
-app.add_typer(bucket.app, name="bucket", rich_help_panel=LOOK, epilog=EPILOG)
-app.add_typer(bench.app, name="bench", rich_help_panel=LOOK, epilog=EPILOG)
-app.command(epilog=EPILOG)(completion)
+INTERRUPTED = 130
+"""As in failure.py, which is not loaded yet."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command line; the exit code. Errors were told on stderr (failure.py)."""
+    """One command line; the exit code. Errors were told on stderr."""
+    from tidelog.cli.commands import app
+    from tidelog.cli.failure import guarded
+
     return guarded(lambda: app(list(arguments), prog_name="tidelog", standalone_mode=False))
 
 
 def main() -> None:
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells on stderr of every connection that a broker closes
-    raise SystemExit(run(sys.argv[1:]))
+    try:
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells on stderr of every connection that a broker closes
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
@@ -69,7 +70,7 @@ def produce(
     )
     if file is None:
         summary = with_client(
-            url, lambda log: _send_all(log, topic, options, sys.stdin.buffer, 0), compression=compression, acks=acks
+            url, lambda log: _send_all(log, topic, options, sys.stdin.buffer, 0), compression=compression, acks=acks, writes=True
         )
     else:
         try:
@@ -85,7 +86,7 @@ def produce(
 
 
 async def _send_all(log: Client, topic: str, options: InputOptions, source: BinaryIO, size: int) -> dict[str, Any]:
-    """Sends everything; on an error flushes what was sent before it, and notes how much that was."""
+    """Sends everything; on an error flushes what was sent before it, and notes what became of it."""
     from tidelog.cli.progress import byte_progress
     from tidelog.cli.record_input import RecordInput
 
@@ -109,7 +110,7 @@ async def _send_all(log: Client, topic: str, options: InputOptions, source: Bina
             await log.flush()
         except TidelogError as error:
             if records:
-                error.add_note(await _what_was_written(log, records))
+                await _tell_what_was_written(log, topic, error)
             raise
     seconds = time.perf_counter() - started_s
     return {
@@ -121,12 +122,17 @@ async def _send_all(log: Client, topic: str, options: InputOptions, source: Bina
     }
 
 
-async def _what_was_written(log: Client, records: int) -> str:
-    try:
+async def _tell_what_was_written(log: Client, topic: str, error: TidelogError) -> None:
+    with suppress(TidelogError):  # it is counted, and the first error is the one to tell
         await log.flush()
-    except TidelogError:
-        return f"Of the {records:,} records that were sent before it, some were written and some not."
-    return f"The {records:,} records before it were written."
+    sent = log.outcomes
+    error.add_note(f"{sent}.")
+    if sent.acknowledged or sent.unknown:
+        again = (
+            "Do not send the whole input again: what is in the log would be there twice. "
+            f"Look with `tidelog consume {topic}`, and send only what is missing."
+        )
+        error.hint = f"{error.hint} {again}".strip() if isinstance(error, Rejected) else again
 
 
 async def _chunks(source: BinaryIO) -> AsyncIterator[bytes]:

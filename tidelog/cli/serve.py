@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
 
@@ -33,7 +34,7 @@ HttpOption = Annotated[
     str, typer.Option("--http", metavar="HOST:PORT", help="Default 127.0.0.1:8080; port 0 takes a free one.", show_default=False)
 ]
 GrpcOption = Annotated[str, typer.Option("--grpc", metavar="HOST:PORT", help="Default 127.0.0.1:9090.", show_default=False)]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="A TOML file of settings.", show_default=False)]
+ConfigOption = Annotated[Path | None, typer.Option("--settings", help="A TOML file of settings.", show_default=False)]
 ListSettingsOption = Annotated[
     bool, typer.Option("--list-settings", help="Show every setting; each is a flag, too: --linger-ms 250.")
 ]
@@ -69,7 +70,8 @@ def serve(
 ) -> None:
     """Runs a broker for production: logs on stderr, a clean end on SIGTERM.
 
-    Further settings are flags, such as --linger-ms 250, or TIDELOG_LINGER_MS, or lines of --config; --list-settings shows them all.
+    Further settings are flags, such as --linger-ms 250, or TIDELOG_LINGER_MS, or lines of the --settings file; --list-settings
+    shows them all.
     """
     flags = {"bucket": bucket, "data_dir": data_dir, "http": http, "grpc": grpc, **extra_flags(context.args)}
     _run(_given(flags), config, list_settings=list_settings, output=output, banner=_log_addresses)
@@ -102,6 +104,7 @@ def _run(flags: dict[str, str], config: Path | None, *, list_settings: bool, out
     if list_settings:
         show_rows(setting_rows(), output)
         return
+    _check_names(flags)
     settings = load_settings(flags, os.environ, config)
     plain = banner is _log_addresses
     logging.basicConfig(
@@ -120,6 +123,15 @@ def _run(flags: dict[str, str], config: Path | None, *, list_settings: bool, out
             show_one(addresses, Output.NDJSON if output is Output.JSON else output)
 
     uvloop.run(serve_broker(settings, on_ready))
+
+
+def _check_names(flags: Mapping[str, str]) -> None:
+    """Refuses a flag that is no setting, and names the nearest as it is typed here."""
+    known = {f"--{row['setting'].replace('_', '-')}" for row in setting_rows()}
+    for name in flags:
+        flag = f"--{name.replace('_', '-')}"
+        if flag not in known:
+            raise InvalidArgument(f"{flag} is not a setting", hint=did_you_mean(flag, known) or "--list-settings shows them all.")
 
 
 def setting_rows() -> list[dict[str, Any]]:

@@ -68,14 +68,16 @@ def describe(name: NameArgument, url: UrlOption = "", output: OutputOption = Out
     """Shows a topic, its settings, and the offsets and leader of each partition."""
     topic = with_client(url, lambda log: log.topics.describe(name))
     row = topic_row(topic)
-    row["records"] = sum(partition.high_watermark - partition.log_start_offset for partition in topic.partitions)
+    led = [partition for partition in topic.partitions if partition.high_watermark >= 0]
+    row["records"] = sum(partition.high_watermark - partition.log_start_offset for partition in led) if led else None
+    without = len(topic.partitions) - len(led)
     partitions = [
         {
             "partition": partition.partition,
             "leader": partition.leader,
             "leader_epoch": partition.leader_epoch,
-            "log_start_offset": partition.log_start_offset,
-            "high_watermark": partition.high_watermark,
+            "log_start_offset": partition.log_start_offset if partition.high_watermark >= 0 else None,
+            "high_watermark": partition.high_watermark if partition.high_watermark >= 0 else None,
         }
         for partition in topic.partitions
     ]
@@ -85,6 +87,8 @@ def describe(name: NameArgument, url: UrlOption = "", output: OutputOption = Out
         show_rows(partitions, output)
     else:
         show_one(row | {"partitions": partitions}, output)
+    if without:
+        say(f"{without} of {len(topic.partitions)} partitions have no leader now: their records are unknown, and not counted")
 
 
 @app.command(epilog=EPILOG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -117,8 +118,31 @@ def test_bad_input_tells_the_line_and_what_was_written_before_it(tidelog: Comman
     tidelog("topic", "create", "cli-bad", "-p", "1")
     done = tidelog("produce", "cli-bad", "--as", "ndjson", stdin=b"1\n2\n{\n4\n", code=2)
     assert b"line 3 of the input is not JSON" in done.stderr
-    assert b"The 2 records before it were written." in done.stderr
+    assert b"2 records acknowledged, 0 refused (nothing of them was written), 0 unknown (may be in the log)." in done.stderr
+    assert b"Do not send the whole input again" in done.stderr
     assert tidelog("consume", "cli-bad", "-o", "raw").lines == [b"1", b"2"]
+
+
+def test_a_record_that_is_too_large_is_refused_and_counted_as_such(tidelog: CommandLine) -> None:
+    tidelog("topic", "create", "cli-large", "-p", "1")
+    done = tidelog("produce", "cli-large", stdin=b"a" * 2_000_000, code=1)
+    assert b"0 records acknowledged, 1 refused (nothing of it was written), 0 unknown" in done.stderr
+    assert b"again" not in done.stderr
+
+
+def test_ctrl_c_amid_the_load_tells_what_became_of_the_records(tidelog: CommandLine) -> None:
+    bench = [*TIDELOG, "bench", "produce", "-t", "cli-interrupted", "-s", "60"]
+    with subprocess.Popen(bench, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as producer:
+        assert producer.stderr is not None
+        producer.stderr.readline()
+        producer.send_signal(signal.SIGINT)
+        assert producer.wait(timeout=20) == 130
+        last = producer.stderr.read().decode().splitlines()[-1]
+    told = re.fullmatch(r"interrupted: ([0-9,]+) acknowledged, up to ([0-9,]+) more may be in the log", last)
+    assert told is not None, last
+    acknowledged, unknown = (int(number.replace(",", "")) for number in told.groups())
+    (described,) = tidelog("topic", "describe", "cli-interrupted", "-o", "ndjson").documents
+    assert acknowledged <= described["records"] <= acknowledged + unknown
 
 
 def test_a_pipe_is_sent_as_it_flows_and_followed_as_it_comes(tidelog: CommandLine) -> None:
@@ -165,7 +189,7 @@ def test_ctrl_c_ends_a_producer_that_waits_for_its_input(tidelog: CommandLine) -
         _until_there(tidelog, "cli-wait", 1)
         producer.send_signal(signal.SIGINT)
         assert producer.wait(timeout=20) == 130
-        assert producer.stderr.read() == b""
+        assert producer.stderr.read() == b"interrupted: 1 acknowledged, up to 0 more may be in the log\n"
 
 
 def _until_there(tidelog: CommandLine, topic: str, count: int) -> None:
@@ -198,6 +222,9 @@ def test_the_bucket_is_verified_and_measured_with_the_broker_running(tidelog: Co
     directory = str(tidelog_broker.data_dir)
     (found,) = tidelog("bucket", "verify", "--deep", "--data-dir", directory, "-o", "ndjson").documents
     assert (found["sound"], found["findings"]) == (True, [])
+    assert found["records_read"]
+    shallow = tidelog("bucket", "verify", "--data-dir", directory)
+    assert b"records not read; --deep checks every CRC" in shallow.stdout
     (used,) = tidelog("bucket", "usage", "--bucket", f"file://{directory}/bucket", "-o", "ndjson").documents
     assert used["records"] == found["records"]
     assert tidelog("doctor", "--data-dir", directory, "--url", tidelog_broker.http_url).stdout.count(b" ok ") >= 5

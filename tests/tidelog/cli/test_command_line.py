@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from metadata.errors import InvalidArgument, OutcomeUnknown, UnknownTopic
-from tidelog.cli import failure
+from tidelog.cli import failure, topics
 from tidelog.cli.main import run
 from tidelog.cli.output import Output, cell, show_one, show_rows
 from tidelog.cli.serve import extra_flags, setting_rows
+from tidelog.descriptions import PartitionInfo, TopicInfo
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -52,7 +53,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["produce", "x", "-H", "nothing"], "'nothing' is not a header"),
         (["produce", "x", "-k", "id"], "--key names a field"),
         (["topic", "list", "--url", "ftp://x"], "'ftp://x' is not an address"),
-        (["dev", "--lingerms", "5"], "--lingerms is not a setting"),
+        (["dev", "--lingerms", "5"], "Did you mean '--linger-ms'?"),
         (["dev", "linger"], "'linger' is not a flag"),
         (["serve"], "data_dir is not set"),
         (["bucket", "verify"], "no bucket is named"),
@@ -122,6 +123,36 @@ def test_each_kind_of_failure_has_its_exit_code(capsys: pytest.CaptureFixture[st
 def test_an_interrupt_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert failure.guarded(raising(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_an_interrupt_while_everything_is_loaded_is_quiet() -> None:
+    program = (
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from tidelog.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_partitions_without_a_leader_are_left_out_of_the_sum(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = (
+        PartitionInfo(partition=0, leader="b", leader_epoch=1, log_start_offset=2, high_watermark=9),
+        PartitionInfo(partition=1, leader="", leader_epoch=-1, log_start_offset=0, high_watermark=-1),
+    )
+    topic = TopicInfo(name="x", id="0", partition_count=2, settings={}, created_at_ms=0, partitions=partitions)
+    monkeypatch.setattr(topics, "with_client", lambda url, command: topic)
+    assert run(["topic", "describe", "x", "-o", "json"]) == 0
+    shown = capsys.readouterr()
+    described = json.loads(shown.out)
+    assert (described["records"], described["partitions"][1]["high_watermark"]) == (7, None)
+    assert "1 of 2 partitions have no leader now: their records are unknown, and not counted" in shown.err
 
 
 def test_what_was_written_stands_between_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Tidelog's figures, each beside its target.")
     parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; all where none is named")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement; a figure is the median of several (2)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of one measurement; a figure is the median of several (1.5)")
     parser.add_argument("--directory", type=Path, default=Path(DISK), help=f"on the disk to be measured ({DISK})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args()

@@ -12,7 +12,7 @@ from bench.load import ClientProcess
 
 _Result = TypeVar("_Result")
 
-ROUNDS = 3
+ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,12 @@ class Benchmark(Protocol):
     def __call__(self, run: Run) -> list[Figure]: ...
 
 
-def alternate(first: Callable[[], _Result], second: Callable[[], _Result]) -> tuple[list[_Result], list[_Result]]:
-    """A B A B A B: what the machine does meanwhile meets both alike. The first pair warms up and is thrown away."""
+def alternate(
+    first: Callable[[], _Result], second: Callable[[], _Result], *, rounds: int = ROUNDS
+) -> tuple[list[_Result], list[_Result]]:
+    """A B A B …: what the machine does meanwhile meets both alike. The first pair warms up and is thrown away."""
     firsts, seconds = [], []
-    for _ in range(1 + ROUNDS):
+    for _ in range(1 + rounds):
         firsts.append(first())
         seconds.append(second())
     return firsts[1:], seconds[1:]

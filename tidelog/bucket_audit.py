@@ -1,4 +1,4 @@
-"""Reads a bucket alone, with no broker, and checks every rule of DESIGN §2, §3 and §8 that can be seen from there.
+"""Reads a bucket alone, with no broker, and checks every rule of segments/README.md that can be seen from there.
 
     listing ──▶ sessions: claim, places, gap, seal ──▶ footers of the committed prefix ──▶ partitions: offsets dense, epochs rising
                                                           └─ deep ──▶ each byte of each batch against its CRC-32C

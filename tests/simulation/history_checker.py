@@ -1,4 +1,4 @@
-"""Judges a history of produces and fetches by the invariants of DESIGN section 8. Pure.
+"""Judges a history of produces and fetches by the invariants of docs/design.md. Pure.
 
     produce   Sent ──▶ Acknowledged | Refused | (no answer, or an unknown outcome: Unknown or nothing at all)
     fetch     Fetched

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from rich.console import Console
 from bench import codec, idle, machine, partitions, produce_grpc, produce_http, quiet_producer, tail_reads
 from bench.figures import Figure, show
 from bench.load import client_process
-from bench.run import Benchmark, Run
+from bench.run import ROUNDS, Benchmark, Run
 
 BENCHMARKS: dict[str, Benchmark] = {
     "produce-grpc": produce_grpc.measure,
@@ -35,6 +36,8 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 DISK = "/var/tmp"
 """Unlike /tmp, never in memory: fsync would cost nothing there."""
+WRITTEN_GIB_PER_SECOND = 1.5
+"""At most, by the fastest benchmark on a fast disk; its files are removed when it ends."""
 
 
 def main() -> int:
@@ -70,6 +73,10 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}")
     if not arguments.seconds > 0:
         parser.error("--seconds must be above 0")
+    needed_gib = (1 + ROUNDS) * arguments.seconds * WRITTEN_GIB_PER_SECOND
+    free_gib = shutil.disk_usage(arguments.directory).free / 2**30
+    if free_gib < needed_gib:
+        parser.error(f"{arguments.directory} has {free_gib:.1f} GiB free; up to {needed_gib:.1f} GiB are written: see --directory")
     return arguments
 
 

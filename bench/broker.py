@@ -45,7 +45,7 @@ class Served:
 @contextmanager
 def broker(run: Run, name: str) -> Iterator[Served]:
     """Raises what the benchmark met, with what the broker said."""
-    with BrokerProcess(run.new_directory(name)) as process:
+    with run.new_directory(name) as directory, BrokerProcess(directory) as process:
         process.start()
         try:
             yield Served(process)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-
 from bench.batches import MESSAGE_BYTES_MAX, produce_request, record_batch, records_in
 from bench.broker import broker
 from bench.figures import Figure, Target, median, spread
 from bench.floor import floor_server, produce_to_floor
 from bench.grpc_client import produce
-from bench.load import Load
+from bench.load import Load, Outcome
 from bench.run import Run, alternate
 
 PARTITIONS = 6
@@ -22,11 +20,15 @@ def measure(run: Run) -> list[Figure]:
     batch = record_batch(record_count)
     requests = [produce_request("records", batch, range(partition, partition + 1)) for partition in range(PARTITIONS)]
     load = Load(CONNECTIONS, WINDOW, run.seconds)
-    with broker(run, "produce-grpc") as served, floor_server(run.new_directory("floor")) as floor_port:
+
+    def on_the_floor() -> Outcome:
+        with run.new_directory("floor") as directory, floor_server(directory) as port:
+            return run.client.run(produce_to_floor, port, batch, load)
+
+    with broker(run, "produce-grpc") as served:
         served.create_topic("records", PARTITIONS)
         floor_outcomes, broker_outcomes = alternate(
-            functools.partial(run.client.run, produce_to_floor, floor_port, batch, load),
-            functools.partial(run.client.run, produce, served.grpc_address, requests, load),
+            on_the_floor, lambda: run.client.run(produce, served.grpc_address, requests, load)
         )
         rss_mib = served.rss_mib()
     floor_rates = [outcome.requests_per_second * len(batch) / 1e6 for outcome in floor_outcomes]

@@ -16,13 +16,13 @@ SEGMENT_OVERHEAD_BYTES = 200
 
 def measure(run: Run) -> list[Figure]:
     batch = record_batch(1)
-    with broker(run, "quiet-producer") as served:
+    with broker(run, "quiet-producer") as served, run.new_directory("quiet-producer-puts") as bucket:
         served.create_topic("records", 1)
         acks_s, puts_s = run.client.run(
             acks_beside_puts,
             served.grpc_address,
             produce_request("records", batch, range(1)),
-            run.new_directory("quiet-producer-puts"),
+            bucket,
             len(batch) + SEGMENT_OVERHEAD_BYTES,
             rounds=max(10, int(run.seconds * ROUNDS_PER_SECOND)),
             pause_s=PAUSE_S,

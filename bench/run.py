@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -23,10 +25,15 @@ class Run:
     """Of one measurement; a figure is the median of several."""
     client: ClientProcess
 
-    def new_directory(self, name: str) -> Path:
+    @contextmanager
+    def new_directory(self, name: str) -> Iterator[Path]:
+        """An empty one, removed in the end: some benchmarks write gigabytes."""
         path = self.directory / name
         path.mkdir()
-        return path
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path)
 
 
 class Benchmark(Protocol):

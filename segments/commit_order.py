@@ -6,6 +6,7 @@
 
 Segment n is committed exactly when every object from the trim point to n exists and none of them is a seal (segments/README.md).
 Invariant: `landed` answers each segment once, in order, without a gap; nothing at or after a seal is ever answered.
+`committed_to` never goes back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ Segment = TypeVar("Segment")
 class CommitOrder(Generic[Segment]):
     def __init__(self) -> None:
         self.next_seq = SegmentSeq(0)
+        self.committed_to = SegmentSeq(0)
+        """Every place below this one is committed."""
         self.sealed_at: SegmentSeq | None = None
         self._in_flight: dict[SegmentSeq, Segment] = {}
         self._landed: set[SegmentSeq] = set()
@@ -50,6 +53,7 @@ class CommitOrder(Generic[Segment]):
         while self._in_flight and (first := next(iter(self._in_flight))) in self._landed:
             self._landed.remove(first)
             committed.append(self._in_flight.pop(first))
+            self.committed_to = SegmentSeq(first + 1)
         return committed
 
     def sealed(self, seq: SegmentSeq) -> list[Segment]:

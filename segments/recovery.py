@@ -15,17 +15,12 @@ from typing import NamedTuple, Protocol
 from metadata.errors import Corrupt, NotFound, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import segment_key
+from segments.footers import read_footer
 from segments.object_store import ObjectInfo, ObjectStore
 from segments.partition_log import PartitionLog
 from segments.producer_state import ProducerStates, SequencedBatch
 from segments.run_index import RunIndex
-from segments.segment_file import (
-    FOOTER_READ_BYTES,
-    Run,
-    SegmentFooter,
-    footer_bytes_needed,
-    parse_footer,
-)
+from segments.segment_file import Run, SegmentFooter
 from segments.session import Session, SessionListing, list_session, seal
 from segments.settings import SegmentSettings
 
@@ -176,16 +171,23 @@ async def _sealed_footers(
 
 
 async def read_footers(store: ObjectStore, listing: SessionListing, *, reads_max: int) -> list[SegmentFooter | Corrupt]:
-    """The footers of the listed segments, in order, `reads_max` at a time; in place of a damaged one its Corrupt error.
+    """The footers of the listed segments, in order, `reads_max` at a time; in place of a damaged or missing one, Corrupt.
 
     Raises NotFound when a segment was trimmed since the listing, Unavailable or Denied when the bucket can't be read.
     """
     turns = asyncio.Semaphore(reads_max)
 
-    async def read(info: ObjectInfo, seq: SegmentSeq) -> SegmentFooter | Corrupt:
+    async def read(info: ObjectInfo | None, seq: SegmentSeq) -> SegmentFooter | Corrupt:
+        if info is None:
+            key = segment_key(listing.session, seq)
+            return Corrupt(
+                f"{key} is gone, and was committed: {listing.evidence} says so",
+                hint="restore it from a version or a backup of the bucket, then restart the broker",
+                key=key,
+            )
         async with turns:
             try:
-                return await _read_footer(store, info, listing.session, seq)
+                return await read_footer(store, info, listing.session, seq)
             except Corrupt as error:
                 return error
 
@@ -206,13 +208,6 @@ async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int
             return await read_footers(store, await list_session(store, session), reads_max=reads_max)
         except NotFound:
             continue
-
-
-async def _read_footer(store: ObjectStore, info: ObjectInfo, session: SessionId, seq: SegmentSeq) -> SegmentFooter:
-    tail = await store.tail(info.key, FOOTER_READ_BYTES)
-    needed = footer_bytes_needed(tail.body, object_size=tail.size, key=info.key)
-    body = tail.body if needed <= len(tail.body) else (await store.tail(info.key, needed)).body
-    return parse_footer(body, object_size=tail.size, session=session, seq=seq, key=info.key)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

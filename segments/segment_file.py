@@ -1,6 +1,6 @@
 """The bytes of a segment and of a seal. Pure.
 
-    segment                                           seal (64 bytes: shorter than any segment, so a listing tells them apart)
+    segment                                           seal (72 bytes: shorter than any segment, so a listing tells them apart)
     ┌────────────────────────────────────────────┐    ┌────────────────────────────────────────────┐
     │ header   40 B                              │    │ header   40 B                              │
     │   magic    8s  "TIDESEG1"                  │    │   magic    8s  "TIDESEAL"                  │
@@ -8,11 +8,12 @@
     │   writer   16s  nonce of the claim         │    │   writer   16s  nonce of who sealed        │
     ├────────────────────────────────────────────┤    ├────────────────────────────────────────────┤
     │ record batches, grouped by partition, in   │    │ sealed_at_ms i64   sealed_by u64 (session, │
-    │ offset order: one run for each partition   │    │   0: a tool)       crc32c u32   zero u32   │
-    ├────────────────────────────────────────────┤    └────────────────────────────────────────────┘
-    │ footer                                     │
+    │ offset order: one run for each partition   │    │   0: a tool)       committed_to u64        │
+    ├────────────────────────────────────────────┤    │ crc32c u32         zero u32                │
+    │ footer                                     │    └────────────────────────────────────────────┘
     │   run_count u32  batch_count u32           │
     │   written_at_ms i64  session u64  seq u64  │
+    │   committed_to u64                         │
     │   run_count × run entry, 96 B              │  topic id, partition, epoch, offsets, records, byte range, timestamps
     │   batch_count × batch entry, 64 B          │  offsets, byte range, CRC, timestamps, producer id, epoch, sequences
     ├────────────────────────────────────────────┤
@@ -22,7 +23,9 @@
     └────────────────────────────────────────────┘
 
 All integers are little-endian. One suffix GET of FOOTER_READ_BYTES reads most footers whole. Batch bytes are covered by the
-batch's own CRC-32C; the footer by the trailer's. Invariant: what parses has been checked against its CRC and its bounds.
+batch's own CRC-32C; the footer by the trailer's. `committed_to` is the place up to which its writer knew the session to be
+committed: a gap below it is a lost object, never the session's end. Invariant: what parses has been checked against its CRC
+and its bounds.
 """
 
 from __future__ import annotations
@@ -47,8 +50,8 @@ END_MAGIC: Final = b"TIDEEND1"
 FOOTER_READ_BYTES: Final = 64 << 10
 
 _HEADER = struct.Struct("<8sQQ16s")
-_SEAL_BODY = struct.Struct("<qQI4x")
-_FOOTER_HEAD = struct.Struct("<IIqQQ")
+_SEAL_BODY = struct.Struct("<qQQI4x")
+_FOOTER_HEAD = struct.Struct("<IIqQQQ")
 _RUN = struct.Struct("<16sIiqqqQQqqII8x")
 _BATCH = struct.Struct("<qqQIIqqiihHI")
 _TRAILER = struct.Struct("<II8s")
@@ -116,6 +119,8 @@ class BatchEntry(NamedTuple):
 class SegmentFooter(msgspec.Struct, frozen=True):
     session: SessionId
     seq: SegmentSeq
+    committed_to: SegmentSeq
+    """Every place of the session below this one was committed when the segment was written."""
     written_at_ms: int
     runs: tuple[Run, ...]
     batch_table: npt.NDArray[Any]
@@ -130,6 +135,8 @@ class Seal(NamedTuple):
     session: SessionId
     seq: SegmentSeq
     writer: bytes
+    committed_to: SegmentSeq
+    """Its own place, when a successor wrote it or the session ended cleanly; less, when a PUT had missed its deadline."""
     sealed_at_ms: int
     sealed_by: SessionId
 
@@ -172,6 +179,7 @@ def encode_segment(
     session: SessionId,
     seq: SegmentSeq,
     writer: bytes,
+    committed_to: SegmentSeq,
     written_at_ms: int,
     partitions: Sequence[tuple[TopicPartition, LeaderEpoch, Sequence[StampedBatch]]],
 ) -> EncodedSegment:
@@ -230,20 +238,28 @@ def encode_segment(
             len(batches),
         )
         runs.append(run)
-    footer = _FOOTER_HEAD.pack(len(partitions), batch_count, written_at_ms, session, seq) + run_entries + batch_entries
+    footer = _FOOTER_HEAD.pack(len(partitions), batch_count, written_at_ms, session, seq, committed_to)
+    footer += run_entries + batch_entries
     trailer = _TRAILER.pack(len(footer), crc32c(footer), END_MAGIC)
     body += (footer, trailer)
     checksum = crc32c(trailer, crc32c(footer, checksum))
     table = np.frombuffer(batch_entries, dtype=BATCH_DTYPE)
-    return EncodedSegment(
-        body, at + len(footer) + TRAILER_BYTES, checksum, SegmentFooter(session, seq, written_at_ms, tuple(runs), table)
-    )
+    parsed = SegmentFooter(session, seq, committed_to, written_at_ms, tuple(runs), table)
+    return EncodedSegment(body, at + len(footer) + TRAILER_BYTES, checksum, parsed)
 
 
-def encode_seal(*, session: SessionId, seq: SegmentSeq, writer: bytes, sealed_at_ms: int, sealed_by: SessionId) -> bytes:
+def encode_seal(
+    *,
+    session: SessionId,
+    seq: SegmentSeq,
+    writer: bytes,
+    committed_to: SegmentSeq,
+    sealed_at_ms: int,
+    sealed_by: SessionId,
+) -> bytes:
     head = _HEADER.pack(SEAL_MAGIC, session, seq, writer)
-    unsummed = head + _SEAL_BODY.pack(sealed_at_ms, sealed_by, 0)
-    return head + _SEAL_BODY.pack(sealed_at_ms, sealed_by, crc32c(unsummed))
+    unsummed = head + _SEAL_BODY.pack(sealed_at_ms, sealed_by, committed_to, 0)
+    return head + _SEAL_BODY.pack(sealed_at_ms, sealed_by, committed_to, crc32c(unsummed))
 
 
 def parse_head(body: Buffer, *, key: str) -> ObjectHead:
@@ -260,10 +276,12 @@ def parse_seal(body: Buffer, *, key: str) -> Seal:
     head = parse_head(body, key=key)
     if not head.is_seal or len(body) != SEAL_BYTES:
         raise Corrupt(f"{key} is not a whole seal ({len(body)} bytes)", key=key)
-    sealed_at_ms, sealed_by, _ = _SEAL_BODY.unpack_from(body, HEADER_BYTES)
-    seal = Seal(head.session, head.seq, head.writer, sealed_at_ms, sealed_by)
+    sealed_at_ms, sealed_by, committed_to, _ = _SEAL_BODY.unpack_from(body, HEADER_BYTES)
+    seal = Seal(head.session, head.seq, head.writer, committed_to, sealed_at_ms, sealed_by)
     if encode_seal(**seal._asdict()) != body:
         raise Corrupt(f"{key}: the seal does not match its CRC-32C", key=key)
+    if committed_to > head.seq:
+        raise Corrupt(f"{key}: the seal at {head.seq} tells of a commit up to {committed_to}", key=key)
     return seal
 
 
@@ -291,9 +309,11 @@ def parse_footer(tail: Buffer, *, object_size: int, session: SessionId, seq: Seg
 def _parse_footer(footer: bytes, *, session: SessionId, seq: SegmentSeq, batches_end: int, key: str) -> SegmentFooter:
     if len(footer) < _FOOTER_HEAD.size:
         raise Corrupt(f"{key}: the footer has {len(footer)} bytes, too few for its counts", key=key)
-    run_count, batch_count, written_at_ms, written_session, written_seq = _FOOTER_HEAD.unpack_from(footer)
+    run_count, batch_count, written_at_ms, written_session, written_seq, committed_to = _FOOTER_HEAD.unpack_from(footer)
     if (written_session, written_seq) != (session, seq):
         raise Corrupt(f"{key} holds segment {written_seq} of session {written_session}", key=key)
+    if committed_to > seq:
+        raise Corrupt(f"{key}: the footer of segment {seq} tells of a commit up to {committed_to}", key=key)
     runs_end = _FOOTER_HEAD.size + run_count * _RUN.size
     if runs_end + batch_count * _BATCH.size != len(footer):
         raise Corrupt(f"{key}: the footer's counts ({run_count} runs, {batch_count} batches) don't fit its length", key=key)
@@ -305,4 +325,4 @@ def _parse_footer(footer: bytes, *, session: SessionId, seq: SegmentSeq, batches
         where = TopicPartition(TopicId(topic_id.hex()), Partition(partition))
         runs.append(Run(where, epoch, base, last, records, start, end, min_ts, max_ts, first_batch, batches))
     table = np.frombuffer(footer, dtype=BATCH_DTYPE, offset=runs_end, count=batch_count)
-    return SegmentFooter(session, seq, written_at_ms, tuple(runs), table)
+    return SegmentFooter(session, seq, committed_to, written_at_ms, tuple(runs), table)

@@ -180,6 +180,7 @@ class SegmentWriter:
             session=self._session.id,
             seq=self._order.next_seq,
             writer=self._session.writer,
+            committed_to=self._order.committed_to,
             written_at_ms=self._now_ms(),
             partitions=[(partition, epoch, batches) for partition, (epoch, batches) in segment.partitions.items()],
         )
@@ -255,6 +256,7 @@ class SegmentWriter:
             session=self._session.id,
             seq=seq,
             writer=self._session.writer,
+            committed_to=self._order.committed_to,
             sealed_at_ms=self._now_ms(),
             sealed_by=self._session.id,
         )

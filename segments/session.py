@@ -5,25 +5,30 @@ Here a zombie is fenced: from the seal on, no later segment of the session can b
     wal/{session}/   0   1   2   seal   4        committed: 0 1 2.  4 came late and will never be seen.
                                   ▲ created at the first gap
 
+A gap below what some object calls committed is no end: there lay a segment that somebody deleted. It is listed as missing, and
+what lies behind it stays readable.
+
 Invariants: a session number is claimed by one process; a sealed session is sealed for ever, and its seal is never deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from metadata.errors import AlreadyExists, Corrupt, OutcomeUnknown, Unavailable
+from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from segments import bucket_layout
+from segments.footers import read_footer
 from segments.listing import objects_under
 from segments.object_store import ObjectInfo, ObjectStore
-from segments.segment_file import SEAL_BYTES, encode_seal, parse_head
+from segments.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_seal
 
 FORMAT_VERSION = 1
+_FIRST = SegmentSeq(0)
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
@@ -50,10 +55,12 @@ class SessionListing:
 
     session: SessionId
     trimmed_to: SegmentSeq
-    segments: tuple[ObjectInfo, ...]
-    """The committed segments, from `trimmed_to` on without a gap."""
+    segments: tuple[ObjectInfo | None, ...]
+    """The committed segments, place by place from `trimmed_to` on; None where one is missing."""
     sealed: bool
     """Whether a seal stands at `end_seq`."""
+    evidence: str = ""
+    """The key of the object that says that the missing ones were committed."""
 
     @property
     def end_seq(self) -> SegmentSeq:
@@ -99,7 +106,24 @@ async def _is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
 
 
 async def list_session(store: ObjectStore, session: SessionId) -> SessionListing:
-    """The committed prefix of a session as the bucket shows it now: up to the first gap, or up to its seal."""
+    """The committed prefix of a session as the bucket shows it now: up to the first gap that no object disproves, or its seal."""
+    while True:
+        places, trimmed_to = await _look(store, session)
+        listing = _committed(session, places, trimmed_to)
+        behind = [seq for seq in places if seq > listing.end_seq]
+        if listing.sealed or not behind:
+            return listing
+        try:
+            committed_to, evidence = await _committed_by_evidence(store, session, places, behind)
+        except NotFound:
+            continue  # trimmed since the look
+        if committed_to <= listing.end_seq:
+            return listing
+        return _committed(session, places, trimmed_to, committed_to=committed_to, evidence=evidence)
+
+
+async def _look(store: ObjectStore, session: SessionId) -> tuple[dict[SegmentSeq, ObjectInfo], SegmentSeq]:
+    """What lies at each place, and the trim point."""
     places: dict[SegmentSeq, ObjectInfo] = {}
     trimmed_to = SegmentSeq(0)
     async for found in objects_under(store, bucket_layout.session_prefix(session)):
@@ -110,12 +134,49 @@ async def list_session(store: ObjectStore, session: SessionId) -> SessionListing
             places[parsed.seq] = found
         elif parsed.trimmed_to is not None:
             trimmed_to = max(trimmed_to, parsed.trimmed_to)
-    segments: list[ObjectInfo] = []
-    while (found_at := places.get(SegmentSeq(trimmed_to + len(segments)))) is not None:
-        if found_at.size == SEAL_BYTES:
-            return SessionListing(session, trimmed_to, tuple(segments), sealed=True)
-        segments.append(found_at)
-    return SessionListing(session, trimmed_to, tuple(segments), sealed=False)
+    return places, trimmed_to
+
+
+def _committed(
+    session: SessionId,
+    places: Mapping[SegmentSeq, ObjectInfo],
+    trimmed_to: SegmentSeq,
+    *,
+    committed_to: SegmentSeq = _FIRST,
+    evidence: str = "",
+) -> SessionListing:
+    segments: list[ObjectInfo | None] = []
+    while (found := places.get(seq := SegmentSeq(trimmed_to + len(segments)))) is not None or seq < committed_to:
+        if found is not None and found.size == SEAL_BYTES:
+            return SessionListing(session, trimmed_to, tuple(segments), sealed=True, evidence=evidence)
+        segments.append(found)
+    return SessionListing(session, trimmed_to, tuple(segments), sealed=False, evidence=evidence)
+
+
+async def _committed_by_evidence(
+    store: ObjectStore, session: SessionId, places: Mapping[SegmentSeq, ObjectInfo], behind: Iterable[SegmentSeq]
+) -> tuple[SegmentSeq, str]:
+    """How far the objects behind a gap say that the session was committed, and which one says so.
+
+    Segments are written in order, so the last sound one knows most of them; a seal may know more.
+    """
+    best, evidence, segment_heard = _FIRST, "", False
+    for seq in sorted(behind, reverse=True):
+        info = places[seq]
+        is_seal = info.size == SEAL_BYTES
+        if segment_heard and not is_seal:
+            continue
+        try:
+            if is_seal:
+                committed_to = parse_seal(await store.get(info.key), key=info.key).committed_to
+            else:
+                committed_to = (await read_footer(store, info, session, seq)).committed_to
+                segment_heard = True
+        except Corrupt:
+            continue  # it can't speak for others
+        if committed_to > best:
+            best, evidence = committed_to, info.key
+    return best, evidence
 
 
 async def seal(
@@ -133,8 +194,11 @@ async def seal(
             listing = await list_session(store, session)
             if listing.sealed:
                 return listing  # whatever its bytes say: that it stands there is what fences
-            body = encode_seal(session=session, seq=listing.end_seq, writer=writer, sealed_at_ms=now_ms(), sealed_by=sealed_by)
-            await store.create(bucket_layout.segment_key(session, listing.end_seq), [body])
+            end_seq = listing.end_seq
+            body = encode_seal(
+                session=session, seq=end_seq, writer=writer, committed_to=end_seq, sealed_at_ms=now_ms(), sealed_by=sealed_by
+            )
+            await store.create(bucket_layout.segment_key(session, end_seq), [body])
         except AlreadyExists:
             continue
         except (Unavailable, OutcomeUnknown):

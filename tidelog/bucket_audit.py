@@ -116,7 +116,7 @@ async def audit_bucket(
     await _check_cluster(store, audit)
     sessions = await _list_sessions(store, audit)
     committed = {session: await list_session(store, session) for session in sessions}
-    audit.segments = sum(len(listing.segments) for listing in committed.values())
+    audit.segments = sum(info is not None for listing in committed.values() for info in listing.segments)
     runs: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
     done = 0
     for session, objects in sorted(sessions.items()):
@@ -129,14 +129,15 @@ async def audit_bucket(
             for run in footer.runs:
                 runs[run.partition].append(PlacedRun(run.leader_epoch, session, footer.seq, run))
             _count(audit, footer)
+        present = [info for info in listing.segments if info is not None]
         if deep:
-            for start in range(0, len(listing.segments), DEEP_READS_MAX):
-                part = listing.segments[start : start + DEEP_READS_MAX]
+            for start in range(0, len(present), DEEP_READS_MAX):
+                part = present[start : start + DEEP_READS_MAX]
                 await asyncio.gather(*(_check_segment(store, info, writer, audit) for info in part))
                 done += len(part)
                 advance(done, audit.segments)
         else:
-            done += len(listing.segments)
+            done += len(present)
             advance(done, audit.segments)
     trimmed = {session for session, objects in sessions.items() if objects.trimmed_to}
     for partition, placed in sorted(runs.items()):

@@ -90,20 +90,27 @@ def segment_of(
     *,
     leader_epoch: int = EPOCH,
     writer: bytes = WRITER,
+    committed_to: int = 0,
     written_at_ms: int = TIMESTAMP_MS,
 ) -> EncodedSegment:
     return encode_segment(
         session=SessionId(session),
         seq=SegmentSeq(seq),
         writer=writer,
+        committed_to=SegmentSeq(committed_to),
         written_at_ms=written_at_ms,
         partitions=[(partition, LeaderEpoch(leader_epoch), batches) for partition, batches in partitions],
     )
 
 
-def seal_of(session: int, seq: int, *, writer: bytes = SUCCESSOR, by: int = 8) -> bytes:
+def seal_of(session: int, seq: int, *, writer: bytes = SUCCESSOR, by: int = 8, committed_to: int | None = None) -> bytes:
     return encode_seal(
-        session=SessionId(session), seq=SegmentSeq(seq), writer=writer, sealed_at_ms=TIMESTAMP_MS, sealed_by=SessionId(by)
+        session=SessionId(session),
+        seq=SegmentSeq(seq),
+        writer=writer,
+        committed_to=SegmentSeq(seq if committed_to is None else committed_to),
+        sealed_at_ms=TIMESTAMP_MS,
+        sealed_by=SessionId(by),
     )
 
 

@@ -29,6 +29,7 @@ from tests.segments.batches import (
     header_of,
     led,
     partition_of,
+    seal_of,
     segment_of,
     sequenced_batch,
     stamped_run,
@@ -65,6 +66,11 @@ class Bucket(ScriptedStore):
     def gap(self, session: int) -> None:
         """The place of a segment that never landed."""
         self._next_seq[session] += 1
+
+    def seal(self, session: int) -> None:
+        """As a successor does: all places before it were committed."""
+        seq = self._next_seq[session]
+        self.plant(segment_key(SessionId(session), SegmentSeq(seq)), seal_of(session, seq))
 
     def damage_footer(self, key: str) -> None:
         body = bytearray(self.content(key))
@@ -262,6 +268,23 @@ def test_a_damaged_footer_is_told_of_the_partitions_that_may_have_been_in_it_and
         assert error.details["key"] == damaged
 
 
+def test_a_committed_segment_that_somebody_deleted_is_damage_and_not_the_end_of_its_session() -> None:
+    bucket = Bucket()
+    lost, fine = partition_of(0), partition_of(1)
+    bucket.segment(1, {lost: [ONE], fine: [ONE]})
+    deleted = bucket.segment(1, {lost: [ONE]})
+    bucket.segment(1, {lost: [ONE], fine: [ONE]})
+    bucket.seal(1)
+    bucket.remove(deleted)
+    found = bucket.recovered({lost: [led(1)], fine: [led(1)]})
+    error, partition = found[lost], found[fine]
+    assert isinstance(error, Corrupt)
+    assert error.details["key"] == deleted
+    assert "is gone, and was committed" in error.message
+    assert isinstance(partition, RecoveredPartition)
+    assert partition.end_offset == 2
+
+
 def test_damage_after_a_partition_was_released_is_none_of_its_concern() -> None:
     bucket = Bucket()
     bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
@@ -271,7 +294,7 @@ def test_damage_after_a_partition_was_released_is_none_of_its_concern() -> None:
         bucket.found(ORDERS, led(1, 1, released_at_seq=2))
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"x" * 63, b"x" * 65, b"x" * 5000])
+@pytest.mark.parametrize("content", [b"", b"x", b"x" * (SEAL_BYTES - 1), b"x" * (SEAL_BYTES + 1), b"x" * 5000])
 def test_an_object_that_is_no_segment_at_all_is_damage(content: bytes) -> None:
     bucket = Bucket()
     bucket.segment(1, {PAYMENTS: [ONE]})
@@ -361,9 +384,10 @@ def test_what_was_committed_is_recovered_and_damage_is_never_passed_over(
         for lengths in segments:
             key = bucket.segment(session, {where: [ONE] * length for where, length in lengths.items()}, epoch=session)
             written.append((key, lengths))
+        bucket.seal(session)
     damaged = data.draw(st.none() | st.integers(0, len(written) - 1)) if written else None
     if damaged is not None:
-        bucket.damage_footer(written[damaged][0])
+        data.draw(st.sampled_from([bucket.damage_footer, bucket.remove]))(written[damaged][0])
     found = bucket.recovered({where: [led(session, session) for session in range(1, len(history) + 1)] for where in PARTITIONS})
     for where in PARTITIONS:
         partition = found[where]

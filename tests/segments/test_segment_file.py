@@ -37,6 +37,7 @@ from tests.segments.batches import (
     WRITER,
     batch_of,
     partition_of,
+    seal_of,
     segment_of,
     sequenced_batch,
     stamped_run,
@@ -82,11 +83,11 @@ def read_footer(body: bytes) -> SegmentFooter:
 
 
 def test_the_parts_have_the_sizes_of_the_drawing() -> None:
-    assert (HEADER_BYTES, TRAILER_BYTES, SEAL_BYTES, BATCH_ENTRY_BYTES) == (40, 16, 64, 64)
+    assert (HEADER_BYTES, TRAILER_BYTES, SEAL_BYTES, BATCH_ENTRY_BYTES) == (40, 16, 72, 64)
     assert BATCH_DTYPE.itemsize == BATCH_ENTRY_BYTES
     body = bytes_of(two_partitions())
     (footer_bytes,) = struct.unpack_from("<I", body, len(body) - TRAILER_BYTES)
-    assert footer_bytes == 32 + 2 * 96 + 3 * 64
+    assert footer_bytes == 40 + 2 * 96 + 3 * 64
 
 
 def test_a_segment_of_two_partitions_reads_back() -> None:
@@ -203,7 +204,7 @@ def test_a_segment_at_the_place_of_another_is_corrupt() -> None:
             parse_footer(body, object_size=len(body), session=SessionId(session), seq=SegmentSeq(seq), key=KEY)
 
 
-FIRST_RUN_AT = 32
+FIRST_RUN_AT = 40
 
 
 @pytest.mark.parametrize(
@@ -241,11 +242,13 @@ def test_foreign_bytes_are_corrupt_and_nothing_worse(body: bytes) -> None:
 
 
 def a_seal() -> bytes:
-    return encode_seal(session=SESSION, seq=SEQ, writer=SUCCESSOR, sealed_at_ms=123, sealed_by=SessionId(8))
+    return encode_seal(
+        session=SESSION, seq=SEQ, writer=SUCCESSOR, committed_to=SegmentSeq(SEQ - 1), sealed_at_ms=123, sealed_by=SessionId(8)
+    )
 
 
 def test_a_seal_reads_back() -> None:
-    assert parse_seal(a_seal(), key=KEY) == Seal(SESSION, SEQ, SUCCESSOR, 123, SessionId(8))
+    assert parse_seal(a_seal(), key=KEY) == Seal(SESSION, SEQ, SUCCESSOR, SegmentSeq(SEQ - 1), 123, SessionId(8))
     assert parse_head(a_seal(), key=KEY).is_seal
 
 
@@ -267,3 +270,16 @@ def test_a_segment_is_no_seal_and_a_longer_seal_is_none_either() -> None:
     for body in (bytes_of(two_partitions()), a_seal() + b"\0", a_seal()[:-1]):
         with pytest.raises(Corrupt, match="not a whole seal"):
             parse_seal(body, key=KEY)
+
+
+def test_what_tells_of_a_commit_beyond_itself_is_corrupt() -> None:
+    with pytest.raises(Corrupt, match="tells of a commit up to"):
+        parse_seal(seal_of(SESSION, SEQ, committed_to=SEQ + 1), key=KEY)
+    lying = segment_of(SESSION, SEQ, [(ORDERS, stamped_run(0, batch_of(b"x")))], committed_to=SEQ + 1)
+    with pytest.raises(Corrupt, match="tells of a commit up to"):
+        read_footer(b"".join(lying.body))
+
+
+def test_a_footer_tells_how_far_its_session_was_committed() -> None:
+    segment = segment_of(SESSION, SEQ, [(ORDERS, stamped_run(0, batch_of(b"x")))], committed_to=SEQ - 1)
+    assert read_footer(b"".join(segment.body)).committed_to == segment.footer.committed_to == SEQ - 1

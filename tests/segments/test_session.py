@@ -27,18 +27,19 @@ def key_of(seq: int, session: SessionId = SESSION) -> str:
     return segment_key(session, SegmentSeq(seq))
 
 
-def body_of(seq: int, *, writer: bytes = WRITER) -> bytes:
-    return b"".join(segment_of(SESSION, seq, [(ORDERS, stamped_run(seq, batch_of(b"x")))], writer=writer).body)
+def body_of(seq: int, *, writer: bytes = WRITER, committed_to: int = 0) -> bytes:
+    run = stamped_run(seq, batch_of(b"x"))
+    return b"".join(segment_of(SESSION, seq, [(ORDERS, run)], writer=writer, committed_to=committed_to).body)
 
 
-def bucket(*seqs: int, sealed_at: int | None = None, trimmed_to: int | None = None) -> ScriptedStore:
-    """The session with segments at these places, and perhaps a seal and a trim marker."""
+def bucket(*seqs: int, sealed_at: int | None = None, vouched_to: int | None = None, trimmed_to: int | None = None) -> ScriptedStore:
+    """The session with segments at these places, and perhaps a seal (of a successor, or who knew less) and a trim marker."""
     store = ScriptedStore()
     store.plant(claim_key(SESSION), b"{}")
     for seq in seqs:
         store.plant(key_of(seq), body_of(seq))
     if sealed_at is not None:
-        store.plant(key_of(sealed_at), seal_of(SESSION, sealed_at))
+        store.plant(key_of(sealed_at), seal_of(SESSION, sealed_at, committed_to=vouched_to))
     if trimmed_to is not None:
         store.plant(trimmed_key(SESSION, SegmentSeq(trimmed_to)), b"")
     return store
@@ -104,7 +105,7 @@ def listing_of(store: ScriptedStore) -> tuple[range, bool]:
     """The places of the committed segments, and whether a seal follows."""
     listing = run(list_session(store, SESSION))
     places = range(listing.trimmed_to, listing.end_seq)
-    assert [found.key for found in listing.segments] == [key_of(seq) for seq in places]
+    assert [found and found.key for found in listing.segments] == [key_of(seq) for seq in places]
     return places, listing.sealed
 
 
@@ -117,7 +118,7 @@ def listing_of(store: ScriptedStore) -> tuple[range, bool]:
         pytest.param(bucket(1, 2), range(0), False, id="not even if the gap is the first place"),
         pytest.param(bucket(0, 1, sealed_at=2), range(2), True, id="a seal ends it"),
         pytest.param(bucket(0, 1, 3, 4, sealed_at=2), range(2), True, id="what a zombie wrote behind the seal is not committed"),
-        pytest.param(bucket(0, 1, sealed_at=4), range(2), False, id="a seal behind a gap is no end yet"),
+        pytest.param(bucket(0, 1, sealed_at=4, vouched_to=1), range(2), False, id="a seal behind a gap is no end yet"),
         pytest.param(bucket(sealed_at=0), range(0), True, id="sealed before it wrote anything"),
         pytest.param(bucket(3, 4, trimmed_to=3), range(3, 5), False, id="the trimmed prefix may be gone"),
         pytest.param(bucket(1, 2, 3, 4, trimmed_to=3), range(3, 5), False, id="or gone in part"),
@@ -154,6 +155,62 @@ def test_a_session_of_several_pages_is_listed_to_its_end() -> None:
     assert store.count("list") == 3
 
 
+# ── a segment that somebody deleted ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def missing_in(store: ScriptedStore) -> tuple[list[int], int, bool, str]:
+    """The places of missing segments, where the session ends, whether by a seal, and what object says that they were committed."""
+    listing = run(list_session(store, SESSION))
+    missing = [seq for seq, found in enumerate(listing.segments, start=listing.trimmed_to) if found is None]
+    return missing, listing.end_seq, listing.sealed, listing.evidence
+
+
+def test_a_gap_below_a_successors_seal_is_a_missing_segment_and_no_end() -> None:
+    store = bucket(0, 2, 3, sealed_at=4)
+    assert missing_in(store) == ([1], 4, True, key_of(4))
+    before = store.keys()
+    assert sealed(store).end_seq == 4
+    assert store.keys() == before, "it is sealed already"
+
+
+def test_a_gap_below_what_a_later_segment_calls_committed_is_a_missing_segment() -> None:
+    store = bucket(0, 3)
+    store.plant(key_of(4), body_of(4, committed_to=3))
+    assert missing_in(store) == ([1, 2], 5, False, key_of(4))
+    assert sealed(store).end_seq == 5
+
+
+def test_segments_that_were_in_flight_together_prove_nothing_about_each_other() -> None:
+    store = bucket(0, 2)
+    store.plant(key_of(3), body_of(3, committed_to=1))
+    assert missing_in(store) == ([], 1, False, "")
+
+
+def test_the_seal_of_a_session_that_gave_up_does_not_vouch_for_what_was_still_in_flight() -> None:
+    store = bucket(0, 2)
+    store.plant(key_of(3), seal_of(SESSION, 3, committed_to=1))
+    assert missing_in(store) == ([], 1, False, "")
+    assert sealed(store).end_seq == 1
+
+
+def test_a_damaged_witness_is_passed_over_for_the_one_before_it() -> None:
+    store = bucket(0, 3)
+    store.plant(key_of(4), body_of(4, committed_to=2))
+    store.plant(key_of(5), b"x" * 300)
+    assert missing_in(store) == ([1], 2, False, key_of(4)), "2 was not called committed by anyone"
+
+
+def test_what_was_trimmed_is_not_missing() -> None:
+    store = bucket(3, sealed_at=4, trimmed_to=3)
+    assert missing_in(store) == ([], 4, True, "")
+
+
+def test_a_witness_that_is_trimmed_while_it_is_asked_is_no_harm() -> None:
+    store = bucket(0, 2, 3)
+    store.script("tail", key_of(3), fails(NotFound("trimmed")))
+    assert missing_in(store) == ([], 1, False, "")
+
+
 # ── the seal ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -165,7 +222,8 @@ def test_a_seal_is_created_at_the_first_gap_and_what_stands_before_it_is_committ
     store = bucket(0, 1, 3)
     listing = sealed(store)
     assert (listing.sealed, listing.end_seq) == (True, 2)
-    assert parse_seal(store.content(key_of(2)), key="") == Seal(SESSION, SegmentSeq(2), SUCCESSOR, TIMESTAMP_MS, BY.id)
+    end = SegmentSeq(2)
+    assert parse_seal(store.content(key_of(2)), key="") == Seal(SESSION, end, SUCCESSOR, end, TIMESTAMP_MS, BY.id)
     assert run(list_session(store, SESSION)) == listing
 
 

@@ -56,6 +56,7 @@ class Writing:
         listing = await seal(self.store, SESSION.id, by=BY, now_ms=virtual_loop().now_ms)
         visible: set[tuple[TopicPartition, int]] = set()
         for seq, found in enumerate(listing.segments):
+            assert found is not None, f"segment {seq} was committed, and is gone"
             body = self.store.content(found.key)
             if body.startswith(SEGMENT_MAGIC) and parse_head(body, key=found.key).writer == WRITER:
                 footer = parse_footer(body, object_size=len(body), session=SESSION.id, seq=SegmentSeq(seq), key=found.key)

@@ -26,6 +26,8 @@ class BucketContents:
     """By partition, (offset, record) of what is committed, by leader epoch and then by place."""
     hidden: dict[RecordId, str] = field(default_factory=dict)
     """Records in segments at or after a seal or a gap, and where."""
+    missing: list[str] = field(default_factory=list)
+    """Places that some object of the same session calls committed, and that nothing stands at."""
     sessions: int = 0
     segments: int = 0
     hidden_segments: int = 0
@@ -59,16 +61,19 @@ async def read_bucket(store: ObjectStore) -> BucketContents:
     runs: dict[str, list[tuple[int, int, list[tuple[int, RecordId]]]]] = defaultdict(list)
     for session, objects in sorted((await _sessions(store)).items()):
         contents.sessions += 1
-        visible = True
+        visible, committed_to = True, 0
         for place in sorted(objects):
             body = objects[place]
             visible = visible and (place == 0 or place - 1 in objects)
             if body.startswith(SEAL_MAGIC) and len(body) == SEAL_BYTES:
+                seal = parse_seal(body, key=f"{session}/{place}")
                 contents.seals += 1
-                contents.own_seals += parse_seal(body, key=f"{session}/{place}").sealed_by == session
+                contents.own_seals += seal.sealed_by == session
+                committed_to = max(committed_to, seal.committed_to)
                 visible = False
                 continue
             footer = parse_footer(body, object_size=len(body), session=session, seq=place, key=f"{session}/{place}")
+            committed_to = max(committed_to, footer.committed_to)
             contents.segments += 1
             contents.hidden_segments += not visible
             for run, records in _runs(body, footer):
@@ -77,6 +82,7 @@ async def read_bucket(store: ObjectStore) -> BucketContents:
                 else:
                     where = f"in segment {place} of session {session}, which ended before it"
                     contents.hidden.update((record, where) for _, record in records)
+        contents.missing += [f"segment {place} of session {session}" for place in range(committed_to) if place not in objects]
     for partition, found in sorted(runs.items()):
         found.sort(key=lambda run: run[:2])
         contents.log[partition] = [record for _, _, records in found for record in records]

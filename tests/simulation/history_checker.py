@@ -27,6 +27,7 @@ class Invariant(Enum):
     FENCED = "fenced"
     TRUTHFUL = "truthful"
     BOUNDED = "bounded"
+    REACHABLE = "reachable"
     SUFFICIENT = "sufficient"
 
 
@@ -100,6 +101,8 @@ class History:
     """The same, as the last broker serves it."""
     hidden: Mapping[RecordId, str] = field(default_factory=dict)
     """Records in segments at or after a seal or a gap, and where: they lie on the bucket and must never be seen."""
+    missing: Sequence[str] = ()
+    """Places of segments that another object calls committed, and that nothing stands at."""
 
 
 class Violation(NamedTuple):
@@ -119,6 +122,7 @@ def check(history: History) -> list[Violation]:
         *found.log_is_dense_and_unique(),
         *found.producers_are_in_order(),
         *found.readers_see_a_prefix(),
+        *found.all_is_reachable(),
         *found.bucket_suffices(),
         *found.bounds_hold(),
     ]
@@ -235,6 +239,10 @@ class _Findings:
                 yield Violation(Invariant.PREFIX, f"{who} read {record} at offset {offset}, and it is gone")
             elif held != record:
                 yield Violation(Invariant.UNIQUE, f"{who} read {record} at offset {offset}, where {held} is now")
+
+    def all_is_reachable(self) -> Iterable[Violation]:
+        """reachable"""
+        return (Violation(Invariant.REACHABLE, evidence) for evidence in self._history.missing)
 
     def bucket_suffices(self) -> Iterable[Violation]:
         """sufficient"""

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import claim_key, segment_key
 from segments.memory_store import MemoryStore
-from segments.segment_file import encode_seal
-from tests.segments.batches import ORDERS, batch_of, segment_of, stamped_run
+from tests.segments.batches import ORDERS, batch_of, seal_of, segment_of, stamped_run
 from tests.simulation.bucket_reader import BucketContents, parse_record_value, read_bucket, record_value
 from tests.simulation.history_checker import RecordId
 
@@ -30,10 +29,7 @@ def contents_of(*segments: tuple[int, int, int, int, RecordId], seals: Iterable[
             encoded = segment_of(session, seq, [(ORDERS, run)], leader_epoch=epoch)
             await store.create(segment_key(SessionId(session), SegmentSeq(seq)), encoded.body)
         for session, seq in seals:
-            body = encode_seal(
-                session=SessionId(session), seq=SegmentSeq(seq), writer=bytes(16), sealed_at_ms=0, sealed_by=SessionId(2)
-            )
-            await store.create(segment_key(SessionId(session), SegmentSeq(seq)), [body])
+            await store.create(segment_key(SessionId(session), SegmentSeq(seq)), [seal_of(session, seq)])
         return await read_bucket(store)
 
     return asyncio.run(build())
@@ -49,6 +45,11 @@ def test_what_lies_after_a_gap_is_hidden() -> None:
     found = contents_of((1, 0, 7, 0, A), (1, 2, 7, 1, B))
     assert found.log == {str(ORDERS): [(0, A)]}
     assert found.hidden == {B: "in segment 2 of session 1, which ended before it"}
+
+
+def test_a_place_that_a_later_object_calls_committed_must_be_there() -> None:
+    found = contents_of((1, 0, 7, 0, A), (1, 2, 7, 2, C), seals=[(1, 3)])
+    assert found.missing == ["segment 1 of session 1"]
 
 
 def test_what_lies_after_a_seal_is_hidden_and_the_successor_goes_on() -> None:

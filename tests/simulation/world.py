@@ -101,6 +101,7 @@ class World:
             {str(partition): contents.log.get(str(partition), []) for partition in partitions},
             through_brokers,
             contents.hidden,
+            contents.missing,
         )
         await metadata.close()
         return Outcome(self._seed, check(history), list(self._failures), list(self._trace), self._tallies(contents))

@@ -15,8 +15,9 @@ from segments.compression import Codec
 from segments.memory_store import MemoryStore
 from segments.record_batch import parse_header, stamp
 from segments.record_columns import encode_records
-from segments.segment_file import StampedBatch, encode_seal, encode_segment
+from segments.segment_file import StampedBatch, encode_segment
 from segments.session import ClaimRecord
+from tests.segments.batches import seal_of
 from tidelog.bucket_audit import Audit, audit_bucket
 
 ORDERS, BILLS = TopicId("a" * 32), TopicId("b" * 32)
@@ -47,6 +48,7 @@ class Bucket:
             session=SessionId(session),
             seq=SegmentSeq(seq),
             writer=writer,
+            committed_to=SegmentSeq(0),
             written_at_ms=0,
             partitions=[
                 (
@@ -60,8 +62,7 @@ class Bucket:
         await self.store.create(segment_key(SessionId(session), SegmentSeq(seq)), encoded.body)
 
     async def seal(self, session: int, seq: int) -> None:
-        body = encode_seal(session=SessionId(session), seq=SegmentSeq(seq), writer=WRITER, sealed_at_ms=0, sealed_by=SessionId(9))
-        await self.store.create(segment_key(SessionId(session), SegmentSeq(seq)), [body])
+        await self.store.create(segment_key(SessionId(session), SegmentSeq(seq)), [seal_of(session, seq, by=9)])
 
     async def change(self, session: int, seq: int, change: Callable[[bytearray], None]) -> None:
         key = segment_key(SessionId(session), SegmentSeq(seq))
@@ -128,6 +129,18 @@ def test_what_came_behind_a_seal_or_a_gap_is_noted_and_not_counted() -> None:
         "1 object(s) behind the gap at 1: not committed, and never visible",
     ]
     assert (found.records, found.invisible_objects) == (13, 2)
+
+
+def test_a_committed_segment_that_is_gone_is_damage() -> None:
+    async def deleted(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        await bucket.store.delete(segment_key(SessionId(1), SegmentSeq(0)))
+
+    found = audit(deleted, deep=True)
+    key = segment_key(SessionId(1), SegmentSeq(0))
+    seal = segment_key(SessionId(1), SegmentSeq(2))
+    assert f"{key}: {key} is gone, and was committed: {seal} says so" in damage(found)
+    assert (found.segments, found.records) == (2, 7)
 
 
 def test_offsets_that_are_missing_are_damage() -> None:

@@ -20,20 +20,24 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
+
+from gateway.cluster_settings import ClusterSettings
+from gateway.cluster_view import ClusterView
 from gateway.freed_memory import keep_freed_memory
 from gateway.grpc_server import GrpcServer
 from gateway.http_server import HttpServer
 from gateway.leadership import Leadership
 from gateway.settings import BrokerSettings, GatewaySettings
+from metadata.broker_registry import Registration
 from metadata.cluster_id import cluster_id
 from metadata.data_directory import DataDirectory
 from metadata.errors import OutcomeUnknown
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Revision
+from metadata.model import SessionId
 from metadata.producer_ids import ProducerIds
 from metadata.sqlite_store import SqliteStore
 from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
 from metadata.topics import Topics
 from segments.bucket_layout import proof_key
 from segments.cluster_record import sign_bucket
@@ -67,17 +71,19 @@ class Broker:
         self.settings: GatewaySettings = settings.gateway
         self.http_address = self.grpc_address = ""
         self.started = False
-        self.topic_cache = TopicCache(metadata, layout)
+        self.view = ClusterView(metadata, layout)
+        self.topic_cache = self.view.topics
         self.topics = Topics(metadata, layout, max_message_bytes=settings.gateway.message_bytes_max)
         self.producer_ids = ProducerIds(metadata, layout)
         self.stopping = asyncio.Event()
         self._leadership = Leadership(
             bucket,
             metadata,
-            self.topic_cache,
+            self.view,
             settings.segments,
+            ClusterSettings(),
             layout=layout,
-            broker_id=settings.broker_id,
+            registration=Registration(broker_id=settings.broker_id, session=SessionId(0), version=VERSION),
             new_writer=lambda: secrets.token_bytes(16),
             now_ms=wall_clock_ms,
         )
@@ -111,12 +117,15 @@ class Broker:
         async with asyncio.TaskGroup() as background:
             housekeeping = [
                 background.create_task(self._metadata.run(), name="metadata"),
-                background.create_task(self.topic_cache.run(), name="topic cache"),
+                background.create_task(self.view.run(), name="view of the cluster"),
             ]
-            await self.topic_cache.wait_for(Revision(1), timeout_s=TOPICS_TIMEOUT_S)
-            leading = background.create_task(self._leadership.run(), name="leadership")
+            await self.view.read(timeout_s=TOPICS_TIMEOUT_S)
             self.http_address = await self._http.start(self._listen[0])
             self.grpc_address = await self._grpc.start(self._listen[1])
+            self._leadership.registration = msgspec.structs.replace(
+                self._leadership.registration, http_address=self.http_address, grpc_address=self.grpc_address
+            )
+            leading = background.create_task(self._leadership.run(), name="leadership")
             try:
                 await self._serve(ready, leading)
             finally:
@@ -127,7 +136,7 @@ class Broker:
     async def _serve(self, ready: asyncio.Event, leading: asyncio.Task[None]) -> None:
         async with asyncio.TaskGroup() as waits:
             stopping = waits.create_task(self.stopping.wait(), name="stop")
-            serving = waits.create_task(self._leadership.first_session(), name="first session")
+            serving = waits.create_task(self._leadership.first_session(self._ready_s), name="first session")
             await asyncio.wait((stopping, serving, leading), return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 self.started = True

@@ -1,39 +1,51 @@
-"""The partitions that this broker leads: one Log for each session, rebuilt from the bucket, kept in step with the topics.
+"""A broker's life in the cluster, one session after the other, and the partitions that it leads meanwhile.
 
-    claim a session ─▶ seal and read the sessions before it ─▶ record ourselves as leader ─▶ serve ─▶ session ends ─▶ again
+    claim a session ─▶ join the cluster ─▶ take over what is appointed, hand over what is asked for ─▶ session ends ─▶ again
+                                           stand for controller, renew the lease, look for a seal
 
-There is one broker, so it leads every partition of every topic. Invariants: a partition is served only after the metadata says
-in which session its records will lie; a Log is used for one session and then thrown away.
+Who leads what is read from the metadata, where the controller writes it; nothing is led by one's own decision. Invariants: a
+partition is served only when the metadata names this session as its leader, and only after the sessions before it were sealed or
+have released it; a partition is handed over only when all that was taken for it is committed; a Log is used for one session and
+then thrown away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Set
 
+import msgspec
+
+from gateway.cluster_settings import ClusterSettings
+from gateway.cluster_view import ClusterView, partitions_of
+from gateway.controller import Controller
+from gateway.membership import Membership
 from metadata import partition_assignments
+from metadata.broker_registry import Registration
 from metadata.counters import next_session
-from metadata.errors import Corrupt, Fenced, NoLeader, OutcomeUnknown, Stopping, Unavailable
+from metadata.errors import Corrupt, Fenced, NoLeader, OutcomeUnknown, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import PartitionState
+from metadata.model import SessionId, TopicPartition
+from metadata.partition_assignments import Decision, PartitionState, handed_over, pruned
 from metadata.store import MetadataStore
 from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
 from segments.byte_budget import ByteBudget
-from segments.log import Log
+from segments.log import Log, Released
 from segments.object_store import ObjectStore
-from segments.recovery import empty_partition, recover
+from segments.recovery import recover
 from segments.session import claim
 from segments.settings import SegmentSettings
 
 PAUSE_S = 0.5
 """Before a step that the metadata store could not do is tried again."""
+SEAL_LOOKS_S = 1.0
+"""Between looks for one's own seal, while it is not certain that nobody was appointed in this session's place."""
+IDLE_SESSIONS_MAX = 4
+"""A partition's list of sessions may have this many that hold nothing before its leader writes it anew."""
 
 log = logging.getLogger(__name__)
-
-Assigned = dict[TopicPartition, tuple[PartitionState, Revision]]
 
 
 class Leadership:
@@ -41,33 +53,38 @@ class Leadership:
         self,
         store: ObjectStore,
         metadata: MetadataStore,
-        topic_cache: TopicCache,
+        view: ClusterView,
         settings: SegmentSettings,
+        cluster: ClusterSettings,
         *,
         layout: EtcdLayout,
-        broker_id: str,
+        registration: Registration,
         new_writer: Callable[[], bytes],
         now_ms: Callable[[], int],
     ) -> None:
+        """`registration`: as this broker registers itself; its session is filled in anew each time."""
+        self.registration = registration
         self._store = store
         self._metadata = metadata
-        self._topic_cache = topic_cache
+        self._view = view
         self._settings = settings
+        self._cluster = cluster
         self._layout = layout
-        self._broker_id = broker_id
         self._new_writer = new_writer
         self._now_ms = now_ms
         self.budget = ByteBudget(settings.buffer_bytes_max)
         self._log: Log | None = None
-        self._stopping = False
-        self._changed = asyncio.Event()
-        self._deleted: list[Topic] = []
+        self._stopping = asyncio.Event()
+        self._assigned = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._moving: set[TopicPartition] = set()
         self._advanced = asyncio.Event()
-        self._topic_cache.subscribe(self._topic_changed)
+        view.partitions.subscribe(self._partitions_changed)
+        view.brokers.subscribe(self._advance)
 
     @property
     def serving(self) -> bool:
-        return self._log is not None and not self._stopping
+        return self._log is not None and not self._stopping.is_set()
 
     @property
     def session(self) -> SessionId | None:
@@ -77,134 +94,217 @@ class Leadership:
     def log(self) -> Log:
         """The log of the present session. Raises Stopping, or NoLeader between two sessions."""
         if self._log is None:
-            if self._stopping:
+            if self._stopping.is_set():
                 raise Stopping("the broker is shutting down")
             raise NoLeader("the broker has no session on the bucket yet; it is opening one")
         return self._log
 
     def stop(self) -> None:
-        """Refuses new batches; `run` flushes what is buffered, seals the session and returns."""
-        self._stopping = True
-        self._changed.set()
-        if self._log is not None:
-            self._log.close()
+        """Hands over what others can take, then refuses new batches; `run` flushes what is buffered, seals and returns."""
+        self._stopping.set()
 
     async def run(self) -> None:
         """One session after the other, until `stop`."""
-        while not self._stopping:
+        while not self._stopping.is_set():
             session = await claim(
                 self._store,
                 next_number=self._next_number,
                 writer=self._new_writer(),
-                broker_id=self._broker_id,
+                broker_id=self.registration.broker_id,
                 now_ms=self._now_ms,
             )
             log.info("session %s begins", session.id)
             session_log = Log(self._store, session, self._settings, budget=self.budget, now_ms=self._now_ms)
+            self._moving.clear()
+            registration = msgspec.structs.replace(self.registration, session=session.id)
+            ttl_s = self._cluster.session_timeout_ms / 1000
+            membership = Membership(self._metadata, self._layout, registration, ttl_s=ttl_s)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     writing = tasks.create_task(session_log.run(), name=f"log of session {session.id}")
-                    keeping_up = tasks.create_task(self._keep_up(session_log), name="leadership")
+                    living = tasks.create_task(self._live(session_log, membership), name=f"life of session {session.id}")
                     await asyncio.wait((writing,))
-                    keeping_up.cancel()
+                    living.cancel()
             finally:
                 self._log = None
+                await membership.leave()
             log.info("session %s has ended", session.id)
 
-    async def first_session(self) -> None:
-        """Waits until a session has begun and leads its partitions."""
+    async def first_session(self, timeout_s: float) -> None:
+        """Waits until a session has begun, and for a while until what it is to lead is led."""
         while self._log is None:
             await self._advanced.wait()
+        for topic in self._view.topics.topics():
+            await self.led(topic, timeout_s=timeout_s)
 
     async def led(self, topic: Topic, *, timeout_s: float) -> bool:
-        """Whether this broker leads all partitions of the topic in time."""
+        """Whether all partitions of the topic have leaders in time, and those that are to be led here are."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not (self._log is not None and all(map(self._log.leads, _partitions(topic)))):
+                while not all(map(self._is_led, partitions_of(topic))):
                     await self._advanced.wait()
         except TimeoutError:
             return False
         return True
 
-    async def _keep_up(self, session_log: Log) -> None:
-        """Leads what the topics say, now and whenever they change."""
+    def _is_led(self, partition: TopicPartition) -> bool:
+        leader = self._view.leader(partition)
+        if leader is None or leader.session != self.session:
+            return leader is not None
+        return self._log is not None and (self._log.leads(partition) or self._log.refuses(partition))
+
+    # ── one session ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _live(self, session_log: Log, membership: Membership) -> None:
+        """What a session does beside writing. Closes the log when the session is no longer wanted, or not wanted here."""
+        async with asyncio.TaskGroup() as tasks:
+            stopping = tasks.create_task(self._stopping.wait())
+            joining = tasks.create_task(membership.join())
+            await asyncio.wait((stopping, joining), return_when=asyncio.FIRST_COMPLETED)
+            if not joining.done():
+                joining.cancel()
+                session_log.close()
+                return
+            assert membership.lease is not None, "it has joined"
+            self._log = session_log
+            controller = Controller(
+                self._store,
+                self._metadata,
+                self._view.topics,
+                self._view.brokers,
+                self._view.partitions,
+                layout=self._layout,
+                session=session_log.session,
+                broker_id=self.registration.broker_id,
+                lease=membership.lease,
+                release_timeout_s=self._cluster.release_timeout_ms / 1000,
+                now_ms=self._now_ms,
+            )
+            keeping = tasks.create_task(membership.keep(), name="membership")
+            others = [
+                tasks.create_task(controller.run(), name="controller"),
+                tasks.create_task(self._take_over(session_log), name="take over"),
+                tasks.create_task(self._hand_over(session_log), name="hand over"),
+                tasks.create_task(_look_for_seal(session_log, membership), name="look for a seal"),
+            ]
+            self._advance()
+            await asyncio.wait((stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                membership.drain()
+                await self._drained(session_log)
+            session_log.close()
+            for task in (stopping, *others):
+                task.cancel()
+
+    async def _drained(self, session_log: Log) -> None:
+        """Waits until nothing is led here, as long as there is somebody to lead it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._cluster.drain_timeout_ms / 1000):
+                while self._view.partitions.led_by(session_log.session.id) and any(
+                    not other.draining and other.session != session_log.session.id for other in self._view.brokers.brokers.values()
+                ):
+                    await self._advanced.wait()
+
+    async def _take_over(self, session_log: Log) -> None:
+        """Serves what the metadata say that this session leads, as soon as it is rebuilt from the bucket."""
+        session = session_log.session
         while True:
-            self._changed.clear()
-            try:
-                await self._lead_missing(session_log)
-                await self._forget_deleted(session_log)
-            except (Unavailable, OutcomeUnknown, Fenced) as error:
-                log.warning("leadership could not be recorded; trying again: %s", error)
-                await asyncio.sleep(PAUSE_S)
-                continue
-            if self._log is None:
-                self._log = session_log
-                if self._stopping:
-                    session_log.close()
-            advanced, self._advanced = self._advanced, asyncio.Event()
-            advanced.set()
-            await self._changed.wait()
+            self._assigned.clear()
+            appointed = {
+                partition: state
+                for partition in self._view.partitions.led_by(session.id)
+                if not session_log.leads(partition)
+                and not session_log.refuses(partition)
+                and (state := self._view.partitions.get(partition)) is not None
+            }
+            if appointed:
+                recovered = await recover(
+                    self._store,
+                    {partition: state.sessions[:-1] for partition, state in appointed.items()},
+                    by=session,
+                    settings=self._settings,
+                    now_ms=self._now_ms,
+                )
+                holding = {}
+                for partition, found in recovered.items():
+                    epoch = appointed[partition].leader_epoch
+                    current = self._view.partitions.get(partition)
+                    if current is None or (current.leader_session, current.leader_epoch) != (session.id, epoch):
+                        continue  # given to another, or deleted, meanwhile
+                    if isinstance(found, Corrupt):
+                        log.error("%s is not served: %s", partition, found)
+                        session_log.refuse(partition, found)
+                    else:
+                        session_log.lead(found, epoch)
+                        holding[partition] = found.sessions
+                await self._prune(holding)
+                self._asked.set()
+            self._advance()
+            await self._assigned.wait()
 
-    async def _lead_missing(self, session_log: Log) -> None:
-        missing = [
-            partition
-            for topic in self._topic_cache.topics()
-            for partition in _partitions(topic)
-            if not session_log.leads(partition) and not session_log.refuses(partition)
-        ]
-        if not missing and self._log is not None:
-            return
-        assigned = await partition_assignments.read_all(self._metadata, self._layout)
+    async def _prune(self, holding: Mapping[TopicPartition, Set[SessionId]]) -> None:
+        """Takes sessions that hold nothing off the lists of partitions, where there are many. It saves reads, and may fail."""
+        decisions = []
+        for partition, sessions in holding.items():
+            state, revision = self._view.partitions.states[partition]
+            if len(state.sessions) > len(sessions) + IDLE_SESSIONS_MAX:
+                decisions.append(Decision(partition, revision, pruned(state, sessions)))
+        try:
+            await partition_assignments.write(self._metadata, decisions, self._layout)
+        except (Fenced, Unavailable, OutcomeUnknown) as error:
+            log.info("lists of sessions stay as long as they are: %s", error)
+
+    async def _hand_over(self, session_log: Log) -> None:
+        """Gives up what the controller asks for, once all that was taken for it is committed."""
+        while True:
+            self._asked.clear()
+            asked = {
+                partition: self._view.partitions.states[partition]
+                for partition in self._moving
+                if session_log.leads(partition) or session_log.refuses(partition)
+            }
+            if asked:
+                for partition in asked:
+                    session_log.pause(partition)
+                try:
+                    decisions = [
+                        Decision(partition, revision, handed_over(state, *await _release(session_log, partition, state)))
+                        for partition, (state, revision) in asked.items()
+                    ]
+                    await partition_assignments.write(self._metadata, decisions, self._layout)
+                except SessionFenced:
+                    return
+                except (Fenced, NoLeader, Unavailable, OutcomeUnknown) as error:
+                    log.info("partitions are not handed over yet; trying again: %s", error)
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+            await self._asked.wait()
+
+    def _partitions_changed(self, changed: Set[TopicPartition]) -> None:
+        """Stops serving at once what is led by another now; the rest is for the tasks."""
         if self._log is None:
-            await self._forget_unknown(assigned)
-        held = {partition: assigned[partition] for partition in missing if partition in assigned}
-        recovered = await recover(
-            self._store,
-            {partition: state.sessions for partition, (state, _) in held.items()},
-            by=session_log.session,
-            settings=self._settings,
-            now_ms=self._now_ms,
-        )
-        sound = {}
-        for partition in missing:
-            found = recovered.get(partition) or empty_partition(partition, self._settings)
-            if isinstance(found, Corrupt):
-                log.error("%s is not served: %s", partition, found)
-                session_log.refuse(partition, found)
+            return
+        mine = self._log.session.id
+        for partition in changed:
+            state = self._view.partitions.get(partition)
+            if state is None or state.leader_session != mine:
+                self._moving.discard(partition)
+                self._log.drop(partition)
+                continue
+            if self._log.leads(partition) and self._log.bounds(partition).leader_epoch != state.leader_epoch:
+                self._log.drop(partition)
+            if state.moving_to is not None:
+                self._moving.add(partition)
             else:
-                sound[partition] = found
-        states = await partition_assignments.lead(
-            self._metadata,
-            session_log.session.id,
-            {partition: held.get(partition) for partition in sound},
-            {partition: found.sessions for partition, found in sound.items()},
-            layout=self._layout,
-        )
-        for partition, state in states.items():
-            session_log.lead(sound[partition], state.leader_epoch)
+                self._moving.discard(partition)
+                self._log.resume(partition)
+        self._assigned.set()
+        self._asked.set()
+        self._advance()
 
-    async def _forget_unknown(self, assigned: Assigned) -> None:
-        """Partitions of topics that were deleted while no broker ran."""
-        known = {topic.id for topic in self._topic_cache.topics()}
-        counts: dict[TopicId, int] = {}
-        for partition in assigned:
-            if partition.topic_id not in known:
-                counts[partition.topic_id] = max(counts.get(partition.topic_id, 0), partition.partition + 1)
-        for topic_id, count in counts.items():
-            await partition_assignments.forget(self._metadata, topic_id, count, self._layout)
-
-    async def _forget_deleted(self, session_log: Log) -> None:
-        while self._deleted:
-            topic = self._deleted[0]
-            for partition in _partitions(topic):
-                session_log.drop(partition)
-            await partition_assignments.forget(self._metadata, topic.id, topic.partition_count, self._layout)
-            self._deleted.pop(0)
-
-    def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
-        if old is not None and new is None:
-            self._deleted.append(old)
-        self._changed.set()
+    def _advance(self) -> None:
+        advanced, self._advanced = self._advanced, asyncio.Event()
+        advanced.set()
 
     async def _next_number(self) -> SessionId:
         while True:
@@ -215,5 +315,19 @@ class Leadership:
                 await asyncio.sleep(PAUSE_S)
 
 
-def _partitions(topic: Topic) -> Iterable[TopicPartition]:
-    return (TopicPartition(topic.id, Partition(p)) for p in range(topic.partition_count))
+async def _release(session_log: Log, partition: TopicPartition, state: PartitionState) -> Released:
+    """Where the partition's records in this session end. One that is refused was never written to here."""
+    if session_log.refuses(partition):
+        return Released(session_log.committed_to, {span.session for span in state.sessions})
+    return await session_log.flushed(partition)
+
+
+async def _look_for_seal(session_log: Log, membership: Membership) -> None:
+    """While the lease may have ended, another may have been appointed: then a seal stands on the bucket."""
+    while True:
+        await asyncio.sleep(SEAL_LOOKS_S)
+        if not membership.sure:
+            try:
+                await session_log.look_for_seal()
+            except TidelogError as error:
+                log.warning("whether the own session was sealed is not known: %s", error)

@@ -3,6 +3,8 @@
     /{cluster}/cluster_id                     text; created once
     /{cluster}/next_session                   decimal; the first session number that nobody has taken
     /{cluster}/next_producer_id               decimal; likewise, taken in blocks
+    /{cluster}/controller                     text: the broker that is it; leased
+    /{cluster}/brokers/{broker_id}            JSON (broker_registry.py); leased
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
     /{cluster}/topics/{topic}                 JSON (topic.py)
     /{cluster}/partitions/{topic_id}/{p}      JSON (partition_assignments.py)
@@ -50,6 +52,19 @@ class EtcdLayout:
     @property
     def partition_count(self) -> str:
         return f"/{self.cluster}/partition_count"
+
+    @property
+    def controller(self) -> str:
+        return f"/{self.cluster}/controller"
+
+    @property
+    def brokers(self) -> str:
+        """Prefix of all registered brokers."""
+        return f"/{self.cluster}/brokers/"
+
+    def broker(self, broker_id: str) -> str:
+        """`broker_id` has passed check_broker_id, so it holds no '/'."""
+        return self.brokers + broker_id
 
     @property
     def topics(self) -> str:

@@ -5,23 +5,29 @@ The value of /{cluster}/partitions/{topic_id}/{p}, JSON in UTF-8:
     {"format_version":1,"leader_session":9,"leader_epoch":4,
      "sessions":[{"leader_epoch":2,"session":5,"released_at_seq":null},       sealed: its records end at its seal
                  {"leader_epoch":3,"session":8,"released_at_seq":117},        handed over: none of its records from seq 117 on
-                 {"leader_epoch":4,"session":9,"released_at_seq":null}]}      leads now
+                 {"leader_epoch":4,"session":9,"released_at_seq":null}],      leads now
+     "moving_to":null}                                                        or the session that it shall be handed over to
 
-A new leader reads the footers of exactly these sessions, in this order. `next_state` decides, `lead` and `forget` act.
-Invariants: the epoch grows by one with each leader; a session that may hold records of the partition is in the list; what was
-decided on a state that is no longer the stored one is never written.
+    ─▶ appointed ──(controller asks)──▶ moving_to set ──(leader has flushed)──▶ handed_over: the other leads, one epoch later
+           ▲                                  │
+           └──── appointed, once the leader's session is sealed on the bucket ◀── (the leader dies)
+
+A new leader reads the footers of exactly these sessions, in this order. The functions on states are pure; `read_all`, `write` and
+`forget` act. Invariants: the epoch grows by one with each leader; a session that may hold records of the partition is in the
+list; what was decided on a state that is no longer the stored one is never written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.store import OPERATIONS_MAX, Compare, Delete, KeyValue, MetadataStore, Put
 
 FORMAT_VERSION = 1
@@ -47,77 +53,102 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: LeaderEpoch
     sessions: tuple[SessionSpan, ...]
     """By ascending epoch; the last one leads."""
+    moving_to: SessionId | None = None
+    """The controller asks the leader to hand the partition over to this session."""
 
 
 _decoder = msgspec.json.Decoder(PartitionState)
 
 
-def next_state(current: PartitionState | None, session: SessionId, holding: Set[SessionId] | None) -> PartitionState:
-    """The state once `session` leads: the epoch raised by one, and the sessions that hold nothing left out. Pure.
+def appointed(current: PartitionState | None, session: SessionId) -> PartitionState:
+    """The state once `session` leads, after the leader before it was sealed: the epoch is raised by one."""
+    if current is None:
+        return PartitionState(leader_session=session, leader_epoch=LeaderEpoch(0), sessions=(SessionSpan(LeaderEpoch(0), session),))
+    epoch = LeaderEpoch(current.leader_epoch + 1)
+    sessions = (*current.sessions, SessionSpan(epoch, session))
+    return PartitionState(leader_session=session, leader_epoch=epoch, sessions=sessions)
 
-    `holding` are the sessions that hold, or may still write, records of the partition above `compacted_to`. None: not known,
-    so all are kept. `session` itself is always kept: what it wrote at an earlier epoch is there still.
+
+def moving(current: PartitionState, to: SessionId | None) -> PartitionState:
+    """The state once the leader is asked to hand over to `to`; None takes the question back."""
+    return msgspec.structs.replace(current, moving_to=to)
+
+
+def handed_over(current: PartitionState, released_at_seq: SegmentSeq, holding: Set[SessionId]) -> PartitionState:
+    """The state that the leader writes when all its records of the partition lie in segments below `released_at_seq`.
+
+    The session that the partition was moving to leads from now on. `holding` as in `pruned`.
     """
-    epoch, before = (LeaderEpoch(current.leader_epoch + 1), current.sessions) if current else (LeaderEpoch(0), ())
-    kept = (span for span in before if holding is None or span.session in holding or span.session == session)
-    return PartitionState(leader_session=session, leader_epoch=epoch, sessions=(*kept, SessionSpan(epoch, session)))
+    assert current.moving_to is not None, "a leader hands over when it is asked to"
+    mine = SessionSpan(current.leader_epoch, current.leader_session, released_at_seq)
+    before = msgspec.structs.replace(current, sessions=(*current.sessions[:-1], mine), moving_to=None)
+    return appointed(pruned(before, holding), current.moving_to)
 
 
-async def read_all(store: MetadataStore, layout: EtcdLayout | None = None) -> dict[TopicPartition, tuple[PartitionState, Revision]]:
+def pruned(current: PartitionState, holding: Set[SessionId]) -> PartitionState:
+    """The state without the sessions that hold nothing. `holding`: those that hold records of the partition above what was
+    compacted, as the leader found them on the bucket; its own session stays where it may still write to it."""
+    last = current.sessions[-1]
+    kept = [span for span in current.sessions[:-1] if span.session in holding]
+    if last.released_at_seq is None or last.session in holding:
+        kept.append(last)
+    return msgspec.structs.replace(current, sessions=tuple(kept))
+
+
+async def read_all(store: MetadataStore, layout: EtcdLayout) -> dict[TopicPartition, tuple[PartitionState, Revision]]:
     """Every partition's state with the revision that wrote it, all read at one revision. Raises Corrupt, Unavailable."""
-    layout = layout or EtcdLayout()
     states: dict[TopicPartition, tuple[PartitionState, Revision]] = {}
     page = await store.range(layout.partitions, limit=PAGE_PARTITIONS)
     while True:
         for item in page.items:
-            states[layout.parse_partition(item.key)] = (_decode(item), item.mod_revision)
+            states[layout.parse_partition(item.key)] = (decode_state(item), item.mod_revision)
         if not page.more:
             return states
         last = page.items[-1].key
         page = await store.range(layout.partitions, start_after=last, limit=PAGE_PARTITIONS, revision=page.revision)
 
 
-async def lead(
-    store: MetadataStore,
-    session: SessionId,
-    partitions: Mapping[TopicPartition, tuple[PartitionState, Revision] | None],
-    holding: Mapping[TopicPartition, Set[SessionId]],
-    *,
-    layout: EtcdLayout | None = None,
-    guards: Sequence[Compare] = (),
-) -> dict[TopicPartition, PartitionState]:
-    """Makes `session` the leader of `partitions`, given with their state as read_all answered it (None: they have none).
+class Decision(NamedTuple):
+    """A partition's next state, and the revision of the state that it was decided on; 0 where there was none."""
 
-    The caller has seen to it that the leaders so far write no more: sealed, or released. `holding` says per partition which
-    sessions to keep in the list (next_state); a partition that is not named keeps them all. `guards` must hold as well, such
-    as that the caller is the controller still.
+    partition: TopicPartition
+    read_at: Revision
+    state: PartitionState
+
+
+async def write(
+    store: MetadataStore, decisions: Iterable[Decision], layout: EtcdLayout, *, guards: Sequence[Compare] = ()
+) -> Revision:
+    """Stores what was decided, as many as fit into a transaction at a time. `guards` must hold as well, such as that the caller
+    is the controller still. Answers the revision of the last transaction, 0 without any.
 
     Raises Fenced where another came first, or a guard fails: read again, and decide again. It, and Unavailable, may come when
-    some of the partitions are written already, a transaction at a time in the order given: to lead them again costs an epoch.
+    some of the partitions are written already, a transaction at a time in the order given.
     """
     assert len(guards) < OPERATIONS_MAX, "no room is left for a partition"
-    layout = layout or EtcdLayout()
     changes = []
-    for partition, current in partitions.items():
-        state, revision = current or (None, Revision(0))
-        if state is not None and state.format_version > FORMAT_VERSION:
+    for partition, read_at, state in decisions:
+        if state.format_version > FORMAT_VERSION:
             raise Rejected(
                 f"partition {partition} was written by a newer version of Tidelog (format {state.format_version})",
                 hint="Upgrade this broker.",
             )
-        new = next_state(state, session, holding.get(partition))
-        changes.append(_Change(partition, layout.partition(partition), revision, new, msgspec.json.encode(new)))
+        changes.append(_Change(partition, layout.partition(partition), read_at, msgspec.json.encode(state)))
+    revision = Revision(0)
     for transaction in _transactions(changes, OPERATIONS_MAX - len(guards)):
-        await _write(store, transaction, guards)
-    return {change.partition: change.state for change in changes}
+        revision = await _write(store, transaction, guards)
+    return revision
 
 
-async def forget(store: MetadataStore, topic_id: TopicId, partition_count: int, layout: EtcdLayout | None = None) -> None:
-    """Deletes the states of a deleted topic's partitions, OPERATIONS_MAX at a time. No error where there are none."""
-    layout = layout or EtcdLayout()
-    for first in range(0, partition_count, OPERATIONS_MAX):
-        partitions = range(first, min(first + OPERATIONS_MAX, partition_count))
-        await store.transact([], [Delete(layout.partition(TopicPartition(topic_id, Partition(p)))) for p in partitions])
+async def forget(
+    store: MetadataStore, partitions: Sequence[TopicPartition], layout: EtcdLayout, *, guards: Sequence[Compare] = ()
+) -> None:
+    """Deletes the states of a deleted topic's partitions. No error where there are none; Fenced where a guard fails."""
+    at_once = OPERATIONS_MAX
+    for first in range(0, len(partitions), at_once):
+        deletes = [Delete(layout.partition(partition)) for partition in partitions[first : first + at_once]]
+        if not (await store.transact(guards, deletes)).succeeded:
+            raise Fenced("partitions of deleted topics were not forgotten: this broker is the controller no more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +157,6 @@ class _Change:
     key: str
     read_at: Revision
     """The key's mod_revision that the change was decided on; 0 where there was no key."""
-    state: PartitionState
     value: bytes
 
 
@@ -144,24 +174,25 @@ def _transactions(changes: Iterable[_Change], operations_max: int) -> Iterator[l
         yield chunk
 
 
-async def _write(store: MetadataStore, changes: Sequence[_Change], guards: Sequence[Compare]) -> None:
+async def _write(store: MetadataStore, changes: Sequence[_Change], guards: Sequence[Compare]) -> Revision:
     """One transaction. Where its answer is lost, a look at one of its keys tells whether it happened: all or none did."""
     compares = [*guards, *(Compare(change.key, change.read_at) for change in changes)]
     operations = [Put(change.key, change.value) for change in changes]
     unknown: OutcomeUnknown | None = None
     for _ in range(ATTEMPTS_MAX):
         try:
-            if (await store.transact(compares, operations)).succeeded:
-                return
+            result = await store.transact(compares, operations)
         except OutcomeUnknown as error:
             unknown = error
             continue
+        if result.succeeded:
+            return result.revision
         if unknown is not None:
             held = await store.get(changes[0].key)
             if held is not None and held.value == changes[0].value:
-                return  # an earlier attempt wrote it: this session at this epoch is nobody else's
+                return held.mod_revision  # an earlier attempt wrote it
         raise Fenced(
-            f"{changes[0].partition} and {len(changes) - 1} more were not taken over: another leader or controller came first",
+            f"{changes[0].partition} and {len(changes) - 1} more were not written: another leader or controller came first",
             hint="Read the partitions again, and decide again.",
             partition=str(changes[0].partition),
             partitions=len(changes),
@@ -169,7 +200,8 @@ async def _write(store: MetadataStore, changes: Sequence[_Change], guards: Seque
     raise Unavailable("the partitions' leader could not be written", partitions=len(changes)) from unknown
 
 
-def _decode(kept: KeyValue) -> PartitionState:
+def decode_state(kept: KeyValue) -> PartitionState:
+    """Raises Corrupt where the value is none."""
     try:
         state = _decoder.decode(kept.value)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

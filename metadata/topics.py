@@ -32,6 +32,18 @@ ATTEMPTS_MAX = 64
 """Each attempt that is lost was won by another change."""
 
 
+async def read_topic_ids(store: MetadataStore, layout: EtcdLayout) -> set[TopicId]:
+    """Of all topics at one revision, read past every cache. Raises Corrupt, Unavailable."""
+    ids: set[TopicId] = set()
+    page = await store.range(layout.topics, limit=PAGE_SIZE_MAX)
+    while True:
+        ids |= {decode_topic(item).id for item in page.items}
+        if not page.more:
+            return ids
+        last = page.items[-1].key
+        page = await store.range(layout.topics, start_after=last, limit=PAGE_SIZE_MAX, revision=page.revision)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPage:
     topics: tuple[Topic, ...]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from metadata.errors import Corrupt, NoLeader, OutcomeUnknown, TidelogError, Unavailable
-from metadata.model import LeaderEpoch, Offset, TopicPartition
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.cold_pool import ColdPool
 from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
@@ -50,6 +50,15 @@ class PendingAppend(NamedTuple):
     """None when the batch repeats one that is committed already."""
 
 
+class Released(NamedTuple):
+    """What a leader leaves behind that hands a partition over."""
+
+    at_seq: SegmentSeq
+    """None of the partition's records lies in the session's segments from here on."""
+    sessions: set[SessionId]
+    """Those that hold records of the partition."""
+
+
 class FetchTarget(NamedTuple):
     partition: TopicPartition
     offset: int
@@ -73,6 +82,7 @@ class Log:
         self._now_ms = now_ms
         self._led: dict[TopicPartition, LedPartition] = {}
         self._damaged: dict[TopicPartition, Corrupt] = {}
+        self._paused: set[TopicPartition] = set()
         self._readers: dict[TopicPartition, set[asyncio.Event]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._reads: set[asyncio.Task[Any]] = set()
@@ -106,12 +116,44 @@ class Log:
     def ended(self) -> bool:
         return self._writer.ended
 
+    @property
+    def committed_to(self) -> SegmentSeq:
+        """Every segment of the session below this one is committed."""
+        return self._writer.committed_to
+
+    async def look_for_seal(self) -> None:
+        """Ends the session if another has sealed it, also when nothing is written that would meet the seal."""
+        await self._writer.look_for_seal()
+
     # ── leadership ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def lead(self, recovered: RecoveredPartition, leader_epoch: LeaderEpoch) -> None:
         """Begins to serve a partition from what was found on the bucket, in an epoch that the metadata records already."""
         assert recovered.partition not in self._led, f"{recovered.partition} is led already"
         self._led[recovered.partition] = LedPartition(recovered.log(leader_epoch), recovered.runs)
+
+    def pause(self, partition: TopicPartition) -> None:
+        """Takes no more batches for a partition that is to be handed over; it is read as before, until it is dropped or resumed."""
+        if partition in self._led:
+            self._paused.add(partition)
+
+    def resume(self, partition: TopicPartition) -> None:
+        self._paused.discard(partition)
+
+    async def flushed(self, partition: TopicPartition) -> Released:
+        """Waits until all that a paused partition has taken is committed. Raises SessionFenced when the session ends before."""
+        woken = asyncio.Event()
+        self._readers.setdefault(partition, set()).add(woken)
+        try:
+            while True:
+                woken.clear()
+                led = self._led_partition(partition)
+                bounds = led.log.bounds
+                if bounds.high_watermark == bounds.end_offset:
+                    return Released(self._writer.committed_to, led.runs.sessions)
+                await woken.wait()
+        finally:
+            self._stop_waking(partition, woken)
 
     def refuse(self, partition: TopicPartition, error: Corrupt) -> None:
         """Answers every request for a partition with what is wrong with it; the others go on."""
@@ -120,6 +162,7 @@ class Log:
     def drop(self, partition: TopicPartition) -> None:
         """Stops serving a partition (it was deleted, or given up). Batches already taken in are still written."""
         self._damaged.pop(partition, None)
+        self._paused.discard(partition)
         if self._led.pop(partition, None) is not None:
             self._hot.drop(partition)
             self._wake_readers(partition)
@@ -161,6 +204,8 @@ class Log:
         """
         led = self._led_partition(partition)
         self._writer.check_open()
+        if partition in self._paused:
+            raise NoLeader(f"{partition} is being handed over to another broker")
         now_ms = self._now_ms()
         if log_append_time:
             batch = with_log_append_time(batch, now_ms)
@@ -246,10 +291,7 @@ class Log:
                     return answers
         finally:
             for target in targets:
-                readers = self._readers.get(target.partition, set())
-                readers.discard(woken)
-                if not readers:
-                    self._readers.pop(target.partition, None)
+                self._stop_waking(target.partition, woken)
 
     async def _fetch_once(self, targets: Sequence[FetchTarget], bytes_max: int) -> list[Fetched | TidelogError]:
         answers: list[Fetched | TidelogError] = []
@@ -282,6 +324,12 @@ class Log:
             self._writer.check_open()
             raise NoLeader(f"this broker does not lead {partition}")
         return led
+
+    def _stop_waking(self, partition: TopicPartition, woken: asyncio.Event) -> None:
+        readers = self._readers.get(partition, set())
+        readers.discard(woken)
+        if not readers:
+            self._readers.pop(partition, None)
 
     def _wake_readers(self, partition: TopicPartition) -> None:
         for woken in self._readers.get(partition, ()):

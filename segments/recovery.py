@@ -1,7 +1,8 @@
 """Rebuilds partitions from the bucket: the footers of the sessions that wrote them. The end offset is what is found there,
 never what someone remembered.
 
-Invariant: a session is sealed before its footers are read, so what is found can't grow afterwards.
+Invariant: what is found can't grow afterwards. A session that was not left in order is sealed before its footers are read; one
+whose leader handed the partition over may go on, and of it only what lies below the place of the release counts.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ async def recover(
     settings: SegmentSettings,
     now_ms: Callable[[], int],
 ) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
-    """Seals the sessions that led these partitions and rebuilds each from their footers.
+    """Seals the sessions that led these partitions, but for those that released them, and rebuilds each from their footers.
 
     A partition of which a segment is missing or damaged answers the Corrupt error in its place; the others go on. A footer that
     can't be read is no harm to a partition whose later runs continue without a gap: it had nothing there. Each session is listed
@@ -96,8 +97,9 @@ async def recover(
     """
     runs: dict[TopicPartition, dict[tuple[SessionId, LeaderEpoch], list[tuple[SegmentFooter, Run]]]] = {}
     damaged: dict[SessionId, list[_Damaged]] = {}
-    for session in sorted({span.session for held in spans.values() for span in held if span.session != by.id}):
-        listing, footers = await _sealed_footers(store, session, by=by, settings=settings, now_ms=now_ms)
+    for session, released_at_seq in sorted(_sessions(spans).items()):
+        assert session != by.id or released_at_seq is not None, "a session does not seal itself to take over from itself"
+        listing, footers = await _footers(store, session, released_at_seq=released_at_seq, by=by, settings=settings, now_ms=now_ms)
         for seq, footer in enumerate(footers, start=listing.trimmed_to):
             if isinstance(footer, Corrupt):
                 damaged.setdefault(session, []).append(_Damaged(SegmentSeq(seq), footer))
@@ -111,6 +113,17 @@ async def recover(
         except Corrupt as error:
             recovered[partition] = error
     return recovered
+
+
+def _sessions(spans: Mapping[TopicPartition, Sequence[Span]]) -> dict[SessionId, SegmentSeq | None]:
+    """The sessions to read, up to where they released the last of the partitions; None: to their end."""
+    read_to: dict[SessionId, SegmentSeq | None] = {}
+    for held in spans.values():
+        for span in held:
+            before = read_to.get(span.session, SegmentSeq(0))
+            released = span.released_at_seq
+            read_to[span.session] = max(before, released) if before is not None and released is not None else None
+    return read_to
 
 
 class _Damaged(NamedTuple):
@@ -157,12 +170,24 @@ def empty_partition(partition: TopicPartition, settings: SegmentSettings) -> Rec
     )
 
 
-async def _sealed_footers(
-    store: ObjectStore, session: SessionId, *, by: Session, settings: SegmentSettings, now_ms: Callable[[], int]
+async def _footers(
+    store: ObjectStore,
+    session: SessionId,
+    *,
+    released_at_seq: SegmentSeq | None,
+    by: Session,
+    settings: SegmentSettings,
+    now_ms: Callable[[], int],
 ) -> tuple[SessionListing, list[SegmentFooter | Corrupt]]:
     while True:
-        listing = await seal(store, session, by=by, now_ms=now_ms)
         try:
+            if released_at_seq is None:
+                listing = await seal(store, session, by=by, now_ms=now_ms)
+            else:
+                listing = await list_session(
+                    store, session, committed_to=released_at_seq, evidence=f"its leader released partitions at {released_at_seq}"
+                )
+                listing = listing.up_to(released_at_seq)
             return listing, await read_footers(store, listing, reads_max=settings.footer_reads_max)
         except NotFound:
             continue  # trimmed between the listing and the read

@@ -50,6 +50,11 @@ class RunIndex:
         return Offset(self._last_offsets[-1] + 1) if self._last_offsets else None
 
     @property
+    def sessions(self) -> set[SessionId]:
+        """In which the runs lie."""
+        return {SessionId(session) for session in set(self._columns[RunPlace._fields.index("session")])}
+
+    @property
     def start_offset(self) -> Offset | None:
         return Offset(self._base_offsets[0]) if self._base_offsets else None
 

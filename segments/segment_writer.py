@@ -37,7 +37,7 @@ from segments.segment_file import (
     encode_seal,
     encode_segment,
 )
-from segments.session import Session, trim_point, who_wrote
+from segments.session import Session, find_seal, trim_point, who_wrote
 from segments.settings import SegmentSettings
 
 log = logging.getLogger(__name__)
@@ -130,10 +130,23 @@ class SegmentWriter:
         candidates = [*self._issued.values(), *self._full, *([self._open] if self._open else [])]
         return next((segment for segment in candidates if segment.holds(partition, offset)), None)
 
+    @property
+    def committed_to(self) -> SegmentSeq:
+        """Every segment below this one is committed."""
+        return self._order.committed_to
+
     def close(self) -> None:
         """Takes no more batches; `run` then flushes what is left, seals the session and returns."""
         self._closing = True
         self._wake.set()
+
+    async def look_for_seal(self) -> None:
+        """Ends the session where a seal stands that a successor has set. Raises what the store raises."""
+        seq = await find_seal(self._store, self._session.id, from_seq=self._order.committed_to)
+        if seq is not None and not self._ended:
+            log.warning("session %s was sealed at %s by another", self._session.id, seq)
+            self._end(seq)
+            self._wake.set()
 
     @property
     def ended(self) -> bool:

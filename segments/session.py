@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -66,6 +66,12 @@ class SessionListing:
     def end_seq(self) -> SegmentSeq:
         return SegmentSeq(self.trimmed_to + len(self.segments))
 
+    def up_to(self, seq: SegmentSeq) -> SessionListing:
+        """The same session as if it ended before `seq`."""
+        if seq >= self.end_seq:
+            return self
+        return replace(self, segments=self.segments[: max(0, seq - self.trimmed_to)], sealed=False)
+
 
 async def claim(
     store: ObjectStore,
@@ -105,21 +111,26 @@ async def _is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
             return held.writer == writer.hex()
 
 
-async def list_session(store: ObjectStore, session: SessionId) -> SessionListing:
-    """The committed prefix of a session as the bucket shows it now: up to the first gap that no object disproves, or its seal."""
+async def list_session(
+    store: ObjectStore, session: SessionId, *, committed_to: SegmentSeq = _FIRST, evidence: str = ""
+) -> SessionListing:
+    """The committed prefix of a session as the bucket shows it now: up to the first gap that no object disproves, or its seal.
+
+    `committed_to` and `evidence`: how far it is committed as the caller knows it, and from where.
+    """
     while True:
         places, trimmed_to = await _look(store, session)
-        listing = _committed(session, places, trimmed_to)
+        listing = _committed(session, places, trimmed_to, committed_to=committed_to, evidence=evidence)
         behind = [seq for seq in places if seq > listing.end_seq]
         if listing.sealed or not behind:
             return listing
         try:
-            committed_to, evidence = await _committed_by_evidence(store, session, places, behind)
+            told_to, teller = await _committed_by_evidence(store, session, places, behind)
         except NotFound:
             continue  # trimmed since the look
-        if committed_to <= listing.end_seq:
+        if told_to <= listing.end_seq:
             return listing
-        return _committed(session, places, trimmed_to, committed_to=committed_to, evidence=evidence)
+        return _committed(session, places, trimmed_to, committed_to=told_to, evidence=teller)
 
 
 async def _look(store: ObjectStore, session: SessionId) -> tuple[dict[SegmentSeq, ObjectInfo], SegmentSeq]:
@@ -213,6 +224,17 @@ async def trim_point(store: ObjectStore, session: SessionId) -> SegmentSeq:
         if parsed is not None and parsed.trimmed_to is not None:
             trimmed_to = max(trimmed_to, parsed.trimmed_to)
     return trimmed_to
+
+
+async def find_seal(store: ObjectStore, session: SessionId, *, from_seq: SegmentSeq) -> SegmentSeq | None:
+    """The first place with a seal among those from `from_seq` on that the first page of a listing shows."""
+    start_after = bucket_layout.segment_key(session, SegmentSeq(from_seq - 1)) if from_seq else ""
+    page = await store.list(bucket_layout.session_prefix(session), start_after=start_after)
+    for found in page.objects:
+        parsed = bucket_layout.parse_wal_key(found.key)
+        if parsed is not None and parsed.seq is not None and found.size == SEAL_BYTES:
+            return parsed.seq
+    return None
 
 
 async def who_wrote(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes | None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from gateway.cluster_settings import ClusterSettings
+from gateway.cluster_view import ClusterView
 from gateway.leadership import Leadership
 from metadata import partition_assignments
+from metadata.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, SessionFenced, Stopping
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicPartition
+from metadata.model import Partition, SegmentSeq, SessionId, TopicPartition
 from metadata.sqlite_store import SqliteStore
 from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
 from metadata.topics import Topics
 from segments.bucket_layout import segment_key
 from segments.log import FetchTarget
@@ -43,22 +45,23 @@ class OneBroker:
     def __init__(self, bucket: MemoryStore, path: Path) -> None:
         self.bucket = bucket
         self.metadata = SqliteStore(path)
-        self.cache = TopicCache(self.metadata, LAYOUT)
+        self.view = ClusterView(self.metadata, LAYOUT)
         self.topics = Topics(self.metadata, LAYOUT)
         self.leadership = Leadership(
             bucket,
             self.metadata,
-            self.cache,
+            self.view,
             SegmentSettings(linger_ms=0),
+            ClusterSettings(),
             layout=LAYOUT,
-            broker_id="broker-1",
+            registration=Registration(broker_id="broker-1", session=SessionId(0)),
             new_writer=lambda: next(_writers).to_bytes(16, "big"),
             now_ms=now_ms,
         )
 
     async def create(self, name: str, partitions: int = 1) -> Topic:
         topic = await self.topics.create(name, partitions)
-        await self.cache.wait_for(topic.revision, timeout_s=READY_S)
+        await self.view.topics.wait_for(topic.revision, timeout_s=READY_S)
         assert await self.leadership.led(topic, timeout_s=READY_S)
         return topic
 
@@ -78,10 +81,10 @@ async def one_broker(bucket: MemoryStore, path: Path, *, killed: bool = False) -
     """A broker that leads; ended cleanly, or, when `killed`, with no chance to flush or to seal."""
     broker = OneBroker(bucket, path)
     async with asyncio.TaskGroup() as tasks:
-        following = tasks.create_task(broker.cache.run())
+        following = tasks.create_task(broker.view.run())
         leading = tasks.create_task(broker.leadership.run())
-        await broker.cache.wait_for(Revision(1), timeout_s=READY_S)
-        await broker.leadership.first_session()
+        await broker.view.read(timeout_s=READY_S)
+        await broker.leadership.first_session(READY_S)
         try:
             yield broker
         finally:
@@ -101,6 +104,12 @@ async def produce_when_led(broker: OneBroker, partition: TopicPartition, value: 
                 return await broker.produce(partition, value)
             except (NoLeader, SessionFenced):
                 await asyncio.sleep(0)
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(READY_S):
+        while not happened():
+            await asyncio.sleep(0)
 
 
 def partition_of(topic: Topic, number: int = 0) -> TopicPartition:
@@ -191,6 +200,7 @@ def test_partitions_of_a_topic_that_was_deleted_while_no_broker_ran_are_forgotte
         await Topics(metadata, LAYOUT).delete("orders")
         await metadata.close()
         async with one_broker(bucket, tmp_path / "m") as broker:
+            await until(lambda: not broker.view.partitions.states)
             assert await partition_assignments.read_all(broker.metadata, LAYOUT) == {}
 
     asyncio.run(main())

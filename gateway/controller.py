@@ -1,0 +1,201 @@
+"""The controller: one broker at a time that seals the sessions of the dead and says who leads what.
+
+    elected (its key is created under the broker's lease) ─▶ look ─▶ plan ─▶ seal, write ─▶ wait for a change ─▶ look …
+
+It decides in metadata/controller_plan.py; here it acts. Invariants: a session is sealed only after a reading past every cache has
+shown that it is not registered, which is then so for ever; nothing is written but under the guard that this broker is the
+controller still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+from metadata import partition_assignments
+from metadata.broker_registry import BrokerCache, read_brokers
+from metadata.controller_plan import Steps, View, plan
+from metadata.errors import Corrupt, Fenced, OutcomeUnknown, TidelogError, Unavailable
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import Revision, SessionId, TopicPartition
+from metadata.partition_cache import PartitionCache
+from metadata.store import Compare, Delete, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
+from metadata.topic_cache import TopicCache
+from metadata.topics import read_topic_ids
+from metadata.watched_range import WatchedRange
+from segments.object_store import ObjectStore
+from segments.session import Session, seal
+
+PAUSE_S = 0.2
+"""Before a step that failed is taken again."""
+FOLLOW_TIMEOUT_S = 5.0
+"""How long the watch may take to tell of what was written here."""
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """Of one session of a broker. Its owner runs `run()` as a task, which stands for election for as long as it runs."""
+
+    def __init__(
+        self,
+        bucket: ObjectStore,
+        metadata: MetadataStore,
+        topics: TopicCache,
+        brokers: BrokerCache,
+        partitions: PartitionCache,
+        *,
+        layout: EtcdLayout,
+        session: Session,
+        broker_id: str,
+        lease: LeaseId,
+        release_timeout_s: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._bucket = bucket
+        self._metadata = metadata
+        self._topics = topics
+        self._brokers = brokers
+        self._partitions = partitions
+        self._layout = layout
+        self._session = session
+        self._broker_id = broker_id
+        self._lease = lease
+        self._release_timeout_s = release_timeout_s
+        self._now_ms = now_ms
+        self._sealed: set[SessionId] = set()
+        self._sealing: dict[SessionId, asyncio.Task[None]] = {}
+        self._asked_s: dict[TopicPartition, tuple[SessionId, float]] = {}
+        self._holder: KeyValue | None = None
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        watched = WatchedRange(self._metadata, self._layout.controller, replace=self._holder_is, apply=self._holder_changed)
+        caches = (self._brokers, self._partitions, self._topics)
+        forget = [cache.subscribe(self._wake) for cache in caches]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(watched.run())
+                await watched.wait_for(Revision(1), timeout_s=None)
+                while True:
+                    self._changed.clear()
+                    try:
+                        guard = await self._elected()
+                        if guard is not None:
+                            await self._look_and_act(tasks, guard)
+                    except (Unavailable, OutcomeUnknown, Fenced, Corrupt) as error:
+                        log.warning("the controller tries again: %s", error)
+                        await asyncio.sleep(PAUSE_S)
+                        continue
+                    await self._wait()
+        finally:
+            for unsubscribe in forget:
+                unsubscribe()
+
+    # ── election ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _holder_is(self, items: Sequence[KeyValue]) -> None:
+        self._holder = items[0] if items else None
+        self._wake()
+
+    def _holder_changed(self, events: Sequence[Event]) -> None:
+        last = events[-1]
+        put = KeyValue(last.key, last.value, last.mod_revision, last.mod_revision, version=1)
+        self._holder = put if last.kind == "put" else None
+        self._wake()
+
+    async def _elected(self) -> Compare | None:
+        """What guards the controller's writes, where this broker is it; None where another is."""
+        name = f"{self._broker_id} {self._session.id}".encode()
+        key = self._layout.controller
+        if self._holder is not None:
+            return Compare(key, self._holder.mod_revision) if self._holder.value == name else None
+        try:
+            result = await self._metadata.transact([Compare(key, 0)], [Put(key, name, self._lease)])
+        except LeaseLost:
+            return None
+        if not result.succeeded:
+            held = await self._metadata.get(key)
+            if held is None or held.value != name:
+                return None
+            result = type(result)(True, held.mod_revision)
+        log.info("%s is the controller", self._broker_id)
+        return Compare(key, result.revision)
+
+    # ── what the controller does ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _look_and_act(self, tasks: asyncio.TaskGroup, guard: Compare) -> None:
+        steps = self._plan()
+        if steps.unregistered:
+            await self._seal_the_dead(tasks, steps.unregistered)
+        if steps.decisions:
+            revision = await partition_assignments.write(self._metadata, steps.decisions, self._layout, guards=[guard])
+            await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)
+        if steps.forgotten:
+            await self._forget(steps.forgotten, guard)
+        await self._expel_who_does_not_release(guard)
+
+    def _plan(self) -> Steps:
+        states = self._partitions.states
+        view = View(
+            {topic.id: topic.partition_count for topic in self._topics.topics()},
+            states,
+            self._partitions.corrupt,
+            [registration.candidate for registration in self._brokers.brokers.values()],
+        )
+        self._sealed = {session for session in self._sealed if self._partitions.led_by(session)}
+        return plan(view, self._sealed)
+
+    async def _seal_the_dead(self, tasks: asyncio.TaskGroup, sessions: set[SessionId]) -> None:
+        alive = {registered.registration.session for registered in (await read_brokers(self._metadata, self._layout)).values()}
+        for session in sessions - alive - self._sealing.keys():
+            log.warning("session %s has no broker any more: it is sealed, and its partitions are given to others", session)
+            self._sealing[session] = tasks.create_task(self._seal(session), name=f"seal session {session}")
+
+    async def _seal(self, session: SessionId) -> None:
+        try:
+            await seal(self._bucket, session, by=self._session, now_ms=self._now_ms)
+            self._sealed.add(session)
+        except TidelogError as error:
+            log.error("session %s could not be sealed; trying again: %s", session, error)
+            await asyncio.sleep(PAUSE_S)
+        finally:
+            del self._sealing[session]
+            self._changed.set()
+
+    async def _forget(self, partitions: Sequence[TopicPartition], guard: Compare) -> None:
+        """Deletes the states of partitions whose topic is gone. The topics are read anew: the cache may be behind the states."""
+        try:
+            known = await read_topic_ids(self._metadata, self._layout)
+        except Corrupt as error:
+            log.error("partitions of deleted topics are kept, since not all topics can be read: %s", error)
+            return
+        gone = [partition for partition in partitions if partition.topic_id not in known]
+        await partition_assignments.forget(self._metadata, gone, self._layout, guards=[guard])
+
+    async def _expel_who_does_not_release(self, guard: Compare) -> None:
+        """A leader that was asked to hand over, and has not in time, loses its registration, and so its session."""
+        now_s = asyncio.get_running_loop().time()
+        asked = {}
+        for partition, (state, _) in self._partitions.states.items():
+            if state.moving_to is not None:
+                since = self._asked_s.get(partition)
+                asked[partition] = since if since and since[0] == state.leader_session else (state.leader_session, now_s)
+        self._asked_s = asked
+        late = {session for session, since_s in asked.values() if now_s - since_s >= self._release_timeout_s}
+        for broker_id, registered in (await read_brokers(self._metadata, self._layout)).items() if late else ():
+            if registered.registration.session in late:
+                session = registered.registration.session
+                log.error("broker %s does not hand over its partitions: its session %s is ended", broker_id, session)
+                key = self._layout.broker(broker_id)
+                await self._metadata.transact([guard, Compare(key, registered.revision)], [Delete(key)])
+
+    async def _wait(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._release_timeout_s if self._asked_s else None):
+                await self._changed.wait()
+
+    def _wake(self, *_: object) -> None:
+        self._changed.set()

@@ -1,0 +1,122 @@
+"""A broker's place in the cluster: its key among the brokers, and the lease that keeps it there.
+
+    join ─▶ key under a lease ─▶ keep: renewed every third of its time ─▶ leave, or lost
+
+Losing it loses no record and stops nothing by itself: the bucket decides what is committed. It tells that another may be about to
+seal this session, so that the broker had better begin a new one. Invariant: a session joins once; after `keep` has returned, it
+never comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import msgspec
+
+from metadata.broker_registry import Registration, decode_registration, encode_registration
+from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
+from metadata.etcd_layout import EtcdLayout
+from metadata.store import Compare, LeaseId, LeaseLost, MetadataStore, Put
+
+PAUSE_S = 0.5
+"""Before a step that the metadata store could not do is tried again."""
+LEAVE_TIMEOUT_S = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """Of one session. Its owner calls `join`, then runs `keep()` as a task, and calls `leave` in the end."""
+
+    def __init__(self, store: MetadataStore, layout: EtcdLayout, registration: Registration, *, ttl_s: float) -> None:
+        self._store = store
+        self._key = layout.broker(registration.broker_id)
+        self._registration = registration
+        self._ttl_s = ttl_s
+        self._draining = asyncio.Event()
+        self._sure_until_s = 0.0
+        self.lease: LeaseId | None = None
+
+    @property
+    def sure(self) -> bool:
+        """Whether the lease can't have ended yet, so that nobody can have been appointed in this session's place."""
+        return asyncio.get_running_loop().time() < self._sure_until_s
+
+    async def join(self) -> None:
+        """Registers, until it succeeds. What an earlier process of the same broker id left is removed: it is gone, or will be."""
+        while True:
+            try:
+                if self.lease is None:
+                    asked_s = asyncio.get_running_loop().time()
+                    self.lease = await self._store.grant_lease(self._ttl_s)
+                    self._sure_until_s = asked_s + self._ttl_s
+                if await self._register(self.lease):
+                    return
+            except LeaseLost:
+                self.lease = None
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("%s could not be registered; trying again: %s", self._key, error)
+                await asyncio.sleep(PAUSE_S)
+
+    async def _register(self, lease: LeaseId) -> bool:
+        held = await self._store.get(self._key)
+        if held is not None and held.lease == lease:
+            return True  # an earlier attempt, whose answer was lost
+        if held is not None:
+            await self._store.revoke_lease(held.lease)
+        value = encode_registration(self._registration)
+        return (await self._store.transact([Compare(self._key, 0)], [Put(self._key, value, lease)])).succeeded
+
+    async def keep(self) -> None:
+        """Renews the lease, and tells of a drain, until the registration is lost: by the lease, or because somebody removed it."""
+        try:
+            while True:
+                pause_s = self._ttl_s / 3
+                try:
+                    await self._renew()
+                    await self._tell_of_drain()
+                except (Unavailable, OutcomeUnknown) as error:
+                    log.warning("the lease of %s could not be renewed: %s", self._key, error)
+                    pause_s = min(pause_s, PAUSE_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._unless_told()
+        except LeaseLost:
+            log.warning("the registration of %s was lost", self._key)
+        finally:
+            self._sure_until_s = 0.0
+
+    async def _renew(self) -> None:
+        assert self.lease is not None, "join comes first"
+        asked_s = asyncio.get_running_loop().time()
+        self._sure_until_s = max(self._sure_until_s, asked_s + await self._store.keep_alive(self.lease))
+
+    async def _tell_of_drain(self) -> None:
+        held = await self._store.get(self._key)
+        if held is None or held.lease != self.lease:
+            raise LeaseLost
+        registration = decode_registration(held).registration
+        if self._draining.is_set() and not registration.draining:
+            value = encode_registration(msgspec.structs.replace(registration, draining=True))
+            await self._store.transact([Compare(self._key, held.mod_revision)], [Put(self._key, value, self.lease)])
+
+    async def _unless_told(self) -> None:
+        """Waits for the drain, or, once that was told, for nothing."""
+        await (asyncio.Event().wait() if self._registration.draining else self._draining.wait())
+        self._registration = msgspec.structs.replace(self._registration, draining=True)
+
+    def drain(self) -> None:
+        """Asks to be given no more partitions, and to be rid of those it has."""
+        self._draining.set()
+
+    async def leave(self) -> None:
+        """Ends the registration at once, so that others need not wait for the lease to end. Where that fails, they do."""
+        if self.lease is None:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._store.revoke_lease(self.lease)
+        except (TidelogError, TimeoutError) as error:
+            log.warning("%s is left to its lease: %s", self._key, error or "no answer in time")

@@ -1,0 +1,132 @@
+"""The brokers that are alive: each keeps one key under its lease, and everyone follows all of them.
+
+The value of /{cluster}/brokers/{broker_id}, JSON in UTF-8:
+
+    {"format_version":1,"broker_id":"b-1","session":9,"http_address":"10.0.0.7:8080","grpc_address":"10.0.0.7:9090",
+     "rack":"eu-1a","version":"0.1.0","draining":false}
+
+Invariants: a session is registered at most once: when its key is gone it never comes back, so "not registered now" of a session
+that led partitions means that nobody will ever write in its name again once it is sealed; one broker id has one key.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from metadata.errors import Corrupt, InvalidArgument
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import Revision, SessionId
+from metadata.placement import Candidate
+from metadata.store import Event, KeyValue, LeaseId, MetadataStore
+from metadata.watched_range import WatchedRange
+
+FORMAT_VERSION = 1
+_BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+log = logging.getLogger(__name__)
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    format_version: int = FORMAT_VERSION
+    broker_id: str
+    session: SessionId
+    http_address: str = ""
+    """HOST:PORT where clients and other brokers reach it, as are all addresses here."""
+    grpc_address: str = ""
+    rack: str = ""
+    version: str = ""
+    draining: bool = False
+    """It gives its partitions away and takes no others."""
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(self.session, self.rack, self.draining)
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A registration as it is stored."""
+
+    registration: Registration
+    revision: Revision
+    lease: LeaseId
+
+
+def check_broker_id(broker_id: str) -> str:
+    """The id itself when it is one, else InvalidArgument."""
+    if not _BROKER_ID.fullmatch(broker_id) or broker_id in {".", ".."}:
+        raise InvalidArgument(f"{broker_id[:60]!r} is not a broker id", hint="Use 1 to 249 of a-z A-Z 0-9 . _ -")
+    return broker_id
+
+
+def encode_registration(registration: Registration) -> bytes:
+    return msgspec.json.encode(registration)
+
+
+def decode_registration(kept: KeyValue) -> Registered:
+    """Raises Corrupt where the value is none."""
+    try:
+        return Registered(msgspec.json.decode(kept.value, type=Registration), kept.mod_revision, kept.lease)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{kept.key} is no broker: {error}", key=kept.key, revision=kept.mod_revision) from error
+
+
+async def read_brokers(store: MetadataStore, layout: EtcdLayout) -> dict[str, Registered]:
+    """The brokers that are registered now, by id, read past every cache. Raises Corrupt, Unavailable."""
+    found = [decode_registration(item) for item in (await store.range(layout.brokers)).items]
+    return {registered.registration.broker_id: registered for registered in found}
+
+
+class BrokerCache:
+    """All registered brokers in memory, fed by a watch. Its owner runs `run()` as a task."""
+
+    def __init__(self, store: MetadataStore, layout: EtcdLayout) -> None:
+        self._layout = layout
+        self._by_id: dict[str, Registration] = {}
+        self._by_session: dict[SessionId, Registration] = {}
+        self._subscribers: list[Callable[[], None]] = []
+        self._watched = WatchedRange(store, layout.brokers, replace=self._replace, apply=self._apply)
+        self.run = self._watched.run
+        self.wait_for = self._watched.wait_for
+
+    @property
+    def brokers(self) -> Mapping[str, Registration]:
+        """By broker id."""
+        return self._by_id
+
+    def by_session(self, session: SessionId) -> Registration | None:
+        """None: not registered, as far as is known here."""
+        return self._by_session.get(session)
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls `changed` after every change from now on; answers how to end it. It must not block, nor raise."""
+        self._subscribers.append(changed)
+        return lambda: self._subscribers.remove(changed)
+
+    def _replace(self, items: Sequence[KeyValue]) -> None:
+        self._by_id.clear()
+        for item in items:
+            self._put(item)
+        self._changed()
+
+    def _apply(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.kind == "delete":
+                self._by_id.pop(event.key.removeprefix(self._layout.brokers), None)
+            else:
+                self._put(KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1))
+        self._changed()
+
+    def _put(self, kept: KeyValue) -> None:
+        try:
+            self._by_id[kept.key.removeprefix(self._layout.brokers)] = decode_registration(kept).registration
+        except Corrupt as error:
+            log.error("%s", error)
+
+    def _changed(self) -> None:
+        self._by_session = {registration.session: registration for registration in self._by_id.values()}
+        for changed in tuple(self._subscribers):
+            changed()

@@ -1,0 +1,105 @@
+"""Keeps somebody in step with all keys under a prefix: reads them once, then follows their changes.
+
+    range, page by page, at one revision ─▶ replace(all) ─▶ watch from the next revision ─▶ apply(each transaction) ─▶ …
+                    ▲                                                                             │
+                    └──────────────────────── history was compacted away meanwhile ◀──────────────┘
+
+Invariants: what was told was true at one revision of the store, which never goes back; each transaction is told once, in order.
+While the store can't be reached, nothing is told, and nothing is taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from metadata.errors import TidelogError
+from metadata.model import Revision
+from metadata.store import Event, KeyValue, MetadataStore, RevisionCompacted
+
+PAGE_KEYS = 1000
+BACK_OFF_S = 0.1
+BACK_OFF_S_MAX = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class WatchedRange:
+    """Its owner runs `run()` as a task. The callbacks must not block, nor raise."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        prefix: str,
+        *,
+        replace: Callable[[Sequence[KeyValue]], None],
+        apply: Callable[[Sequence[Event]], None],
+    ) -> None:
+        """`replace` is told of all keys, once or again after a hole in history; `apply` of the changes of one transaction."""
+        self._store = store
+        self._prefix = prefix
+        self._replace = replace
+        self._apply = apply
+        self._revision = Revision(0)  # 0: nothing was read yet
+        self._advanced = asyncio.Event()  # set, and replaced, when the revision has grown
+
+    @property
+    def revision(self) -> Revision:
+        """Of the store, up to which every change under the prefix was told; 0 until the first reading."""
+        return self._revision
+
+    async def wait_for(self, revision: Revision, timeout_s: float | None) -> bool:
+        """Whether the change at `revision` was told in time: so a caller reads what it wrote itself.
+
+        `revision` is one at which a key under the prefix changed, or an earlier one.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._revision < revision:
+                    await self._advanced.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Reads, then follows, until cancelled. Store errors are retried with growing pauses."""
+        back_off_s = BACK_OFF_S
+        read_all = True
+        while True:
+            before = self._revision
+            try:
+                if read_all:
+                    await self._read_all()
+                    read_all = False
+                await self._follow()
+            except RevisionCompacted:
+                read_all = True
+            except TidelogError as error:
+                if self._revision > before:
+                    back_off_s = BACK_OFF_S
+                log.warning("%s is not up to date; trying again in %.1f s: %s", self._prefix, back_off_s, error)
+                await asyncio.sleep(back_off_s)
+                back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
+
+    async def _read_all(self) -> None:
+        found: list[KeyValue] = []
+        page = await self._store.range(self._prefix, limit=PAGE_KEYS)
+        revision = page.revision
+        while True:
+            found += page.items
+            if not page.more:
+                break
+            page = await self._store.range(self._prefix, start_after=page.items[-1].key, limit=PAGE_KEYS, revision=revision)
+        self._replace(found)
+        self._told(revision)
+
+    async def _follow(self) -> None:
+        async for batch in self._store.watch(self._prefix, Revision(self._revision + 1)):
+            self._apply(batch.events)
+            self._told(batch.revision)
+
+    def _told(self, revision: Revision) -> None:
+        self._revision = revision
+        advanced, self._advanced = self._advanced, asyncio.Event()
+        advanced.set()

@@ -1,0 +1,139 @@
+"""Placement: balanced, sticky, spread over racks, and never a partition without a leader while a broker can take it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.model import Partition, SessionId, TopicId, TopicPartition
+from metadata.placement import Candidate, Placement, place
+
+TOPICS = [TopicId(letter * 32) for letter in "abc"]
+
+
+def partitions(count: int, topic: TopicId = TOPICS[0]) -> list[TopicPartition]:
+    return [TopicPartition(topic, Partition(number)) for number in range(count)]
+
+
+def brokers(count: int, racks: str = "") -> list[Candidate]:
+    return [Candidate(SessionId(number), racks[number - 1] if racks else "") for number in range(1, count + 1)]
+
+
+def after(leaders: Mapping[TopicPartition, SessionId | None], placement: Placement) -> dict[TopicPartition, SessionId | None]:
+    return {**leaders, **placement.given, **placement.moved}
+
+
+def test_new_partitions_are_dealt_out_evenly_topic_by_topic() -> None:
+    leaders: dict[TopicPartition, SessionId | None] = {partition: None for topic in TOPICS for partition in partitions(4, topic)}
+    placed = place(leaders, brokers(2))
+    assert placed.moved == {}
+    for topic in TOPICS:
+        assert Counter(session for partition, session in placed.given.items() if partition.topic_id == topic) == {1: 2, 2: 2}
+
+
+def test_what_a_dead_broker_led_goes_to_the_others_and_nothing_else_moves() -> None:
+    names = partitions(9)
+    leaders = {partition: SessionId(1 + number % 3) for number, partition in enumerate(names)}
+    placed = place(leaders, brokers(2))
+    assert placed.moved == {}
+    assert set(placed.given) == {partition for partition, session in leaders.items() if session == 3}
+    assert Counter(after(leaders, placed).values()) == {1: 5, 2: 4}
+
+
+def test_a_broker_that_comes_is_given_its_share_and_no_more() -> None:
+    leaders = {partition: SessionId(1 + number % 2) for number, partition in enumerate(partitions(9))}
+    placed = place(leaders, brokers(3))
+    assert placed.given == {}
+    assert set(placed.moved.values()) == {3}
+    assert len(placed.moved) == 3
+
+
+def test_a_draining_broker_gives_everything_away_and_is_given_nothing() -> None:
+    leaders: dict[TopicPartition, SessionId | None] = {
+        partition: SessionId(1 + number % 2) for number, partition in enumerate(partitions(4))
+    }
+    leaders[TopicPartition(TOPICS[1], Partition(0))] = None
+    placed = place(leaders, [Candidate(SessionId(1), draining=True), Candidate(SessionId(2))])
+    assert set(after(leaders, placed).values()) == {2}
+
+
+def test_brokers_that_all_drain_go_on_leading() -> None:
+    leaders: dict[TopicPartition, SessionId | None] = {partition: None for partition in partitions(2)}
+    placed = place(leaders, [Candidate(SessionId(1), draining=True)])
+    assert set(placed.given.values()) == {1}
+    assert place(after(leaders, placed), [Candidate(SessionId(1), draining=True)]) == Placement({}, {})
+
+
+def test_without_brokers_nothing_is_decided() -> None:
+    assert place({partitions(1)[0]: SessionId(1)}, []) == Placement({}, {})
+
+
+def test_the_partitions_of_a_topic_are_spread_over_racks_before_brokers() -> None:
+    leaders: dict[TopicPartition, SessionId | None] = {partition: None for partition in partitions(2)}
+    placed = place(leaders, brokers(4, "aabb"))
+    assert {"aabb"[session - 1] for session in placed.given.values()} == {"a", "b"}
+
+
+def test_only_so_many_move_at_a_time() -> None:
+    leaders = {partition: SessionId(1) for partition in partitions(10)}
+    assert len(place(leaders, brokers(2), moves_max=3).moved) == 3
+    assert len(place(leaders, brokers(2)).moved) == 5
+
+
+clusters = st.tuples(
+    st.lists(
+        st.builds(Candidate, st.integers(1, 8).map(SessionId), st.sampled_from(["", "a", "b"]), st.booleans()),
+        min_size=1,
+        max_size=6,
+        unique_by=lambda candidate: candidate.session,
+    ),
+    st.dictionaries(
+        st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 12).map(Partition)),
+        st.none() | st.integers(1, 8).map(SessionId),
+        max_size=39,
+    ),
+)
+
+
+@given(clusters)
+def test_whatever_the_cluster_it_is_balanced_by_as_few_moves_as_that_takes(
+    cluster: tuple[list[Candidate], dict[TopicPartition, SessionId | None]],
+) -> None:
+    candidates, leaders = cluster
+    placed = place(leaders, candidates)
+    taking = {candidate.session for candidate in candidates if not candidate.draining} or {
+        candidate.session for candidate in candidates
+    }
+    led = after(leaders, placed)
+    loads = Counter({session: 0 for session in taking})
+    loads.update(session for session in led.values() if session is not None)
+    assert set(loads) == taking
+    assert max(loads.values()) - min(loads.values()) <= 1
+    before = Counter(session for session in leaders.values() if session in taking)
+    share, rest = divmod(len(leaders), len(taking))
+    quotas = sorted((share + (n < rest) for n in range(len(taking))), reverse=True)
+    too_much = sum(
+        max(0, held - quota) for held, quota in zip(sorted((before[s] for s in taking), reverse=True), quotas, strict=True)
+    )
+    present = {candidate.session for candidate in candidates}
+    leaving = sum(session in present - taking for session in leaders.values())
+    assert len(placed.moved) == too_much + leaving
+    assert place(led, candidates) == Placement({}, {}), "once placed, nothing is left to do"
+
+
+@given(clusters, st.randoms())
+def test_the_order_of_the_question_does_not_matter(
+    cluster: tuple[list[Candidate], dict[TopicPartition, SessionId | None]], order: object
+) -> None:
+    candidates, leaders = cluster
+    assert place(dict(reversed(leaders.items())), candidates[::-1]) == place(leaders, candidates)
+
+
+@pytest.mark.parametrize("count", [1, 7, 100])
+def test_one_broker_leads_everything(count: int) -> None:
+    leaders: dict[TopicPartition, SessionId | None] = {partition: None for partition in partitions(count)}
+    assert set(place(leaders, brokers(1)).given.values()) == {1}

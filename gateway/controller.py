@@ -148,9 +148,11 @@ class Controller:
         self._sealed = {session for session in self._sealed if self._partitions.led_by(session)}
         return plan(view, self._sealed)
 
-    async def _seal_the_dead(self, tasks: asyncio.TaskGroup, sessions: set[SessionId]) -> None:
+    async def _seal_the_dead(self, tasks: asyncio.TaskGroup, sessions: Sequence[SessionId]) -> None:
         alive = {registered.registration.session for registered in (await read_brokers(self._metadata, self._layout)).values()}
-        for session in sessions - alive - self._sealing.keys():
+        for session in sessions:
+            if session in alive or session in self._sealing:
+                continue
             log.warning("session %s has no broker any more: it is sealed, and its partitions are given to others", session)
             self._sealing[session] = tasks.create_task(self._seal(session), name=f"seal session {session}")
 

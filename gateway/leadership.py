@@ -161,8 +161,9 @@ class Leadership:
             stopping = tasks.create_task(self._stopping.wait())
             joining = tasks.create_task(membership.join())
             await asyncio.wait((stopping, joining), return_when=asyncio.FIRST_COMPLETED)
-            if not joining.done():
+            if not joining.done() or not joining.result():
                 joining.cancel()
+                stopping.cancel()
                 session_log.close()
                 return
             assert membership.lease is not None, "it has joined"
@@ -212,7 +213,7 @@ class Leadership:
             self._assigned.clear()
             appointed = {
                 partition: state
-                for partition in self._view.partitions.led_by(session.id)
+                for partition in sorted(self._view.partitions.led_by(session.id))
                 if not session_log.leads(partition)
                 and not session_log.refuses(partition)
                 and (state := self._view.partitions.get(partition)) is not None
@@ -260,7 +261,7 @@ class Leadership:
             self._asked.clear()
             asked = {
                 partition: self._view.partitions.states[partition]
-                for partition in self._moving
+                for partition in sorted(self._moving)
                 if session_log.leads(partition) or session_log.refuses(partition)
             }
             if asked:
@@ -285,7 +286,7 @@ class Leadership:
         if self._log is None:
             return
         mine = self._log.session.id
-        for partition in changed:
+        for partition in sorted(changed):
             state = self._view.partitions.get(partition)
             if state is None or state.leader_session != mine:
                 self._moving.discard(partition)

@@ -16,7 +16,7 @@ import logging
 import msgspec
 
 from metadata.broker_registry import Registration, decode_registration, encode_registration
-from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
+from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.store import Compare, LeaseId, LeaseLost, MetadataStore, Put
 
@@ -44,33 +44,37 @@ class Membership:
         """Whether the lease can't have ended yet, so that nobody can have been appointed in this session's place."""
         return asyncio.get_running_loop().time() < self._sure_until_s
 
-    async def join(self) -> None:
-        """Registers, until it succeeds. What an earlier process of the same broker id left is removed: it is gone, or will be."""
+    async def join(self) -> bool:
+        """Registers the session, as soon as the store can be reached. What an earlier process of this broker left is removed.
+
+        False when it is not certain that it was never registered before: then it must not be registered again.
+        """
         while True:
             try:
-                if self.lease is None:
-                    asked_s = asyncio.get_running_loop().time()
-                    self.lease = await self._store.grant_lease(self._ttl_s)
-                    self._sure_until_s = asked_s + self._ttl_s
-                if await self._register(self.lease):
-                    return
-            except LeaseLost:
-                self.lease = None
+                asked_s = asyncio.get_running_loop().time()
+                lease = await self._store.grant_lease(self._ttl_s)
+                held = await self._store.get(self._key)
+                if held is not None:
+                    await self._store.revoke_lease(held.lease)
+                break
             except (Unavailable, OutcomeUnknown) as error:
                 log.warning("%s could not be registered; trying again: %s", self._key, error)
                 await asyncio.sleep(PAUSE_S)
-
-    async def _register(self, lease: LeaseId) -> bool:
-        held = await self._store.get(self._key)
-        if held is not None and held.lease == lease:
-            return True  # an earlier attempt, whose answer was lost
-        if held is not None:
-            await self._store.revoke_lease(held.lease)
-        value = encode_registration(self._registration)
-        return (await self._store.transact([Compare(self._key, 0)], [Put(self._key, value, lease)])).succeeded
+        self.lease = lease
+        self._sure_until_s = asked_s + self._ttl_s
+        try:
+            value = encode_registration(self._registration)
+            return (await self._store.transact([Compare(self._key, 0)], [Put(self._key, value, lease)])).succeeded
+        except (LeaseLost, Unavailable, OutcomeUnknown) as error:
+            log.warning("%s could not be registered; a new session is needed: %s", self._key, error)
+            await asyncio.sleep(PAUSE_S)
+            return False
 
     async def keep(self) -> None:
-        """Renews the lease, and tells of a drain, until the registration is lost: by the lease, or because somebody removed it."""
+        """Renews the lease, and tells of a drain, until the registration is lost: by the lease, or because somebody removed it.
+
+        Raises Rejected when another process has registered as the same broker.
+        """
         try:
             while True:
                 pause_s = self._ttl_s / 3
@@ -85,6 +89,7 @@ class Membership:
                         await self._unless_told()
         except LeaseLost:
             log.warning("the registration of %s was lost", self._key)
+            await self._check_id()
         finally:
             self._sure_until_s = 0.0
 
@@ -92,6 +97,15 @@ class Membership:
         assert self.lease is not None, "join comes first"
         asked_s = asyncio.get_running_loop().time()
         self._sure_until_s = max(self._sure_until_s, asked_s + await self._store.keep_alive(self.lease))
+
+    async def _check_id(self) -> None:
+        with contextlib.suppress(Unavailable):
+            held = await self._store.get(self._key)
+            if held is not None and held.lease != self.lease:
+                raise Rejected(
+                    f"another process has registered as {self._key}",
+                    hint="Give each broker an id of its own (--broker-id), or stop the other one.",
+                )
 
     async def _tell_of_drain(self) -> None:
         held = await self._store.get(self._key)

@@ -34,7 +34,7 @@ class View(NamedTuple):
 
 
 class Steps(NamedTuple):
-    unregistered: set[SessionId]
+    unregistered: list[SessionId]
     """Sessions that lead partitions and have no broker: to be confirmed, then sealed."""
     decisions: list[Decision]
     forgotten: list[TopicPartition]
@@ -66,13 +66,13 @@ def plan(view: View, sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> S
     placement = place(leaders, view.candidates, moves_max=max(0, moves_max - in_move))
     decisions = [_decided(view, partition, session) for partition, session in placement.given.items()]
     decisions += [_asked(view, partition, session) for partition, session in placement.moved.items()]
-    for partition in leaders.keys() - placement.moved.keys() - placement.given.keys():
+    for partition in sorted(leaders.keys() - placement.moved.keys() - placement.given.keys()):
         state, _ = view.states[partition]
         if state.moving_to is not None and state.moving_to not in registered:
             decisions.append(_asked(view, partition, None))
     counts = view.partition_counts
     forgotten = [partition for partition in view.states if partition.partition >= counts.get(partition.topic_id, 0)]
-    return Steps(unregistered, decisions, forgotten)
+    return Steps(sorted(unregistered), decisions, forgotten)
 
 
 def _partitions(counts: Mapping[TopicId, int]) -> Iterable[TopicPartition]:

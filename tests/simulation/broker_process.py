@@ -15,17 +15,19 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from gateway.cluster_settings import ClusterSettings
+from gateway.cluster_view import ClusterView
 from gateway.leadership import Leadership
-from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
+from metadata.broker_registry import Registration
+from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Revision
+from metadata.model import SessionId
 from metadata.store import MetadataStore
-from metadata.topic_cache import TopicCache
 from segments.log import Log
 from segments.object_store import ObjectStore
 from segments.settings import SegmentSettings
 from tests.faulty_store import Faults, FaultyStore
-from tests.metadata.faulty_store import FaultyStore as FaultyMetadata
+from tests.simulation.metadata_wire import MetadataWire
 from tests.simulation.virtual_loop import virtual_loop
 
 T = TypeVar("T")
@@ -39,31 +41,34 @@ class Site:
     bucket: ObjectStore
     metadata: MetadataStore
     settings: SegmentSettings
+    cluster: ClusterSettings
     trace: list[str]
     failures: list[str]
     """Bugs that came to light: tasks of a broker that ended with an error which no caller was meant to get."""
 
 
 class BrokerProcess:
-    def __init__(self, name: str, site: Site, *, faults: Faults) -> None:
+    def __init__(self, name: str, site: Site, *, broker_id: str, rack: str, faults: Faults) -> None:
         self.name = name
+        self.broker_id = broker_id
         self.alive = True
         self.frozen = False
         self._site = site
         self._chance = random.Random(f"{site.seed}/{name}")
         self.store = FaultyStore(site.bucket, random.Random(f"{site.seed}/{name}/wire"), faults, name=name, log=site.trace)
-        self.metadata = FaultyMetadata(site.metadata)
-        self._clock_skew_ms = self._chance.randint(-2000, 2000)
-        self._topics = TopicCache(self.metadata, EtcdLayout())
+        self.metadata = MetadataWire(site.metadata, random.Random(f"{site.seed}/{name}/metadata"))
+        self.clock_skew_ms = self._chance.randint(-2000, 2000)
+        self.view = ClusterView(self.metadata, EtcdLayout())
         self.leadership = Leadership(
             self.store,
             self.metadata,
-            self._topics,
+            self.view,
             site.settings,
+            site.cluster,
             layout=EtcdLayout(),
-            broker_id=name,
+            registration=Registration(broker_id=broker_id, session=SessionId(0), rack=rack),
             new_writer=lambda: self._chance.randbytes(16),
-            now_ms=lambda: virtual_loop().now_ms() + self._clock_skew_ms,
+            now_ms=lambda: virtual_loop().now_ms() + self.clock_skew_ms,
         )
         self._context = virtual_loop().context_of(name)
         self._calls: dict[asyncio.Future[Any], None] = {}
@@ -71,8 +76,8 @@ class BrokerProcess:
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(self._topics.run())
-            while not await self._topics.wait_for(Revision(1), timeout_s=60):
+            following = tasks.create_task(self.view.run())
+            while not await self.view.read(timeout_s=60):
                 pass
             await self.leadership.run()
             following.cancel()
@@ -83,11 +88,16 @@ class BrokerProcess:
         task: asyncio.Task[None] = loop.create_task(work, context=self._context)  # type: ignore[arg-type]
 
         def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
+            if not task.cancelled() and (error := task.exception()) is not None and not isinstance(_innermost(error), Rejected):
                 self._site.failures.append(f"{self.name} failed: {_innermost(error)!r}")
 
         task.add_done_callback(ended, context=Context())
         return task
+
+    @property
+    def ended(self) -> bool:
+        """Killed, or come to its end by itself."""
+        return not self.alive or self._main.done()
 
     # What befalls it
 

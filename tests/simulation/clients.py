@@ -42,7 +42,7 @@ class Clients:
     """What the clients of one run share."""
 
     seed: int
-    route: Callable[[random.Random], BrokerProcess]
+    route: Callable[[random.Random, TopicPartition], BrokerProcess]
     """The broker that a client takes for the leader: mostly the present one, sometimes one of before."""
     note: Callable[[str], None]
     events: list[Event] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Producer:
         while self._window or not self._clients.finishing:
             while len(self._window) < self._window_max and not self._clients.finishing:
                 self._window.append(self._new_batch())
-            broker = self._clients.route(chance)
+            broker = self._clients.route(chance, self._partition)
             latency_s = chance.uniform(0.0005, 0.005)
             reordered = chance.random() < 0.05
             async with asyncio.TaskGroup() as attempts:
@@ -165,7 +165,7 @@ class Reader:
     async def run(self) -> None:
         """Until it is cancelled. Now and then it begins again at 0, and so reads what only the bucket still holds."""
         while True:
-            broker = self._clients.route(self._chance)
+            broker = self._clients.route(self._chance, self._partition)
             await self.poll(broker, bytes_max=self._chance.choice((1, 500, 5000)), wait_ms_max=self._chance.choice((0, 500)))
             if self._chance.random() < 0.02:
                 self.offset = 0

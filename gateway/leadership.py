@@ -239,7 +239,6 @@ class Leadership:
                         session_log.lead(found, epoch)
                         holding[partition] = found.sessions
                 await self._prune(holding)
-                self._asked.set()
             self._advance()
             await self._assigned.wait()
 
@@ -259,11 +258,7 @@ class Leadership:
         """Gives up what the controller asks for, once all that was taken for it is committed."""
         while True:
             self._asked.clear()
-            asked = {
-                partition: self._view.partitions.states[partition]
-                for partition in sorted(self._moving)
-                if session_log.leads(partition) or session_log.refuses(partition)
-            }
+            asked = {partition: self._view.partitions.states[partition] for partition in sorted(self._moving)}
             if asked:
                 for partition in asked:
                     session_log.pause(partition)
@@ -317,10 +312,10 @@ class Leadership:
 
 
 async def _release(session_log: Log, partition: TopicPartition, state: PartitionState) -> Released:
-    """Where the partition's records in this session end. One that is refused was never written to here."""
-    if session_log.refuses(partition):
-        return Released(session_log.committed_to, {span.session for span in state.sessions})
-    return await session_log.flushed(partition)
+    """Where the partition's records in this session end. One that is not led yet was not written to in this epoch."""
+    if session_log.leads(partition):
+        return await session_log.flushed(partition)
+    return Released(session_log.committed_to, {span.session for span in state.sessions})
 
 
 async def _look_for_seal(session_log: Log, membership: Membership) -> None:

@@ -66,9 +66,9 @@ def plan(view: View, sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> S
     placement = place(leaders, view.candidates, moves_max=max(0, moves_max - in_move))
     decisions = [_decided(view, partition, session) for partition, session in placement.given.items()]
     decisions += [_asked(view, partition, session) for partition, session in placement.moved.items()]
-    for partition in sorted(leaders.keys() - placement.moved.keys() - placement.given.keys()):
-        state, _ = view.states[partition]
-        if state.moving_to is not None and state.moving_to not in registered:
+    for partition, leader in leaders.items():
+        to = view.states[partition][0].moving_to if leader is not None else None
+        if to is not None and to not in registered and partition not in placement.moved:
             decisions.append(_asked(view, partition, None))
     counts = view.partition_counts
     forgotten = [partition for partition in view.states if partition.partition >= counts.get(partition.topic_id, 0)]

@@ -133,9 +133,11 @@ class Log:
         self._led[recovered.partition] = LedPartition(recovered.log(leader_epoch), recovered.runs)
 
     def pause(self, partition: TopicPartition) -> None:
-        """Takes no more batches for a partition that is to be handed over; it is read as before, until it is dropped or resumed."""
-        if partition in self._led:
-            self._paused.add(partition)
+        """Takes no more batches for a partition that is to be handed over, not even if it is led only later.
+
+        It is read as before, until it is dropped or resumed.
+        """
+        self._paused.add(partition)
 
     def resume(self, partition: TopicPartition) -> None:
         self._paused.discard(partition)

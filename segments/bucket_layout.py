@@ -4,6 +4,7 @@
     wal/{session:016x}/claim                          create-only: whose session this is
     wal/{session:016x}/{seq:016x}                     create-only: a segment, or the seal that ends the session
     wal/{session:016x}/trimmed-{seq:016x}             everything below seq was compacted and may be gone
+    wal/{session:016x}/index-{first:016x}-{end:016x}  footers of the segments from first to before end: only saves reads
     proof/{nonce}                                     scratch of the start-up proof that creates are create-only; deleted again
 
 Keys sort by session, then by sequence number, since both are fixed-width hexadecimal; within a session the segments stand
@@ -22,6 +23,7 @@ CLUSTER = "cluster.json"
 WAL = "wal/"
 
 _SEQ = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_INDEX = re.compile(r"index-([0-9a-f]{16})-([0-9a-f]{16})", re.ASCII)
 _TRIMMED = re.compile(r"trimmed-([0-9a-f]{16})", re.ASCII)
 
 
@@ -38,6 +40,10 @@ def segment_key(session: SessionId, seq: SegmentSeq) -> str:
     return f"{session_prefix(session)}{seq:016x}"
 
 
+def index_key(session: SessionId, first: SegmentSeq, end: SegmentSeq) -> str:
+    return f"{session_prefix(session)}index-{first:016x}-{end:016x}"
+
+
 def trimmed_prefix(session: SessionId) -> str:
     return f"{session_prefix(session)}trimmed-"
 
@@ -51,11 +57,13 @@ def proof_key(nonce: str) -> str:
 
 
 class WalKey(NamedTuple):
-    """What a name below `wal/` says: a place in a session, or how far the session was trimmed; neither for the claim."""
+    """What a name below `wal/` says: a place in a session, how far it was trimmed, what an index covers; nothing for the claim."""
 
     session: SessionId
     seq: SegmentSeq | None = None
     trimmed_to: SegmentSeq | None = None
+    indexed: tuple[SegmentSeq, SegmentSeq] | None = None
+    """First segment, and the one after the last."""
 
 
 def parse_wal_key(key: str) -> WalKey | None:
@@ -68,4 +76,6 @@ def parse_wal_key(key: str) -> WalKey | None:
         return WalKey(session, seq=SegmentSeq(int(name, 16)))
     if trimmed := _TRIMMED.fullmatch(name):
         return WalKey(session, trimmed_to=SegmentSeq(int(trimmed[1], 16)))
+    if index := _INDEX.fullmatch(name):
+        return WalKey(session, indexed=(SegmentSeq(int(index[1], 16)), SegmentSeq(int(index[2], 16))))
     return WalKey(session) if name == "claim" else None

@@ -16,8 +16,9 @@ from typing import NamedTuple, Protocol
 from metadata.errors import Corrupt, NotFound, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import segment_key
-from segments.footers import read_footer
-from segments.object_store import ObjectInfo, ObjectStore
+from segments.footer_index import IndexRange, cover
+from segments.footers import read_footer, read_index
+from segments.object_store import ObjectStore
 from segments.partition_log import PartitionLog
 from segments.producer_state import ProducerStates, SequencedBatch
 from segments.run_index import RunIndex
@@ -196,13 +197,25 @@ async def _footers(
 
 
 async def read_footers(store: ObjectStore, listing: SessionListing, *, reads_max: int) -> list[SegmentFooter | Corrupt]:
-    """The footers of the listed segments, in order, `reads_max` at a time; in place of a damaged or missing one, Corrupt.
+    """The footers of the listed segments, in order, `reads_max` reads at a time; in place of a damaged or missing one, Corrupt.
 
-    Raises NotFound when a segment was trimmed since the listing, Unavailable or Denied when the bucket can't be read.
+    Indexes are read where there are any. Raises NotFound when a segment was trimmed since the listing, Unavailable or Denied when
+    the bucket can't be read.
     """
     turns = asyncio.Semaphore(reads_max)
 
-    async def read(info: ObjectInfo | None, seq: SegmentSeq) -> SegmentFooter | Corrupt:
+    async def read(part: IndexRange | SegmentSeq) -> list[SegmentFooter | Corrupt]:
+        if not isinstance(part, IndexRange):
+            return [await read_one(part)]
+        first, end = max(part.first, listing.trimmed_to), min(part.end, listing.end_seq)
+        async with turns:
+            footers = await read_index(store, listing.session, part)
+        if footers is None:
+            return [await read_one(SegmentSeq(seq)) for seq in range(first, end)]
+        return [*footers[first - part.first : end - part.first]]
+
+    async def read_one(seq: SegmentSeq) -> SegmentFooter | Corrupt:
+        info = listing.segments[seq - listing.trimmed_to]
         if info is None:
             key = segment_key(listing.session, seq)
             return Corrupt(
@@ -218,12 +231,11 @@ async def read_footers(store: ObjectStore, listing: SessionListing, *, reads_max
 
     try:
         async with asyncio.TaskGroup() as reads:
-            tasks = [
-                reads.create_task(read(info, SegmentSeq(listing.trimmed_to + place))) for place, info in enumerate(listing.segments)
-            ]
+            parts = cover(listing.trimmed_to, listing.end_seq, listing.indexes)
+            tasks = [reads.create_task(read(part)) for part in parts]
     except* TidelogError as errors:
         raise _first(errors) from errors
-    return [task.result() for task in tasks]
+    return [footer for task in tasks for footer in task.result()]
 
 
 async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int = 16) -> list[SegmentFooter | Corrupt]:

@@ -167,11 +167,23 @@ class StampedBatch(msgspec.Struct, gc=False):
         return Offset(self.base_offset + self.header.last_offset_delta)
 
 
+class FooterBytes(NamedTuple):
+    """The end of a segment, footer and trailer, and the size of the whole."""
+
+    body: bytes
+    object_size: int
+
+
 class EncodedSegment(NamedTuple):
     body: list[Buffer]
     size_bytes: int
     crc32c: int
     footer: SegmentFooter
+
+    @property
+    def footer_bytes(self) -> FooterBytes:
+        """Footer and trailer."""
+        return FooterBytes(b"".join(self.body[-2:]), self.size_bytes)
 
 
 def encode_segment(

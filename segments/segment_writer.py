@@ -23,10 +23,11 @@ from awscrt.checksums import crc32c
 
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, SessionFenced, Stopping, TidelogError
 from metadata.model import LeaderEpoch, SegmentSeq, TopicPartition
-from segments.bucket_layout import segment_key
+from segments.bucket_layout import index_key, segment_key
 from segments.byte_budget import ByteBudget
 from segments.commit_order import CommitOrder
 from segments.flush_rule import FlushRule, FlushState
+from segments.footer_index import FooterBlocks, IndexBlock, encode_index
 from segments.object_store import Buffer, ObjectStore
 from segments.segment_file import (
     BATCH_ENTRY_BYTES,
@@ -95,7 +96,8 @@ class SegmentWriter:
         self._now_ms = now_ms
         self._on_committed = on_committed
         self._rule = FlushRule(settings)
-        self._order: CommitOrder[tuple[PendingSegment, SegmentFooter]] = CommitOrder()
+        self._order: CommitOrder[tuple[PendingSegment, EncodedSegment]] = CommitOrder()
+        self._footers = FooterBlocks(settings.index_every_segments)
         self._full: deque[PendingSegment] = deque()
         self._open: PendingSegment | None = None
         self._uploads: dict[SegmentSeq, asyncio.Task[None]] = {}
@@ -197,11 +199,11 @@ class SegmentWriter:
             written_at_ms=self._now_ms(),
             partitions=[(partition, epoch, batches) for partition, (epoch, batches) in segment.partitions.items()],
         )
-        seq = self._order.issue((segment, encoded.footer))
+        seq = self._order.issue((segment, encoded))
         self._issued[seq] = segment
-        self._uploads[seq] = uploads.create_task(self._upload(seq, encoded), name=f"put segment {seq}")
+        self._uploads[seq] = uploads.create_task(self._upload(seq, encoded, uploads), name=f"put segment {seq}")
 
-    async def _upload(self, seq: SegmentSeq, encoded: EncodedSegment) -> None:
+    async def _upload(self, seq: SegmentSeq, encoded: EncodedSegment, uploads: asyncio.TaskGroup) -> None:
         try:
             ours = await self._put_until_certain(seq, encoded)
         except Corrupt as error:
@@ -209,7 +211,7 @@ class SegmentWriter:
             self._end(seq, taken=error)
         else:
             if ours:
-                self._commit(seq)
+                self._commit(seq, uploads)
             else:
                 self._end(seq)
         finally:
@@ -306,11 +308,23 @@ class SegmentWriter:
                     raise Corrupt(f"segment {seq} of session {self._session.id} was written by another", writer=writer.hex())
                 return writer is not None
 
-    def _commit(self, seq: SegmentSeq) -> None:
-        for segment, footer in self._order.landed(seq):
-            self._on_committed(footer, segment)
+    def _commit(self, seq: SegmentSeq, uploads: asyncio.TaskGroup) -> None:
+        for segment, encoded in self._order.landed(seq):
+            self._on_committed(encoded.footer, segment)
             self._decide(segment, None)
-            del self._issued[footer.seq]
+            del self._issued[encoded.footer.seq]
+            due = self._footers.add(encoded.footer.seq, encoded.footer_bytes)
+            if due is not None:
+                uploads.create_task(self._write_index(due), name=f"index up to segment {due.end}")
+
+    async def _write_index(self, block: IndexBlock) -> None:
+        """Once: it only saves reads, and a later one takes in what this one holds."""
+        key = index_key(self._session.id, block.first, block.end)
+        try:
+            async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
+                await self._store.create(key, encode_index(self._session.id, block))
+        except (TidelogError, TimeoutError) as error:
+            log.info("index %s was not written: %s", key, error or "no answer in time")
 
     def _end(self, seq: SegmentSeq, *, taken: Corrupt | None = None) -> None:
         """Nothing of ours at or after `seq` will be acknowledged: refuses it, and what was not sent. What stands before goes on.
@@ -320,8 +334,8 @@ class SegmentWriter:
         self._ended = True
         unsent: TidelogError = SessionFenced(f"session {self._session.id} ended at segment {seq}, before this was committed")
         sent = unsent if taken is None else OutcomeUnknown(f"the session's place on the bucket is taken: {taken}")
-        for segment, footer in self._order.sealed(seq):
-            del self._issued[footer.seq]
+        for segment, encoded in self._order.sealed(seq):
+            del self._issued[encoded.footer.seq]
             self._decide(segment, sent)
         for segment in self._take_unsent():
             self._decide(segment, unsent)

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from segments import bucket_layout
+from segments.footer_index import IndexRange
 from segments.footers import read_footer
 from segments.listing import objects_under
 from segments.object_store import ObjectInfo, ObjectStore
@@ -59,6 +60,8 @@ class SessionListing:
     """The committed segments, place by place from `trimmed_to` on; None where one is missing."""
     sealed: bool
     """Whether a seal stands at `end_seq`."""
+    indexes: tuple[IndexRange, ...] = ()
+    """Of footers of its segments."""
     evidence: str = ""
     """The key of the object that says that the missing ones were committed."""
 
@@ -119,49 +122,54 @@ async def list_session(
     `committed_to` and `evidence`: how far it is committed as the caller knows it, and from where.
     """
     while True:
-        places, trimmed_to = await _look(store, session)
-        listing = _committed(session, places, trimmed_to, committed_to=committed_to, evidence=evidence)
-        behind = [seq for seq in places if seq > listing.end_seq]
+        look = await _look(store, session)
+        listing = look.committed(committed_to, evidence)
+        behind = [seq for seq in look.places if seq > listing.end_seq]
         if listing.sealed or not behind:
             return listing
         try:
-            told_to, teller = await _committed_by_evidence(store, session, places, behind)
+            told_to, teller = await _committed_by_evidence(store, session, look.places, behind)
         except NotFound:
             continue  # trimmed since the look
         if told_to <= listing.end_seq:
             return listing
-        return _committed(session, places, trimmed_to, committed_to=told_to, evidence=teller)
+        return look.committed(told_to, teller)
 
 
-async def _look(store: ObjectStore, session: SessionId) -> tuple[dict[SegmentSeq, ObjectInfo], SegmentSeq]:
-    """What lies at each place, and the trim point."""
-    places: dict[SegmentSeq, ObjectInfo] = {}
-    trimmed_to = SegmentSeq(0)
+@dataclass(slots=True)
+class _Look:
+    """What a listing of a session showed."""
+
+    session: SessionId
+    places: dict[SegmentSeq, ObjectInfo] = field(default_factory=dict)
+    trimmed_to: SegmentSeq = _FIRST
+    indexes: list[IndexRange] = field(default_factory=list)
+
+    def committed(self, committed_to: SegmentSeq, evidence: str) -> SessionListing:
+        """Up to the first gap at or after `committed_to`, or up to the seal."""
+        segments: list[ObjectInfo | None] = []
+        sealed = False
+        while (found := self.places.get(seq := SegmentSeq(self.trimmed_to + len(segments)))) is not None or seq < committed_to:
+            if found is not None and found.size == SEAL_BYTES:
+                sealed = True
+                break
+            segments.append(found)
+        return SessionListing(self.session, self.trimmed_to, tuple(segments), sealed, tuple(self.indexes), evidence)
+
+
+async def _look(store: ObjectStore, session: SessionId) -> _Look:
+    look = _Look(session)
     async for found in objects_under(store, bucket_layout.session_prefix(session)):
         parsed = bucket_layout.parse_wal_key(found.key)
         if parsed is None:
             continue
         if parsed.seq is not None:
-            places[parsed.seq] = found
+            look.places[parsed.seq] = found
         elif parsed.trimmed_to is not None:
-            trimmed_to = max(trimmed_to, parsed.trimmed_to)
-    return places, trimmed_to
-
-
-def _committed(
-    session: SessionId,
-    places: Mapping[SegmentSeq, ObjectInfo],
-    trimmed_to: SegmentSeq,
-    *,
-    committed_to: SegmentSeq = _FIRST,
-    evidence: str = "",
-) -> SessionListing:
-    segments: list[ObjectInfo | None] = []
-    while (found := places.get(seq := SegmentSeq(trimmed_to + len(segments)))) is not None or seq < committed_to:
-        if found is not None and found.size == SEAL_BYTES:
-            return SessionListing(session, trimmed_to, tuple(segments), sealed=True, evidence=evidence)
-        segments.append(found)
-    return SessionListing(session, trimmed_to, tuple(segments), sealed=False, evidence=evidence)
+            look.trimmed_to = max(look.trimmed_to, parsed.trimmed_to)
+        elif parsed.indexed is not None:
+            look.indexes.append(IndexRange(*parsed.indexed))
+    return look
 
 
 async def _committed_by_evidence(

@@ -39,6 +39,8 @@ class SegmentSettings:
     """Batches read back from the bucket. Apart from the hot pool, so that a lagging reader can't evict the tail."""
     catch_up_bytes_max: int = 32 * MIB
     """Bytes of reads from the bucket in flight; further readers wait for their turn."""
+    index_every_segments: int = 32
+    """After so many segments their footers are written once more, in one object, so that taking over reads few."""
     footer_reads_max: int = 16
     """Footers read at the same time when partitions are recovered."""
     producers_per_partition_max: int = 20_000

@@ -226,7 +226,7 @@ async def _list_sessions(store: ObjectStore, audit: Audit) -> dict[SessionId, Se
             audit.segment_bytes += info.size
         elif parsed.trimmed_to is not None:
             objects.trimmed_to = max(objects.trimmed_to, parsed.trimmed_to)
-        else:
+        elif parsed.indexed is None:
             objects.has_claim = True
     audit.sessions = len(sessions)
     return sessions

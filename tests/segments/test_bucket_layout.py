@@ -12,6 +12,7 @@ from segments.bucket_layout import (
     WAL,
     WalKey,
     claim_key,
+    index_key,
     parse_wal_key,
     proof_key,
     segment_key,
@@ -36,6 +37,7 @@ def test_the_keys_are_those_of_the_drawing() -> None:
 def test_what_was_built_parses_back(session: SessionId, seq: SegmentSeq) -> None:
     assert parse_wal_key(segment_key(session, seq)) == WalKey(session, seq=seq)
     assert parse_wal_key(trimmed_key(session, seq)) == WalKey(session, trimmed_to=seq)
+    assert parse_wal_key(index_key(session, seq, SegmentSeq(seq + 32))) == WalKey(session, indexed=(seq, SegmentSeq(seq + 32)))
     assert parse_wal_key(claim_key(session)) == WalKey(session)
 
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import segment_key, session_prefix, trimmed_key
+from segments.bucket_layout import index_key, segment_key, session_prefix, trimmed_key
+from segments.footer_index import IndexBlock, encode_index
 from segments.object_store import Tail
 from segments.partition_log import Appended, Bounds
 from segments.recovery import RecoveredPartition, empty_partition, read_session, recover
-from segments.segment_file import FOOTER_READ_BYTES, SEAL_BYTES, SegmentFooter
+from segments.segment_file import FOOTER_READ_BYTES, SEAL_BYTES, FooterBytes, SegmentFooter, footer_bytes_needed
 from segments.session import Session
 from segments.settings import SegmentSettings
 from tests.segments.batches import (
@@ -174,15 +175,80 @@ def test_what_a_zombie_writes_after_the_seal_is_not_found_next_time_either() -> 
     assert places(bucket.found(ORDERS, led(1))) == [(0, 1, 0)]
 
 
-def test_each_session_is_sealed_and_read_once_and_ones_own_is_left_alone() -> None:
+def test_each_session_is_sealed_and_read_once() -> None:
     bucket = Bucket()
     for session in (1, 2):
         bucket.segment(session, {partition_of(number): [ONE] for number in range(20)}, epoch=session)
-    spans = {partition_of(number): [led(1, 1), led(2, 2), led(BY.id)] for number in range(20)}
+    spans = {partition_of(number): [led(1, 1), led(2, 2)] for number in range(20)}
     bucket.recovered(spans)
     assert bucket.count("create") == bucket.count("tail") == 2
     assert bucket.count("list") == 4, "a look before the seal, and one after it"
-    assert bucket.count("list", session_prefix(BY.id)) == 0
+
+
+def test_a_session_that_released_the_partition_is_not_sealed_even_if_it_is_ones_own() -> None:
+    bucket = Bucket()
+    for session in (1, BY.id):
+        bucket.segment(session, {ORDERS: [ONE]}, epoch=session)
+        bucket.segment(session, {PAYMENTS: [ONE]}, epoch=session)
+    found = bucket.found(ORDERS, led(1, 1, released_at_seq=1), led(BY.id, BY.id, released_at_seq=1))
+    assert places(found) == [(0, 1, 0), (1, BY.id, 0)]
+    assert bucket.count("create") == 0
+    assert bucket.count("tail") == 2, "what came after the release is not read"
+
+
+def test_a_segment_below_the_release_that_is_gone_is_damage_though_nothing_speaks_for_it() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
+    deleted = bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
+    bucket.remove(deleted)
+    with pytest.raises(Corrupt, match="its leader released partitions at 2") as error:
+        bucket.found(ORDERS, led(1, 1, released_at_seq=2))
+    assert error.value.details["key"] == deleted
+
+
+# ── footers out of indexes ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def indexed(segments: int, *blocks: tuple[int, int]) -> Bucket:
+    """A session with so many segments of one record, and these indexes of their footers."""
+    bucket = Bucket()
+    keys = [bucket.segment(1, {ORDERS: [ONE]}, epoch=1) for _ in range(segments)]
+    ends = [segment_end(bucket.content(key), key) for key in keys]
+    for first, end in blocks:
+        block = IndexBlock(SegmentSeq(first), SegmentSeq(end), tuple(ends[first:end]))
+        bucket.plant(index_key(SessionId(1), block.first, block.end), b"".join(encode_index(SessionId(1), block)))
+    return bucket
+
+
+def segment_end(body: bytes, key: str) -> FooterBytes:
+    return FooterBytes(body[-footer_bytes_needed(body, object_size=len(body), key=key) :], len(body))
+
+
+def test_an_index_saves_the_reads_of_its_footers() -> None:
+    bucket = indexed(40, (0, 8), (0, 32))
+    assert bucket.found(ORDERS, led(1, 1)).end_offset == 40
+    assert (bucket.count("get"), bucket.count("tail")) == (1, 8)
+
+
+def test_a_damaged_index_costs_reads_and_nothing_else() -> None:
+    bucket = indexed(10, (0, 8))
+    key = index_key(SessionId(1), SegmentSeq(0), SegmentSeq(8))
+    bucket.plant(key, bucket.content(key)[:-3])
+    assert bucket.found(ORDERS, led(1, 1)).end_offset == 10
+    assert bucket.count("tail") == 10
+
+
+def test_a_release_in_the_middle_of_an_index_ends_there() -> None:
+    bucket = indexed(16, (0, 16))
+    assert bucket.found(ORDERS, led(1, 1, released_at_seq=5)).end_offset == 5
+    assert bucket.count("tail") == 0
+
+
+def test_what_an_index_still_tells_of_a_segment_that_is_gone_keeps_the_partition_alive() -> None:
+    bucket = indexed(10, (0, 8))
+    bucket.seal(1)
+    bucket.remove(segment_key(SessionId(1), SegmentSeq(3)))
+    assert bucket.found(ORDERS, led(1, 1)).end_offset == 10
 
 
 def test_a_released_partition_ends_where_it_was_released_whatever_the_session_wrote_later() -> None:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import SegmentSeq
-from segments.bucket_layout import trimmed_key
+from segments.bucket_layout import index_key, session_prefix, trimmed_key
+from segments.footer_index import parse_index
 from segments.segment_file import SEAL_BYTES, SegmentFooter, parse_footer, parse_head
 from segments.segment_writer import PendingSegment
 from segments.session import seal
@@ -606,3 +607,34 @@ def test_whatever_the_bucket_does_the_answers_are_true_and_complete(
             await asyncio.gather(produce(at_work), finish(at_work))
 
     run(main(), shuffled=shuffled, seed=seed)
+
+
+# ── indexes of footers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_footers_are_written_once_more_together_after_so_many_commits() -> None:
+    store = ScriptedStore()
+
+    async def work(at_work: Writing) -> None:
+        for _ in range(5):
+            await outcome(at_work.add())
+
+    with_writer(store, work, settings=replace(SETTINGS, index_every_segments=2))
+    indexes = [key for key in store.keys(session_prefix(SESSION.id)) if "index-" in key]
+    assert indexes == [index_key(SESSION.id, SegmentSeq(0), SegmentSeq(end)) for end in (2, 4)]
+    footers = parse_index(store.content(indexes[1]), session=SESSION.id, first=SegmentSeq(0), end=SegmentSeq(4), key="")
+    assert [footer.runs[0].base_offset for footer in footers] == [0, 1, 2, 3]
+
+
+def test_an_index_that_can_not_be_written_disturbs_nobody() -> None:
+    store = ScriptedStore()
+    store.script("create", index_key(SESSION.id, SegmentSeq(0), SegmentSeq(2)), REFUSED)
+
+    async def work(at_work: Writing) -> None:
+        for _ in range(4):
+            assert await outcome(at_work.add()) is None
+
+    with_writer(store, work, settings=replace(SETTINGS, index_every_segments=2))
+    assert [key for key in store.keys(session_prefix(SESSION.id)) if "index-" in key] == [
+        index_key(SESSION.id, SegmentSeq(0), SegmentSeq(4))
+    ]

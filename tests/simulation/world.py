@@ -411,6 +411,7 @@ def _settings(chance: random.Random) -> SegmentSettings:
         hot_pool_bytes_max=chance.choice((1, 4000, 50_000)),
         cold_pool_bytes_max=chance.choice((1, 4000, 50_000)),
         catch_up_bytes_max=50_000,
+        index_every_segments=chance.choice((2, 5, 32)),
         footer_reads_max=chance.choice((1, 4)),
     )
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from metadata import partition_assignments
 from metadata.broker_registry import BrokerCache, read_brokers
 from metadata.controller_plan import Steps, View, plan
-from metadata.errors import Corrupt, Fenced, OutcomeUnknown, TidelogError, Unavailable
+from metadata.errors import Corrupt, TidelogError
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.partition_cache import PartitionCache
@@ -85,7 +85,7 @@ class Controller:
                         guard = await self._elected()
                         if guard is not None:
                             await self._look_and_act(tasks, guard)
-                    except (Unavailable, OutcomeUnknown, Fenced, Corrupt) as error:
+                    except TidelogError as error:
                         log.warning("the controller tries again: %s", error)
                         await asyncio.sleep(PAUSE_S)
                         continue

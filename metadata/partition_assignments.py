@@ -66,7 +66,7 @@ def appointed(current: PartitionState | None, session: SessionId) -> PartitionSt
         return PartitionState(leader_session=session, leader_epoch=LeaderEpoch(0), sessions=(SessionSpan(LeaderEpoch(0), session),))
     epoch = LeaderEpoch(current.leader_epoch + 1)
     sessions = (*current.sessions, SessionSpan(epoch, session))
-    return PartitionState(leader_session=session, leader_epoch=epoch, sessions=sessions)
+    return msgspec.structs.replace(current, leader_session=session, leader_epoch=epoch, sessions=sessions, moving_to=None)
 
 
 def moving(current: PartitionState, to: SessionId | None) -> PartitionState:
@@ -144,9 +144,8 @@ async def forget(
     store: MetadataStore, partitions: Sequence[TopicPartition], layout: EtcdLayout, *, guards: Sequence[Compare] = ()
 ) -> None:
     """Deletes the states of a deleted topic's partitions. No error where there are none; Fenced where a guard fails."""
-    at_once = OPERATIONS_MAX
-    for first in range(0, len(partitions), at_once):
-        deletes = [Delete(layout.partition(partition)) for partition in partitions[first : first + at_once]]
+    for first in range(0, len(partitions), OPERATIONS_MAX):
+        deletes = [Delete(layout.partition(partition)) for partition in partitions[first : first + OPERATIONS_MAX]]
         if not (await store.transact(guards, deletes)).succeeded:
             raise Fenced("partitions of deleted topics were not forgotten: this broker is the controller no more")
 

@@ -62,7 +62,7 @@ def test_a_draining_broker_gives_everything_away_and_is_given_nothing() -> None:
 
 
 def test_brokers_that_all_drain_go_on_leading() -> None:
-    leaders: dict[TopicPartition, SessionId | None] = {partition: None for partition in partitions(2)}
+    leaders: dict[TopicPartition, SessionId | None] = dict.fromkeys(partitions(2))
     placed = place(leaders, [Candidate(SessionId(1), draining=True)])
     assert set(placed.given.values()) == {1}
     assert place(after(leaders, placed), [Candidate(SessionId(1), draining=True)]) == Placement({}, {})
@@ -73,7 +73,7 @@ def test_without_brokers_nothing_is_decided() -> None:
 
 
 def test_the_partitions_of_a_topic_are_spread_over_racks_before_brokers() -> None:
-    leaders: dict[TopicPartition, SessionId | None] = {partition: None for partition in partitions(2)}
+    leaders: dict[TopicPartition, SessionId | None] = dict.fromkeys(partitions(2))
     placed = place(leaders, brokers(4, "aabb"))
     assert {"aabb"[session - 1] for session in placed.given.values()} == {"a", "b"}
 
@@ -109,7 +109,7 @@ def test_whatever_the_cluster_it_is_balanced_by_as_few_moves_as_that_takes(
         candidate.session for candidate in candidates
     }
     led = after(leaders, placed)
-    loads = Counter({session: 0 for session in taking})
+    loads = Counter(dict.fromkeys(taking, 0))
     loads.update(session for session in led.values() if session is not None)
     assert set(loads) == taking
     assert max(loads.values()) - min(loads.values()) <= 1
@@ -135,5 +135,5 @@ def test_the_order_of_the_question_does_not_matter(
 
 @pytest.mark.parametrize("count", [1, 7, 100])
 def test_one_broker_leads_everything(count: int) -> None:
-    leaders: dict[TopicPartition, SessionId | None] = {partition: None for partition in partitions(count)}
+    leaders: dict[TopicPartition, SessionId | None] = dict.fromkeys(partitions(count))
     assert set(place(leaders, brokers(1)).given.values()) == {1}

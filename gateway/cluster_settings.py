@@ -16,6 +16,9 @@ class ClusterSettings:
     """A broker that does not hand over a partition within this time loses its session."""
     drain_timeout_ms: float = 20_000.0
     """At SIGTERM, how long partitions may take to move to others; what is left then is flushed, and taken over after the seal."""
+    snapshot_interval_ms: float = 600_000.0
+    """How often the controller copies the metadata to the bucket, where they have changed. What was changed since then is lost with
+    etcd, but for records and topics."""
     rack: str = ""
     """Where the broker runs, such as an availability zone. The partitions of a topic are spread over racks."""
     advertise_http: str = ""

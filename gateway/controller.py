@@ -14,14 +14,19 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
+from gateway.snapshots import Snapshots
+from gateway.topic_mirror import TopicMirror
 from metadata import partition_assignments
 from metadata.broker_registry import BrokerCache, read_brokers
 from metadata.controller_plan import Steps, View, plan
 from metadata.errors import Corrupt, TidelogError
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId, TopicPartition
+from metadata.partition_assignments import Decision
 from metadata.partition_cache import PartitionCache
+from metadata.restoration import check_not_restoring
 from metadata.store import Compare, Delete, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
+from metadata.topic import Topic
 from metadata.topic_cache import TopicCache
 from metadata.topics import read_topic_ids
 from metadata.watched_range import WatchedRange
@@ -52,6 +57,7 @@ class Controller:
         broker_id: str,
         lease: LeaseId,
         release_timeout_s: float,
+        snapshot_interval_s: float,
         now_ms: Callable[[], int],
     ) -> None:
         self._bucket = bucket
@@ -69,6 +75,9 @@ class Controller:
         self._sealing: dict[SessionId, asyncio.Task[None]] = {}
         self._asked_s: dict[TopicPartition, tuple[SessionId, float]] = {}
         self._holder: KeyValue | None = None
+        self._mirror: TopicMirror | None = None
+        self._copying: asyncio.Task[None] | None = None
+        self._snapshots = Snapshots(bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms)
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -83,8 +92,9 @@ class Controller:
                     self._changed.clear()
                     try:
                         guard = await self._elected()
-                        if guard is not None:
-                            await self._look_and_act(tasks, guard)
+                        mirror = self._copies(tasks, elected=guard is not None)
+                        if guard is not None and mirror is not None:
+                            await self._look_and_act(tasks, guard, mirror)
                     except TidelogError as error:
                         log.warning("the controller tries again: %s", error)
                         await asyncio.sleep(PAUSE_S)
@@ -113,10 +123,12 @@ class Controller:
         if self._holder is not None:
             return Compare(key, self._holder.mod_revision) if self._holder.value == name else None
         try:
-            result = await self._metadata.transact([Compare(key, 0)], [Put(key, name, self._lease)])
+            unled = [Compare(key, 0), Compare(self._layout.restoring, 0)]
+            result = await self._metadata.transact(unled, [Put(key, name, self._lease)])
         except LeaseLost:
             return None
         if not result.succeeded:
+            await check_not_restoring(self._metadata, self._layout)
             held = await self._metadata.get(key)
             if held is None or held.value != name:
                 return None
@@ -124,18 +136,49 @@ class Controller:
         log.info("%s is the controller", self._broker_id)
         return Compare(key, result.revision)
 
+    def _copies(self, tasks: asyncio.TaskGroup, *, elected: bool) -> TopicMirror | None:
+        """Begins, goes on with or ends what the controller copies to the bucket."""
+        if elected and self._mirror is None:
+            self._mirror = TopicMirror(self._bucket, self._metadata, self._topics, self._layout)
+            self._copying = tasks.create_task(self._copy(self._mirror), name="copies of the metadata")
+        elif not elected and self._copying is not None:
+            self._copying.cancel()
+            self._mirror = self._copying = None
+        return self._mirror
+
+    async def _copy(self, mirror: TopicMirror) -> None:
+        async with asyncio.TaskGroup() as copies:
+            copies.create_task(mirror.run(), name="mirror of topics")
+            copies.create_task(self._snapshots.run(), name="snapshots")
+
+    async def resign(self) -> None:
+        """What is left to do at a stop in order, while others wait."""
+        if self._mirror is not None:
+            await self._snapshots.last()
+
     # ── what the controller does ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _look_and_act(self, tasks: asyncio.TaskGroup, guard: Compare) -> None:
+    async def _look_and_act(self, tasks: asyncio.TaskGroup, guard: Compare, mirror: TopicMirror) -> None:
         steps = self._plan()
         if steps.unregistered:
             await self._seal_the_dead(tasks, steps.unregistered)
-        if steps.decisions:
-            revision = await partition_assignments.write(self._metadata, steps.decisions, self._layout, guards=[guard])
-            await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)
+        await self._write([decision for decision in steps.decisions if decision.read_at], guard)
+        first = [decision for decision in steps.decisions if not decision.read_at]
+        if first:
+            await mirror.ensure(self._topics_of(first))
+            await self._write(first, guard)
         if steps.forgotten:
-            await self._forget(steps.forgotten, guard)
+            await self._forget(steps.forgotten, guard, mirror)
         await self._expel_who_does_not_release(guard)
+
+    async def _write(self, decisions: Sequence[Decision], guard: Compare) -> None:
+        if decisions:
+            revision = await partition_assignments.write(self._metadata, decisions, self._layout, guards=[guard])
+            await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)
+
+    def _topics_of(self, decisions: Sequence[Decision]) -> list[Topic]:
+        topic_ids = {decision.partition.topic_id for decision in decisions}
+        return [topic for topic in self._topics.topics() if topic.id in topic_ids]
 
     def _plan(self) -> Steps:
         states = self._partitions.states
@@ -167,7 +210,7 @@ class Controller:
             del self._sealing[session]
             self._changed.set()
 
-    async def _forget(self, partitions: Sequence[TopicPartition], guard: Compare) -> None:
+    async def _forget(self, partitions: Sequence[TopicPartition], guard: Compare, mirror: TopicMirror) -> None:
         """Deletes the states of partitions whose topic is gone. The topics are read anew: the cache may be behind the states."""
         try:
             known = await read_topic_ids(self._metadata, self._layout)
@@ -175,6 +218,7 @@ class Controller:
             log.error("partitions of deleted topics are kept, since not all topics can be read: %s", error)
             return
         gone = [partition for partition in partitions if partition.topic_id not in known]
+        await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
         await partition_assignments.forget(self._metadata, gone, self._layout, guards=[guard])
 
     async def _expel_who_does_not_release(self, guard: Compare) -> None:

@@ -179,6 +179,7 @@ class Leadership:
                 broker_id=self.registration.broker_id,
                 lease=membership.lease,
                 release_timeout_s=self._cluster.release_timeout_ms / 1000,
+                snapshot_interval_s=self._cluster.snapshot_interval_ms / 1000,
                 now_ms=self._now_ms,
             )
             keeping = tasks.create_task(membership.keep(), name="membership")
@@ -193,6 +194,7 @@ class Leadership:
             if stopping.done():
                 membership.drain()
                 await self._drained(session_log)
+                await controller.resign()
             session_log.close()
             for task in (stopping, *others):
                 task.cancel()

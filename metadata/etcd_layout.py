@@ -6,6 +6,8 @@
     /{cluster}/controller                     text: the broker that is it; leased
     /{cluster}/brokers/{broker_id}            JSON (broker_registry.py); leased
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
+    /{cluster}/revision_base                  decimal; added to revisions where they stand on the bucket; absent is 0 (snapshot.py)
+    /{cluster}/restoring                      JSON: a restore from the bucket is under way, or was interrupted: nobody may start
     /{cluster}/topics/{topic}                 JSON (topic.py)
     /{cluster}/partitions/{topic_id}/{p}      JSON (partition_assignments.py)
 
@@ -38,6 +40,11 @@ class EtcdLayout:
             )
 
     @property
+    def root(self) -> str:
+        """Prefix of all keys of the cluster."""
+        return f"/{self.cluster}/"
+
+    @property
     def cluster_id(self) -> str:
         return f"/{self.cluster}/cluster_id"
 
@@ -52,6 +59,14 @@ class EtcdLayout:
     @property
     def partition_count(self) -> str:
         return f"/{self.cluster}/partition_count"
+
+    @property
+    def revision_base(self) -> str:
+        return f"/{self.cluster}/revision_base"
+
+    @property
+    def restoring(self) -> str:
+        return f"/{self.cluster}/restoring"
 
     @property
     def controller(self) -> str:

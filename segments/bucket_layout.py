@@ -5,11 +5,15 @@
     wal/{session:016x}/{seq:016x}                     create-only: a segment, or the seal that ends the session
     wal/{session:016x}/trimmed-{seq:016x}             everything below seq was compacted and may be gone
     wal/{session:016x}/index-{first:016x}-{end:016x}  footers of the segments from first to before end: only saves reads
+    topics/{topic}/{topic_id}/_log/topic-{revision:020d}.json   create-only: the topic's registration as of that revision
+    topics/{topic}/{topic_id}/_log/deleted-{revision:020d}      create-only: the topic was gone at that revision
+    metadata/snapshot-{revision:020d}                 create-only: the metadata at that revision; the newest few are kept
     proof/{nonce}                                     scratch of the start-up proof that creates are create-only; deleted again
 
 Keys sort by session, then by sequence number, since both are fixed-width hexadecimal; within a session the segments stand
-before `trimmed-…`, so that a listing meets the marker after the segments that it explains. Invariant: parsing what was built
-gives the same values back; any other name gives None.
+before `trimmed-…`, so that a listing meets the marker after the segments that it explains. Revisions are those of the metadata
+store, counted on where a restore has begun a new one (`revision_base` in the metadata): the newest of a kind is the one with the
+highest revision. Invariant: parsing what was built gives the same values back; any other name gives None.
 """
 
 from __future__ import annotations
@@ -17,14 +21,20 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from metadata.model import SegmentSeq, SessionId
+from metadata.errors import InvalidName
+from metadata.model import Revision, SegmentSeq, SessionId, TopicId, check_topic_name
 
 CLUSTER = "cluster.json"
 WAL = "wal/"
+TOPICS = "topics/"
+SNAPSHOTS = "metadata/snapshot-"
 
 _SEQ = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _INDEX = re.compile(r"index-([0-9a-f]{16})-([0-9a-f]{16})", re.ASCII)
 _TRIMMED = re.compile(r"trimmed-([0-9a-f]{16})", re.ASCII)
+_TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_MIRROR = re.compile(r"(?:topic-([0-9]{20})\.json|deleted-([0-9]{20}))", re.ASCII)
+_SNAPSHOT = re.compile(r"metadata/snapshot-([0-9]{20})", re.ASCII)
 
 
 def session_prefix(session: SessionId) -> str:
@@ -54,6 +64,55 @@ def trimmed_key(session: SessionId, seq: SegmentSeq) -> str:
 
 def proof_key(nonce: str) -> str:
     return f"proof/{nonce}"
+
+
+def topic_mirror_key(name: str, topic_id: TopicId, revision: Revision) -> str:
+    """`name` has passed check_topic_name, so it holds no '/'."""
+    return f"{TOPICS}{name}/{topic_id}/_log/topic-{revision:020d}.json"
+
+
+def deleted_topic_key(name: str, topic_id: TopicId, revision: Revision) -> str:
+    return f"{TOPICS}{name}/{topic_id}/_log/deleted-{revision:020d}"
+
+
+def end_of_topic(name: str, topic_id: TopicId) -> str:
+    """A key after all of this life of the topic: a listing that starts after it skips the rest of its objects."""
+    return f"{TOPICS}{name}/{topic_id}0"  # '0' is the byte after '/'
+
+
+def snapshot_key(revision: Revision) -> str:
+    return f"{SNAPSHOTS}{revision:020d}"
+
+
+def parse_snapshot_key(key: str) -> Revision | None:
+    match = _SNAPSHOT.fullmatch(key)
+    return Revision(int(match[1])) if match else None
+
+
+class TopicKey(NamedTuple):
+    """What a name below `topics/` says: whose it is, and, where it is of the mirror, which revision it tells of."""
+
+    name: str
+    topic_id: TopicId
+    registered: Revision | None = None
+    deleted: Revision | None = None
+
+
+def parse_topic_key(key: str) -> TopicKey | None:
+    """The parts of a key below `topics/`, or None for a name that Tidelog did not write."""
+    parts = key.removeprefix(TOPICS).split("/", 2)
+    if not key.startswith(TOPICS) or len(parts) != 3 or not _TOPIC_ID.fullmatch(parts[1]):
+        return None
+    try:
+        name, topic_id = check_topic_name(parts[0]), TopicId(parts[1])
+    except InvalidName:
+        return None
+    folder, _, last = parts[2].partition("/")
+    match = _MIRROR.fullmatch(last) if folder == "_log" else None
+    if match is None:
+        return TopicKey(name, topic_id)
+    registered, deleted = (Revision(int(text)) if text else None for text in match.groups())
+    return TopicKey(name, topic_id, registered, deleted)
 
 
 class WalKey(NamedTuple):

@@ -21,12 +21,13 @@ from gateway.leadership import Leadership
 from metadata.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import SessionId
-from metadata.store import MetadataStore
+from metadata.model import Revision, SessionId
+from metadata.sqlite_store import SqliteStore
 from segments.log import Log
-from segments.object_store import ObjectStore
+from segments.memory_store import MemoryStore
 from segments.settings import SegmentSettings
 from tests.faulty_store import Faults, FaultyStore
+from tests.simulation.appointments import Recorder, Writer
 from tests.simulation.metadata_wire import MetadataWire
 from tests.simulation.virtual_loop import virtual_loop
 
@@ -38,10 +39,11 @@ class Site:
     """What all brokers of one run share."""
 
     seed: int
-    bucket: ObjectStore
-    metadata: MetadataStore
+    bucket: MemoryStore
+    metadata: SqliteStore
     settings: SegmentSettings
     cluster: ClusterSettings
+    recorder: Recorder
     trace: list[str]
     failures: list[str]
     """Bugs that came to light: tasks of a broker that ended with an error which no caller was meant to get."""
@@ -53,10 +55,24 @@ class BrokerProcess:
         self.broker_id = broker_id
         self.alive = True
         self.frozen = False
+        self.unreachable = False
+        """For its clients: no connection is taken, and what it answers does not arrive."""
         self._site = site
         self._chance = random.Random(f"{site.seed}/{name}")
-        self.store = FaultyStore(site.bucket, random.Random(f"{site.seed}/{name}/wire"), faults, name=name, log=site.trace)
-        self.metadata = MetadataWire(site.metadata, random.Random(f"{site.seed}/{name}/metadata"))
+        self.store = FaultyStore(
+            site.bucket,
+            random.Random(f"{site.seed}/{name}/wire"),
+            faults,
+            name=name,
+            log=site.trace,
+            after_create=site.recorder.landed,
+        )
+        self.metadata = MetadataWire(
+            site.metadata,
+            random.Random(f"{site.seed}/{name}/metadata"),
+            sender=lambda: Writer(broker_id, self.leadership.session),
+            wrote=self._wrote,
+        )
         self.clock_skew_ms = self._chance.randint(-2000, 2000)
         self.view = ClusterView(self.metadata, EtcdLayout())
         self.leadership = Leadership(
@@ -121,6 +137,12 @@ class BrokerProcess:
             self.store.thaw()
             virtual_loop().thaw(self.name)
 
+    def cut_from_clients(self) -> None:
+        """In mid-answer: what was asked goes on here, and who asked does not learn what became of it."""
+        self.unreachable = True
+        for reply in self._calls:
+            _later(0.001, reply, OutcomeUnknown(f"the connection to {self.name} broke"))
+
     def stop(self) -> None:
         """SIGTERM."""
         self.leadership.stop()
@@ -134,22 +156,22 @@ class BrokerProcess:
     async def call(self, serve: Callable[[Log], Awaitable[T]], *, latency_s: float, timeout_s: float, hang_up: bool) -> T:
         """Runs `serve` on the broker's side and brings back what it answers or raises.
 
-        Raises Unavailable when nobody listens, and OutcomeUnknown when the answer does not come in time (`hang_up`: then the
-        broker notices that its client is gone) or the broker dies.
+        Raises Unavailable when nobody listens, and OutcomeUnknown when the answer does not come in time, the connection breaks or
+        the broker dies. `hang_up`: then the broker notices that its client is gone.
         """
         await asyncio.sleep(latency_s)
-        if not self.alive:
-            raise Unavailable(f"{self.name} refuses the connection")
+        if not self.alive or self.unreachable:
+            raise Unavailable(f"{self.name} takes no connection")
         reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls[reply] = None
         serving = self._start(self._serve(serve, reply, latency_s))
         await asyncio.wait((reply,), timeout=timeout_s)
         del self._calls[reply]
+        if hang_up and not serving.done():
+            serving.cancel()
         if reply.done():
             return reply.result()
         reply.cancel()
-        if hang_up:
-            serving.cancel()
         raise OutcomeUnknown(f"{self.name} did not answer within {timeout_s:.1f} s")
 
     async def _serve(self, serve: Callable[[Log], Awaitable[T]], reply: asyncio.Future[T], latency_s: float) -> None:
@@ -158,7 +180,12 @@ class BrokerProcess:
             answer = await serve(self.leadership.log)
         except TidelogError as error:
             answer = error
-        _later(latency_s, reply, answer)
+        if not self.unreachable:
+            _later(latency_s, reply, answer)
+
+    def _wrote(self, revision: Revision, writer: Writer) -> None:
+        self._site.trace.append(f"{virtual_loop().time():12.6f} {self.name} wrote revision {revision} of the metadata as {writer}")
+        self._site.recorder.wrote(revision, writer)
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -8,22 +8,33 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from metadata.model import SegmentSeq, SessionId
+from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import WAL, parse_wal_key
 from segments.object_store import Buffer, ObjectStore
 from segments.record_batch import split_batches
 from segments.record_columns import iterate_records
-from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, SegmentFooter, parse_footer, parse_seal
+from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, Run, SegmentFooter, parse_footer, parse_seal
 from tests.simulation.history_checker import RecordId
 
 DECOMPRESSED_BYTES_MAX = 1 << 20
+
+
+class VisibleRun(NamedTuple):
+    """Committed batches of one partition in one segment."""
+
+    partition: TopicPartition
+    leader_epoch: LeaderEpoch
+    session: SessionId
+    seq: SegmentSeq
 
 
 @dataclass(slots=True)
 class BucketContents:
     log: dict[str, list[tuple[int, RecordId]]] = field(default_factory=dict)
     """By partition, (offset, record) of what is committed, by leader epoch and then by place."""
+    runs: list[VisibleRun] = field(default_factory=list)
     hidden: dict[RecordId, str] = field(default_factory=dict)
     """Records in segments at or after a seal or a gap, and where."""
     missing: list[str] = field(default_factory=list)
@@ -78,7 +89,8 @@ async def read_bucket(store: ObjectStore) -> BucketContents:
             contents.hidden_segments += not visible
             for run, records in _runs(body, footer):
                 if visible:
-                    runs[run.partition].append((run.leader_epoch, place, records))
+                    contents.runs.append(VisibleRun(run.partition, run.leader_epoch, session, place))
+                    runs[str(run.partition)].append((run.leader_epoch, place, records))
                 else:
                     where = f"in segment {place} of session {session}, which ended before it"
                     contents.hidden.update((record, where) for _, record in records)
@@ -89,17 +101,11 @@ async def read_bucket(store: ObjectStore) -> BucketContents:
     return contents
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    partition: str
-    leader_epoch: int
-
-
-def _runs(body: bytes, footer: SegmentFooter) -> Iterable[tuple[_Run, list[tuple[int, RecordId]]]]:
+def _runs(body: bytes, footer: SegmentFooter) -> Iterable[tuple[Run, list[tuple[int, RecordId]]]]:
     for run in footer.runs:
         records = records_of(split_batches(memoryview(body)[run.start : run.end]))
         assert [offset for offset, _ in records] == list(range(run.base_offset, run.last_offset + 1)), "the footer lies"
-        yield _Run(str(run.partition), run.leader_epoch), records
+        yield run, records
 
 
 async def _sessions(store: ObjectStore) -> dict[SessionId, dict[SegmentSeq, bytes]]:

@@ -3,6 +3,10 @@
 idempotent   several batches in flight; whatever is not acknowledged is sent again with the same sequence, in order
 keyed        one batch under one Idempotency-Key; sent again with the same key until it is acknowledged
 plain        one batch at a time; sent again only when it was told that nothing was written
+hasty        the same, but content when the leader holds it in memory (acks=1): what it was acknowledged may be lost
+
+A reader knows the leader epoch of its partition, and says it with each request (KIP-320): a leader of another epoch refuses, since
+what it would answer may be older than what the reader has seen.
 """
 
 from __future__ import annotations
@@ -15,9 +19,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from metadata.errors import TidelogError
-from metadata.model import LeaderEpoch, TopicPartition
-from segments.log import FetchTarget, Log
+from metadata.errors import NotLeader, TidelogError
+from metadata.model import LeaderEpoch, TopicId, TopicPartition
+from segments.log import Acks, FetchTarget, Log
 from segments.log_reader import Fetched as FetchedBatches
 from segments.partition_log import Appended
 from segments.producer_state import ONE_SHOT
@@ -35,6 +39,7 @@ class Kind(Enum):
     IDEMPOTENT = "idempotent"
     KEYED = "keyed"
     PLAIN = "plain"
+    HASTY = "hasty"
 
 
 @dataclass(slots=True)
@@ -44,12 +49,18 @@ class Clients:
     seed: int
     route: Callable[[random.Random, TopicPartition], BrokerProcess]
     """The broker that a client takes for the leader: mostly the present one, sometimes one of before."""
+    epoch_of: Callable[[TopicPartition], LeaderEpoch]
+    """The leader epoch of a partition as the metadata tell it."""
     note: Callable[[str], None]
     events: list[Event] = field(default_factory=list)
     operations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     producer_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     finishing: bool = False
     """No new batches: producers end once everything that they sent is settled."""
+    deleted: set[TopicId] = field(default_factory=set)
+    """Topics that are no more: producers of theirs end, and leave open what became of their last batches."""
+    stale_epochs: int = 0
+    """Fetches that a leader of another epoch than the reader knew has refused."""
     acknowledged: int = 0
     refused: int = 0
     unknown: int = 0
@@ -87,7 +98,7 @@ class Producer:
 
     async def run(self) -> None:
         chance = self._chance
-        while self._window or not self._clients.finishing:
+        while (self._window or not self._clients.finishing) and self._partition.topic_id not in self._clients.deleted:
             while len(self._window) < self._window_max and not self._clients.finishing:
                 self._window.append(self._new_batch())
             broker = self._clients.route(chance, self._partition)
@@ -101,6 +112,10 @@ class Producer:
             while self._window and self._window[0].settled:
                 self._window.popleft()
             await asyncio.sleep(chance.uniform(0.05, 1.0) if self._window else chance.expovariate(1 / self._pace_s))
+
+    @property
+    def _is_idempotent(self) -> bool:
+        return self._kind in {Kind.IDEMPOTENT, Kind.KEYED}
 
     def _new_batch(self) -> _Batch:
         count, padding = self._chance.randint(1, 4), self._chance.choice((0, 10, 200, 600))
@@ -119,16 +134,17 @@ class Producer:
         body = encode_records(
             [(None, record_value(record, batch.padding), (), virtual_loop().now_ms()) for record in records],
             producer_id=batch.producer_id,
-            producer_epoch=-1 if self._kind is Kind.PLAIN else 0,
+            producer_epoch=0 if self._is_idempotent else -1,
             base_sequence=batch.base_sequence,
         )
         timeout_s = self._chance.choice((2.0, 10.0, 30.0))
 
         async def produce(log: Log) -> Appended:
             header = check_produced(body, message_bytes_max=MESSAGE_BYTES_MAX, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
-            return await log.produce(self._partition, body, header, timeout_s=timeout_s)
+            return await log.produce(self._partition, body, header, acks=acks, timeout_s=timeout_s)
 
-        self._clients.record(Sent(operation, str(self._partition), records, self._kind is not Kind.PLAIN))
+        acks = Acks.LEADER if self._kind is Kind.HASTY else Acks.ALL
+        self._clients.record(Sent(operation, str(self._partition), records, self._is_idempotent, acks is Acks.ALL))
         try:
             appended = await broker.call(
                 produce, latency_s=latency_s, timeout_s=timeout_s + 0.5, hang_up=self._chance.random() < 0.5
@@ -148,11 +164,11 @@ class Producer:
         else:
             self._clients.unknown += 1
             self._clients.record(Unknown(operation, error.code))
-            batch.settled = self._kind is Kind.PLAIN
+            batch.settled = not self._is_idempotent
 
 
 class Reader:
-    """Polls one partition. Like Kafka's consumers it ignores a leader of an older epoch than it has seen (KIP-320)."""
+    """Polls one partition."""
 
     def __init__(self, clients: Clients, name: str, partition: TopicPartition) -> None:
         self._clients = clients
@@ -163,8 +179,8 @@ class Reader:
         self.offset = 0
 
     async def run(self) -> None:
-        """Until it is cancelled. Now and then it begins again at 0, and so reads what only the bucket still holds."""
-        while True:
+        """Until its topic is deleted. Now and then it begins again at 0, and so reads what only the bucket still holds."""
+        while self._partition.topic_id not in self._clients.deleted:
             broker = self._clients.route(self._chance, self._partition)
             await self.poll(broker, bytes_max=self._chance.choice((1, 500, 5000)), wait_ms_max=self._chance.choice((0, 500)))
             if self._chance.random() < 0.02:
@@ -172,9 +188,11 @@ class Reader:
             await asyncio.sleep(self._chance.expovariate(2))
 
     async def poll(self, broker: BrokerProcess, *, bytes_max: int, wait_ms_max: int) -> Fetched | None:
-        """One fetch, written down; None when it failed or came from a leader that is none any more."""
+        """One fetch, written down; None when it failed."""
+        known = self._leader_epoch
 
         async def fetch(log: Log) -> tuple[LeaderEpoch, FetchedBatches]:
+            check_epoch(log, self._partition, known)
             target = FetchTarget(self._partition, self.offset, bytes_max)
             (answer,) = await log.fetch([target], bytes_max=bytes_max, wait_ms_max=wait_ms_max)
             if isinstance(answer, TidelogError):
@@ -183,14 +201,24 @@ class Reader:
 
         try:
             epoch, answer = await broker.call(fetch, latency_s=self._chance.uniform(0.0005, 0.005), timeout_s=10.0, hang_up=True)
+        except NotLeader as error:
+            self._clients.stale_epochs += 1
+            self._clients.note(f"{self._name} was answered {error}")
+            self._leader_epoch = max(self._leader_epoch, self._clients.epoch_of(self._partition))
+            return None
         except TidelogError as error:
             self._clients.note(f"{self._name} was answered {error.code}")
             return None
-        if epoch < self._leader_epoch:
-            return None
-        self._leader_epoch = epoch
+        self._leader_epoch = max(self._leader_epoch, epoch)
         records = [held for held in records_of(split_batches(b"".join(answer.batches))) if held[0] >= self.offset]
         fetched = Fetched(self._name, str(self._partition), self.offset, tuple(records), answer.high_watermark)
         self._clients.record(fetched)
         self.offset = answer.next_offset
         return fetched
+
+
+def check_epoch(log: Log, partition: TopicPartition, known: LeaderEpoch) -> None:
+    """As the doors do for a fetch that carries the reader's current leader epoch; -1 where it knows none yet."""
+    led = log.bounds(partition).leader_epoch
+    if known not in (LeaderEpoch(-1), led):
+        raise NotLeader(f"{partition} is led here at epoch {led}; the reader knows epoch {known}")

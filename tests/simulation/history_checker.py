@@ -13,7 +13,7 @@ written" can be found out as a lie, even where a later attempt of the same recor
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -29,6 +29,8 @@ class Invariant(Enum):
     BOUNDED = "bounded"
     REACHABLE = "reachable"
     SUFFICIENT = "sufficient"
+    APPOINTED = "appointed"
+    """A partition's leader changes by its own release, or by the controller and after its seal: see appointments.py."""
 
 
 class RecordId(NamedTuple):
@@ -42,12 +44,14 @@ class RecordId(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """One attempt to produce one batch with acks=all."""
+    """One attempt to produce one batch."""
 
     operation: int
     partition: str
     records: tuple[RecordId, ...]
     idempotent: bool
+    acks_all: bool = True
+    """Else it is acknowledged when the leader holds it in memory, and a crash may lose it."""
 
 
 class Acknowledged(NamedTuple):
@@ -103,6 +107,8 @@ class History:
     """Records in segments at or after a seal or a gap, and where: they lie on the bucket and must never be seen."""
     missing: Sequence[str] = ()
     """Places of segments that another object calls committed, and that nothing stands at."""
+    deleted: Set[str] = frozenset()
+    """Partitions that no broker serves any more: their topics were deleted, and only the bucket tells of them."""
 
 
 class Violation(NamedTuple):
@@ -119,6 +125,7 @@ def check(history: History) -> list[Violation]:
     return [
         *found.acknowledgements(),
         *found.refusals(),
+        *found.nothing_is_made_up(),
         *found.log_is_dense_and_unique(),
         *found.producers_are_in_order(),
         *found.readers_see_a_prefix(),
@@ -150,13 +157,13 @@ class _Findings:
             for delta, record in enumerate(sent.records):
                 told, where = event.base_offset + delta, self._where(sent, record)
                 what = f"{record} of {sent.partition} was acknowledged at offset {told}"
-                if record in self._history.hidden and (sent.partition, record) not in self._offsets:
+                if sent.acks_all and record in self._history.hidden and (sent.partition, record) not in self._offsets:
                     yield Violation(
                         Invariant.FENCED, f"{what} by a session that was sealed: it lies {self._history.hidden[record]}"
                     )
-                if where is None:
+                if where is None and sent.acks_all:
                     yield Violation(Invariant.DURABLE, f"{what} and is not in the log")
-                elif where != told:
+                elif where is not None and where != told:
                     yield Violation(Invariant.TRUTHFUL, f"{what} and lies at {where}")
 
     def _where(self, sent: Sent, record: RecordId) -> int | None:
@@ -176,6 +183,13 @@ class _Findings:
                 if offset is not None:
                     told = f"{record} of {sent.partition} was refused ({event.why}) as not written"
                     yield Violation(Invariant.TRUTHFUL, f"{told}, and lies at offset {offset}")
+
+    def nothing_is_made_up(self) -> Iterable[Violation]:
+        """truthful"""
+        sent = {(event.partition, record) for event in self._sent.values() for record in event.records}
+        for (partition, record), offset in self._offsets.items():
+            if (partition, record) not in sent:
+                yield Violation(Invariant.TRUTHFUL, f"{record} lies at offset {offset} of {partition}, and nobody sent it there")
 
     def log_is_dense_and_unique(self) -> Iterable[Violation]:
         """unique, fenced"""
@@ -246,7 +260,7 @@ class _Findings:
 
     def bucket_suffices(self) -> Iterable[Violation]:
         """sufficient"""
-        for partition in sorted({*self._history.from_bucket, *self._history.through_brokers}):
+        for partition in sorted({*self._history.from_bucket, *self._history.through_brokers} - self._history.deleted):
             alone = self._history.from_bucket.get(partition, ())
             served = self._history.through_brokers.get(partition, ())
             for place in range(max(len(alone), len(served))):

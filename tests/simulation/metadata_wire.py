@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from metadata.errors import OutcomeUnknown, Unavailable
 from metadata.model import Revision
 from metadata.store import NOW, Compare, KeyValue, LeaseId, MetadataStore, Operation, RangeResult, TransactionResult, WatchBatch
+from tests.simulation.appointments import Writer
 
 
 class MetadataWire:
-    def __init__(self, store: MetadataStore, chance: random.Random) -> None:
+    def __init__(
+        self, store: MetadataStore, chance: random.Random, *, sender: Callable[[], Writer], wrote: Callable[[Revision, Writer], None]
+    ) -> None:
+        """`wrote` is told of each transaction that has happened, with its `sender` as of when it was sent."""
         self._store = store
         self._chance = chance
+        self._sender = sender
+        self._wrote = wrote
+        self.counts: Counter[str] = Counter()
+        """Calls by kind: "transact", "range", …"""
         self.latency_s = 0.001
         self.watch_delay_s = 0.0
         """Events come up to this much later."""
@@ -45,18 +54,24 @@ class MetadataWire:
             raise Unavailable("the metadata store can't be reached")
 
     async def get(self, key: str) -> KeyValue | None:
+        self.counts["get"] += 1
         await self._travel()
         return await self._store.get(key)
 
     async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
+        self.counts["range"] += 1
         await self._travel()
         return await self._store.range(prefix, start_after=start_after, limit=limit, revision=revision)
 
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
+        sender = self._sender()
+        self.counts["transact"] += 1
         await self._travel()
         if self._chance.random() < self.answer_lost:
             raise OutcomeUnknown("the request was lost")
         result = await self._store.transact(compares, operations)
+        if result.succeeded:
+            self._wrote(result.revision, sender)
         await asyncio.sleep(self._chance.uniform(0.2, 1.0) * self.latency_s)
         if self.down or self._chance.random() < self.answer_lost:
             raise OutcomeUnknown("the answer was lost")

@@ -1,0 +1,218 @@
+"""Judges who led what, by every transaction of the metadata store and every seal on the bucket. Pure, but for the Recorder.
+
+    the controller's key ─┐
+    the brokers' keys     ├─ transaction by transaction, with its writer ─┐
+    the partitions' keys ─┘                                               ├─▶ judge ─▶ violations of "appointed"
+    seals, with the revision at which each landed ── runs of batches ─────┘
+
+What must hold: the epoch grows by one with each leader; only whoever is the controller at that instant gives a partition to
+somebody or asks for it; a leader is replaced by its own release, or after its session was sealed; nobody is sealed by another
+while it is registered, and no session registers twice; what is read of an epoch was written by the session that had it, before
+it released it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from metadata.broker_registry import decode_registration
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
+from metadata.partition_assignments import PartitionState, decode_state
+from metadata.sqlite_store import SqliteStore
+from metadata.store import Event, KeyValue, WatchBatch
+from segments.bucket_layout import parse_wal_key, segment_key
+from segments.memory_store import MemoryStore
+from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_seal
+from tests.simulation.bucket_reader import VisibleRun
+from tests.simulation.history_checker import Invariant, Violation
+
+
+class Writer(NamedTuple):
+    """Who sent a transaction."""
+
+    broker_id: str
+    session: SessionId | None
+    """The one that it was in when it sent it."""
+
+
+OPERATOR = Writer("", None)
+"""The simulation itself, which may ask for a partition to be moved without being the controller."""
+
+
+class LandedSeal(NamedTuple):
+    session: SessionId
+    sealed_by: SessionId
+    revision: Revision
+    """Of the metadata store, when the seal came to be."""
+
+
+def judge(
+    transactions: Iterable[WatchBatch],
+    writers: Mapping[Revision, Writer],
+    seals: Sequence[LandedSeal],
+    runs: Iterable[VisibleRun],
+    layout: EtcdLayout,
+) -> list[Violation]:
+    """`transactions` are all of the store, in order; one without a writer was sent by somebody who was gone when it happened."""
+    history = _History(layout, {seal.session: seal.revision for seal in reversed(seals)})
+    for transaction in transactions:
+        history.take_in(transaction, writers.get(transaction.revision))
+    history.judge_seals(seals)
+    history.judge_runs(runs)
+    return [Violation(Invariant.APPOINTED, evidence) for evidence in history.found]
+
+
+@dataclass(slots=True)
+class _History:
+    layout: EtcdLayout
+    sealed_at: Mapping[SessionId, Revision]
+    found: list[str] = field(default_factory=list)
+    controller: str | None = None
+    registered: dict[str, SessionId] = field(default_factory=dict)
+    gone_at: dict[SessionId, Revision] = field(default_factory=dict)
+    states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    given: dict[tuple[TopicPartition, LeaderEpoch], SessionId] = field(default_factory=dict)
+    released: dict[tuple[TopicPartition, LeaderEpoch], SegmentSeq] = field(default_factory=dict)
+
+    def take_in(self, transaction: WatchBatch, writer: Writer | None) -> None:
+        controller = self.controller  # as it was compared
+        for event in transaction.events:
+            if event.key == self.layout.controller:
+                self.controller = event.value.decode() if event.kind == "put" else None
+            elif event.key.startswith(self.layout.brokers):
+                self._registration(event)
+            elif event.key.startswith(self.layout.partitions):
+                self._partition(event, writer, controller)
+
+    def _registration(self, event: Event) -> None:
+        before = self.registered.pop(event.key, None)
+        session = decode_registration(_kept(event)).registration.session if event.kind == "put" else None
+        if before is not None and before != session:
+            self.gone_at[before] = event.mod_revision
+        if session is not None:
+            self.registered[event.key] = session
+            if session in self.gone_at:
+                self.found.append(f"session {session} registers again at revision {event.mod_revision}")
+
+    def _partition(self, event: Event, writer: Writer | None, controller: str | None) -> None:
+        partition = self.layout.parse_partition(event.key)
+        what = f"revision {event.mod_revision}, {partition} by {writer}:"
+        if event.kind == "delete":
+            self.states.pop(partition, None)
+            self._by_controller(f"{what} it is forgotten", writer, controller)
+            return
+        old, new = self.states.get(partition), decode_state(_kept(event))
+        self.states[partition] = new
+        self.given[partition, new.leader_epoch] = new.leader_session
+        self.released.update(
+            ((partition, span.leader_epoch), span.released_at_seq) for span in new.sessions if span.released_at_seq is not None
+        )
+        if old is None:
+            if (new.leader_epoch, len(new.sessions)) != (0, 1):
+                self.found.append(f"{what} it begins as {new}")
+            self._by_controller(f"{what} it is given to session {new.leader_session}", writer, controller)
+        elif new.leader_session == old.leader_session:
+            self._same_leader(what, old, new, writer, controller)
+        else:
+            self._another_leader(what, old, new, event.mod_revision, writer, controller)
+
+    def _same_leader(
+        self, what: str, old: PartitionState, new: PartitionState, writer: Writer | None, controller: str | None
+    ) -> None:
+        if new.leader_epoch != old.leader_epoch:
+            self.found.append(f"{what} epoch {old.leader_epoch} becomes {new.leader_epoch}, under the same leader")
+        if new.sessions == old.sessions:
+            if writer != OPERATOR:
+                self._by_controller(f"{what} it is asked to move to {new.moving_to}", writer, controller)
+        elif writer is not None and writer.session != old.leader_session:
+            self.found.append(f"{what} its list of sessions is written by another than its leader, {old.leader_session}")
+
+    def _another_leader(
+        self,
+        what: str,
+        old: PartitionState,
+        new: PartitionState,
+        revision: Revision,
+        writer: Writer | None,
+        controller: str | None,
+    ) -> None:
+        what = f"{what} session {new.leader_session} follows {old.leader_session}"
+        if new.leader_epoch != old.leader_epoch + 1:
+            self.found.append(f"{what}, and epoch {new.leader_epoch} follows {old.leader_epoch}")
+        by_leader = writer is None or writer.session == old.leader_session
+        if by_leader and old.moving_to == new.leader_session:
+            return  # handed over: what was released is judged by the runs
+        self._by_controller(what, writer, controller)
+        sealed_at = self.sealed_at.get(old.leader_session)
+        if sealed_at is None or sealed_at >= revision:
+            self.found.append(f"{what}, which was not sealed by then (but at {sealed_at})")
+
+    def _by_controller(self, what: str, writer: Writer | None, controller: str | None) -> None:
+        if writer is not None and controller != f"{writer.broker_id} {writer.session}":
+            self.found.append(f"{what}, while the controller was {controller}")
+
+    def judge_seals(self, seals: Iterable[LandedSeal]) -> None:
+        for session, sealed_by, revision in seals:
+            if sealed_by == session:
+                continue
+            if session in self.registered.values() or self.gone_at.get(session, 0) > revision:
+                self.found.append(f"session {session} was sealed by {sealed_by} at revision {revision}, while it was registered")
+
+    def judge_runs(self, runs: Iterable[VisibleRun]) -> None:
+        for partition, epoch, session, seq in runs:
+            what = f"segment {seq} of session {session} holds epoch {epoch} of {partition}"
+            holder = self.given.get((partition, epoch))
+            if holder != session:
+                self.found.append(f"{what}, which was given to session {holder}")
+            released_at_seq = self.released.get((partition, epoch))
+            if released_at_seq is not None and seq >= released_at_seq:
+                self.found.append(f"{what}, which was released at {released_at_seq}")
+
+
+def _kept(event: Event) -> KeyValue:
+    return KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1)
+
+
+class Recorder:
+    """Writes down what `judge` needs. Its owner runs `run()` as a task, and gives `wrote` and `landed` to whoever does so."""
+
+    def __init__(self, bucket: MemoryStore, metadata: SqliteStore, layout: EtcdLayout) -> None:
+        self._bucket = bucket
+        self._metadata = metadata
+        self._layout = layout
+        self._transactions: list[WatchBatch] = []
+        self._writers: dict[Revision, Writer] = {}
+        self._landed: dict[str, Revision] = {}
+
+    @property
+    def revision(self) -> Revision:
+        """Up to which every transaction was seen."""
+        return self._transactions[-1].revision if self._transactions else Revision(0)
+
+    async def run(self) -> None:
+        async for transaction in self._metadata.watch("/", Revision(1)):
+            self._transactions.append(transaction)
+
+    def wrote(self, revision: Revision, writer: Writer) -> None:
+        self._writers[revision] = writer
+
+    def landed(self, key: str) -> None:
+        """An object has come to be."""
+        self._landed[key] = self._metadata._history.revision  # at this very instant, which no call can tell
+
+    async def judged(self, runs: Iterable[VisibleRun]) -> list[Violation]:
+        seals: list[LandedSeal] = []
+        for key, revision in self._landed.items():
+            place = parse_wal_key(key)
+            if place is None or place.seq is None:
+                continue
+            assert key == segment_key(place.session, place.seq)
+            for found in (await self._bucket.list(key, limit=1)).objects:  # none where a broken rule has deleted it
+                if found.key == key and found.size == SEAL_BYTES:
+                    body = await self._bucket.get(key)
+                    assert body.startswith(SEAL_MAGIC)
+                    seals.append(LandedSeal(place.session, parse_seal(body, key=key).sealed_by, revision))
+        return judge(self._transactions, self._writers, seals, runs, self._layout)

@@ -1,0 +1,141 @@
+"""The brokers of one simulated world: who runs under which id, who leads what, and whether the cluster has come to rest."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from metadata.broker_registry import BrokerCache
+from metadata.errors import TidelogError
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import LeaderEpoch, SessionId, TopicPartition
+from metadata.partition_cache import PartitionCache
+from tests.faulty_store import CALM, Faults, Outage
+from tests.simulation.broker_process import BrokerProcess, Site
+
+BROKERS_MAX = 3
+ZOMBIES_MAX = 2
+
+
+class Cluster:
+    def __init__(self, site: Site, chance: random.Random, note: Callable[[str], None]) -> None:
+        self.site = site
+        self.processes: list[BrokerProcess] = []
+        self.slots: dict[str, BrokerProcess] = {}
+        """By broker id, the process that runs under it, or ran last."""
+        self.zombies_woken = 0
+        self.partitions = PartitionCache(site.metadata, EtcdLayout())
+        self.registered = BrokerCache(site.metadata, EtcdLayout())
+        self._weather = CALM
+        self._chance = chance
+        self._note = note
+
+    # ── brokers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, broker_id: str) -> None:
+        name = f"{broker_id}.{len(self.processes) + 1}"
+        broker = BrokerProcess(name, self.site, broker_id=broker_id, rack=f"rack-{broker_id}", faults=self._weather)
+        self._note(f"{name} starts")
+        self.processes.append(broker)
+        self.slots[broker_id] = broker
+        alive = [broker for broker in self.processes if broker.alive and broker is not self.slots[broker.broker_id]]
+        for oldest in alive[:-ZOMBIES_MAX]:
+            self.kill(oldest)
+
+    def kill(self, broker: BrokerProcess) -> None:
+        if broker.alive:
+            self._note(f"{broker.name} is killed")
+            broker.kill()
+            broker.store.outage = Outage.NONE
+            broker.store.thaw()
+
+    def wake(self, broker: BrokerProcess) -> None:
+        if broker.frozen and broker.alive:
+            self._note(f"{broker.name} wakes")
+            self.zombies_woken += 1
+            broker.thaw()
+
+    def any(self) -> BrokerProcess:
+        return self._chance.choice(list(self.slots.values()))
+
+    def set_weather(self, weather: Faults) -> None:
+        """For those who run, and those who start from now on."""
+        self._weather = weather
+        for broker in self.processes:
+            broker.store.faults = weather
+
+    def calm_down(self) -> None:
+        """All that ails them is over."""
+        self.set_weather(CALM)
+        for broker in self.processes:
+            broker.store.outage = Outage.NONE
+            broker.store.slow_factor = 1.0
+            broker.metadata.mend()
+            broker.metadata.latency_s, broker.metadata.watch_delay_s, broker.metadata.answer_lost = 0.001, 0.0, 0.0
+            broker.unreachable = False
+            self.wake(broker)
+
+    def one_for_each_id(self) -> None:
+        """Doubles die, and who had ended begins anew."""
+        for broker in self.processes:
+            if broker is not self.slots[broker.broker_id]:
+                self.kill(broker)
+        for broker_id, broker in list(self.slots.items()):
+            if broker.ended:
+                self.start(broker_id)
+
+    # ── who leads ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def leader(self, partition: TopicPartition) -> BrokerProcess:
+        """The broker that the metadata name; any where they name none that runs."""
+        state = self.partitions.get(partition)
+        if state is not None:
+            for broker in self.processes:
+                if broker.alive and broker.leadership.session == state.leader_session:
+                    return broker
+        return next(reversed(self.slots.values()))
+
+    def route(self, chance: random.Random, partition: TopicPartition) -> BrokerProcess:
+        """The broker that a client takes for the leader: mostly the present one, sometimes one of before."""
+        if chance.random() < 0.8:
+            return self.leader(partition)
+        return chance.choice(self.processes[-2 * BROKERS_MAX :])
+
+    def epoch_of(self, partition: TopicPartition) -> LeaderEpoch:
+        state = self.partitions.get(partition)
+        return state.leader_epoch if state is not None else LeaderEpoch(-1)
+
+    # ── rest ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def unrest(self, partitions: list[TopicPartition]) -> list[str]:
+        """What is not yet as it shall be when nothing happens any more; `partitions` are those of all topics."""
+        sessions = {registration.session for registration in self.registered.brokers.values()}
+        found = [f"{partition} is not forgotten" for partition in self.partitions.states if partition not in partitions]
+        loads = dict.fromkeys(sessions, 0)
+        for partition in partitions:
+            state = self.partitions.get(partition)
+            if state is None or state.leader_session not in sessions:
+                found.append(f"{partition} is not led")
+                continue
+            loads[state.leader_session] += 1
+            if state.moving_to is not None:
+                found.append(f"{partition} is to move to {state.moving_to}")
+            if not self._serves(partition, state.leader_session):
+                found.append(f"{partition} is not served by session {state.leader_session}")
+        if len(sessions) != len(self.slots):
+            found.append(f"{len(self.slots)} brokers run, and {len(sessions)} are registered")
+        if loads and max(loads.values()) - min(loads.values()) > 1:
+            found.append(f"loads differ: {sorted(loads.values())}")
+        return found
+
+    def _serves(self, partition: TopicPartition, session: SessionId) -> bool:
+        try:
+            return any(
+                broker.leadership.session == session and broker.leadership.log.leads(partition) for broker in self.slots.values()
+            )
+        except TidelogError:
+            return False
+
+    def work_done(self) -> int:
+        """What was written so far: transactions of the metadata, and objects of the bucket."""
+        return sum(broker.metadata.counts["transact"] + broker.store.counts["create"] for broker in self.processes)

@@ -1,0 +1,310 @@
+"""Rebuilds the cluster's metadata from what lies on the bucket. Pure: what was found goes in, keys and findings come out.
+
+    footers ──▶ which session wrote which partition at which epoch ─┐
+    claims ───▶ the first free session number ──────────────────────┤
+    mirrors ──▶ topics and their settings, deletions ───────────────┼─▶ plan ─▶ every key of the cluster
+    snapshot ─▶ the same as of its revision; groups, offsets, ACLs ─┘
+
+Where records are, and how far they go, is told by the footers alone. Registrations of topics: the newest of mirror and snapshot. All
+else: the snapshot, as it was then. Nobody leads in the end: each partition's last leader is a session that is sealed and has no
+broker, so the controller appoints new ones, as after a failure.
+
+Invariants: a session that holds records of a partition is in its list; epochs, session numbers and producer ids that were ever used
+are not given out again; the same bucket gives the same keys, so that an interrupted restore can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from metadata.errors import Corrupt
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.partition_assignments import PartitionState, SessionSpan, decode_state
+from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
+from metadata.snapshot import Snapshot
+from metadata.store import OPERATIONS_MAX, KeyValue, Put
+from metadata.topic import Topic, decode_topic, encode_topic
+from segments.segment_file import SegmentFooter
+
+EPOCHS_AHEAD: Final = 1 << 20
+"""Added to the highest epoch that is known. A leader that wrote nothing leaves no trace on the bucket, so a partition may have had
+more epochs than footers and snapshot tell, and clients who met one refuse lower ones. A change of leader each second takes twelve
+days for so many; and a partition can be restored two thousand times before 31 bits are used up."""
+EPOCH_MAX: Final = 2**31 - 1
+PRODUCER_IDS_AHEAD: Final = 1 << 40
+"""The same for producer ids: one that was given out may not have written yet, and may be about to. There are 2^62."""
+TRANSACTION_BYTES_MAX: Final = 1 << 20
+GUARDS_MAX: Final = 2
+
+
+class Finding(msgspec.Struct, frozen=True):
+    severity: Literal["damage", "note"]
+    where: str
+    what: str
+
+
+@dataclass(slots=True)
+class Stretch:
+    """What one session wrote of a partition at one epoch: offsets [start, end)."""
+
+    start: int
+    end: int
+    whole: bool = True
+    """Without a gap."""
+
+
+Stretches = dict[tuple[LeaderEpoch, SessionId], Stretch]
+
+
+@dataclass(slots=True)
+class FooterTally:
+    """What the footers of any number of sessions tell. Footers of one session come in order."""
+
+    stretches: dict[TopicPartition, Stretches] = field(default_factory=dict)
+    producer_id_max: int = 0
+    segments: int = 0
+
+    def take_in(self, footer: SegmentFooter) -> None:
+        self.segments += 1
+        for run in footer.runs:
+            held = self.stretches.setdefault(run.partition, {})
+            stretch = held.get((run.leader_epoch, footer.session))
+            if stretch is None:
+                held[run.leader_epoch, footer.session] = Stretch(run.base_offset, run.last_offset + 1)
+            else:
+                stretch.whole &= run.base_offset == stretch.end
+                stretch.end = run.last_offset + 1
+        ids = footer.batch_table["producer_id"]
+        handed_out = ids[ids < IDEMPOTENCY_KEY_IDS]
+        if len(handed_out):
+            self.producer_id_max = max(self.producer_id_max, int(handed_out.max()))
+
+    def merge(self, other: FooterTally) -> None:
+        """Adds those of other sessions."""
+        for partition, stretches in other.stretches.items():
+            self.stretches.setdefault(partition, {}).update(stretches)
+        self.producer_id_max = max(self.producer_id_max, other.producer_id_max)
+        self.segments += other.segments
+
+
+class MirroredTopic(NamedTuple):
+    """What the mirror tells of one life of a topic."""
+
+    name: str
+    topic_id: TopicId
+    newest: Revision
+    """Of its registrations; 0 where there is none."""
+    deleted: bool
+    topic: Topic | None
+    """The newest registration; None where it was not read."""
+
+
+@dataclass(slots=True)
+class Evidence:
+    """All that was found on the bucket."""
+
+    cluster_id: str
+    sessions: Sequence[SessionId] = ()
+    """Every session that was claimed or wrote, in ascending order. All are sealed."""
+    footers: FooterTally = field(default_factory=FooterTally)
+    mirrors: Sequence[MirroredTopic] = ()
+    snapshot: Snapshot | None = None
+    revision_max: Revision = Revision(0)
+    """The highest that any name of a mirror or a snapshot tells of."""
+    findings: list[Finding] = field(default_factory=list)
+
+
+class RestoredTopic(NamedTuple):
+    topic: Topic
+    source: str
+    records: int
+
+
+@dataclass(slots=True)
+class RestorePlan:
+    puts: list[Put] = field(default_factory=list)
+    """Every key but the cluster's id, which is written last."""
+    topics: list[RestoredTopic] = field(default_factory=list)
+    partitions: int = 0
+    copied: int = 0
+    """Keys that are taken from the snapshot as they are: groups, offsets, ACLs."""
+    next_session: int = 1
+    next_producer_id: int = 1
+    leader_epoch_max: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        return sum(restored.records for restored in self.topics)
+
+
+def plan_restore(found: Evidence, layout: EtcdLayout, held: Mapping[str, int]) -> RestorePlan:
+    """`held`: numbers that counters of the new store have by now, by key, where a broker has asked for one too early."""
+    plan = RestorePlan(findings=list(found.findings))
+    told = _Told.of(found.snapshot, layout, plan.findings)
+    registered = _topics(found, told, plan.findings)
+    for name, (topic, source) in sorted(registered.items()):
+        stretches = {p: s for p, s in found.footers.stretches.items() if p.topic_id == topic.id}
+        topic = _grown(topic, stretches, plan.findings)
+        plan.puts.append(Put(layout.topic(name), encode_topic(topic)))
+        for number in range(topic.partition_count if found.sessions else 0):
+            partition = TopicPartition(topic.id, Partition(number))
+            state = _state(partition, stretches.get(partition, {}), told.epochs.get(partition), found.sessions[-1], plan.findings)
+            plan.leader_epoch_max = max(plan.leader_epoch_max, state.leader_epoch)
+            plan.puts.append(Put(layout.partition(partition), msgspec.json.encode(state)))
+        plan.partitions += topic.partition_count
+        records = sum(s.end - s.start for held_by in stretches.values() for s in held_by.values())
+        plan.topics.append(RestoredTopic(topic, source, records))
+    _tell_of_unknown(found, told, registered, plan.findings)
+    plan.puts += told.others
+    plan.copied = len(told.others)
+    claimed = found.sessions[-1] + 1 if found.sessions else 1
+    plan.next_session = max(claimed, told.numbers.get(layout.next_session, 1), held.get(layout.next_session, 1))
+    seen = max(found.footers.producer_id_max, told.numbers.get(layout.next_producer_id, 1), held.get(layout.next_producer_id, 1))
+    plan.next_producer_id = min(seen + PRODUCER_IDS_AHEAD, (seen + IDEMPOTENCY_KEY_IDS) // 2)
+    for key, number in (
+        (layout.next_session, plan.next_session),
+        (layout.next_producer_id, plan.next_producer_id),
+        (layout.partition_count, plan.partitions),
+        (layout.revision_base, max(found.revision_max, told.numbers.get(layout.revision_base, 0))),
+    ):
+        plan.puts.append(Put(key, str(number).encode()))
+    return plan
+
+
+def transactions(puts: Sequence[Put]) -> Iterator[Sequence[Put]]:
+    """The puts in order, as many at a time as one transaction takes."""
+    first = size = 0
+    for at, put in enumerate(puts):
+        bytes_more = len(put.key) + len(put.value)
+        if at > first and (at - first == OPERATIONS_MAX - GUARDS_MAX or size + bytes_more > TRANSACTION_BYTES_MAX):
+            yield puts[first:at]
+            first, size = at, 0
+        size += bytes_more
+    if first < len(puts):
+        yield puts[first:]
+
+
+# ── what the snapshot tells ──
+
+
+@dataclass(slots=True)
+class _Told:
+    revision: Revision = Revision(0)
+    topics: dict[TopicId, Topic] = field(default_factory=dict)
+    epochs: dict[TopicPartition, LeaderEpoch] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Counters, by key."""
+    others: list[Put] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot | None, layout: EtcdLayout, findings: list[Finding]) -> _Told:
+        told = cls()
+        if snapshot is None:
+            return told
+        told.revision = snapshot.header.revision
+        counters = {layout.next_session, layout.next_producer_id, layout.partition_count, layout.revision_base}
+        for entry in snapshot.entries:
+            key = layout.root + entry.key
+            kept = KeyValue(key, entry.value, entry.revision, entry.revision, version=1)
+            try:
+                if key in {layout.cluster_id, layout.restoring, layout.controller} or key.startswith(layout.brokers):
+                    continue
+                if key in counters:
+                    told.numbers[key] = _number(kept)
+                elif key.startswith(layout.topics):
+                    topic = decode_topic(kept)
+                    told.topics[topic.id] = topic
+                elif key.startswith(layout.partitions):
+                    told.epochs[layout.parse_partition(key)] = decode_state(kept).leader_epoch
+                else:
+                    told.others.append(Put(key, entry.value))
+            except Corrupt as error:
+                findings.append(Finding("note", key, f"{error.message}; in the snapshot it was like this already"))
+        return told
+
+
+def _number(kept: KeyValue) -> int:
+    if not (kept.value.isdigit() and len(kept.value) <= 19):
+        raise Corrupt(f"{kept.key} holds no number", key=kept.key)
+    return int(kept.value)
+
+
+# ── topics ──
+
+
+def _topics(found: Evidence, told: _Told, findings: list[Finding]) -> dict[str, tuple[Topic, str]]:
+    """By name, the newest life of each topic that was not deleted, and where its registration is from."""
+    candidates: dict[TopicId, tuple[Topic, str]] = {topic_id: (topic, "snapshot") for topic_id, topic in told.topics.items()}
+    for mirror in found.mirrors:
+        before = candidates.get(mirror.topic_id)
+        if mirror.deleted:
+            candidates.pop(mirror.topic_id, None)
+        elif before is None and mirror.newest <= told.revision:
+            continue  # deleted before the snapshot, which would name it
+        elif mirror.topic is not None and (before is None or mirror.topic.revision > before[0].revision):
+            candidates[mirror.topic_id] = (mirror.topic, "mirror")
+    newest: dict[str, tuple[Topic, str]] = {}
+    for topic, source in sorted(candidates.values(), key=lambda candidate: candidate[0].revision):
+        if (older := newest.get(topic.name)) is not None:
+            what = f"its life as {older[0].id} is left out: it was made again as {topic.id}"
+            findings.append(Finding("note", f"topic {topic.name}", what))
+        newest[topic.name] = (topic, source)
+    return newest
+
+
+def _grown(topic: Topic, stretches: Mapping[TopicPartition, Stretches], findings: list[Finding]) -> Topic:
+    count = max((partition.partition + 1 for partition in stretches), default=0)
+    if count <= topic.partition_count:
+        return topic
+    what = f"registered with {topic.partition_count} partitions, but records are found in {count}: it is given {count}"
+    findings.append(Finding("note", f"topic {topic.name}", what))
+    return msgspec.structs.replace(topic, partition_count=count)
+
+
+def _tell_of_unknown(found: Evidence, told: _Told, registered: Mapping[str, tuple[Topic, str]], findings: list[Finding]) -> None:
+    """Records that no restored topic names: of deleted topics, which is well, and of topics that nobody knows, which is not."""
+    known = {topic.id for topic, _ in registered.values()}
+    named = {mirror.topic_id for mirror in found.mirrors if mirror.deleted or mirror.topic is not None or mirror.newest}
+    records: dict[TopicId, int] = {}
+    for partition, stretches in found.footers.stretches.items():
+        if partition.topic_id not in known | named | told.topics.keys():
+            held = sum(stretch.end - stretch.start for stretch in stretches.values())
+            records[partition.topic_id] = records.get(partition.topic_id, 0) + held
+    for topic_id, count in sorted(records.items()):
+        what = f"{count} records are of a topic that neither a mirror nor the snapshot names: they stay on the bucket, unread"
+        findings.append(Finding("damage", f"topic id {topic_id}", what))
+
+
+# ── partitions ──
+
+
+def _state(
+    partition: TopicPartition,
+    stretches: Stretches,
+    told_epoch: LeaderEpoch | None,
+    last_session: SessionId,
+    findings: list[Finding],
+) -> PartitionState:
+    """Its sessions by epoch, and after them the last session of the bucket as the leader, which wrote nothing at that epoch: it has
+    no broker and is sealed, so one look at one session lets the controller appoint leaders for all partitions."""
+    end = 0
+    spans: list[SessionSpan] = []
+    for (epoch, session), stretch in sorted(stretches.items()):
+        where = f"{partition} at epoch {epoch}, in session {session}"
+        if stretch.start != end or not stretch.whole:
+            what = f"offsets {stretch.start} to {stretch.end - 1} don't follow {end - 1} without a gap; brokers will not serve it"
+            findings.append(Finding("damage", where, what))
+        if spans and spans[-1].leader_epoch == epoch:
+            findings.append(Finding("damage", where, f"session {spans[-1].session} wrote at this epoch as well"))
+        end = stretch.end
+        spans.append(SessionSpan(epoch, session))
+    used = max(spans[-1].leader_epoch if spans else -1, told_epoch if told_epoch is not None else -1)
+    ahead = LeaderEpoch(used + min(EPOCHS_AHEAD, (EPOCH_MAX - used) // 2))
+    leaderless = SessionSpan(ahead, last_session, SegmentSeq(0))
+    return PartitionState(leader_session=last_session, leader_epoch=ahead, sessions=(*spans, leaderless))

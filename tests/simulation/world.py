@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,9 @@ class World:
         partitions = [TopicPartition(topic.id, Partition(p)) for p in range(topic.partition_count)]
         self._start_broker(site)
         async with asyncio.TaskGroup() as readers:
+            of_one = [Reader(self._clients, f"reader{n}", [self._chance.choice(partitions)]) for n in range(3)]
             reading = [
-                readers.create_task(Reader(self._clients, f"reader{n}", self._chance.choice(partitions)).run()) for n in range(3)
+                readers.create_task(reader.run()) for reader in (*of_one, Reader(self._clients, "reader of all", partitions))
             ]
             async with asyncio.TaskGroup() as producers:
                 for n, kind in enumerate([Kind.IDEMPOTENT] * 3 + [Kind.KEYED, Kind.PLAIN, Kind.PLAIN]):
@@ -91,7 +92,7 @@ class World:
                 await self._calm_down(site)
             for reader in reading:
                 reader.cancel()
-        through_brokers = {str(partition): await self._read_to_the_end(partition) for partition in partitions}
+        through_brokers = await self._read_to_the_end(partitions)
         last = self._brokers[-1]
         self._samples.append(Sampled(f"bytes that {last.name} holds though all is quiet", last.leadership.budget.bytes_used, 0))
         await self._drain_at_the_end(last)
@@ -223,17 +224,21 @@ class World:
         finally:
             task.cancel()
 
-    async def _read_to_the_end(self, partition: TopicPartition) -> list[tuple[int, RecordId]]:
-        reader = Reader(self._clients, f"last reader of {partition.partition}", partition)
-        records: list[tuple[int, RecordId]] = []
+    async def _read_to_the_end(self, partitions: Sequence[TopicPartition]) -> dict[str, list[tuple[int, RecordId]]]:
+        reader = Reader(self._clients, "last reader", partitions)
+        records: dict[str, list[tuple[int, RecordId]]] = {str(partition): [] for partition in partitions}
+        ends: dict[str, int] = {}
         deadline_s = virtual_loop().time() + CALM_S_MAX
         while virtual_loop().time() < deadline_s:
-            fetched = await reader.poll(self._brokers[-1], bytes_max=50_000, wait_ms_max=0)
-            if fetched is not None:
-                records += fetched.records
-                if reader.offset >= fetched.high_watermark:
-                    return records
-        self._failures.append(f"{partition} can't be read beyond offset {reader.offset}")
+            for fetched in await reader.poll(self._brokers[-1], bytes_max=50_000, wait_ms_max=0):
+                records[fetched.partition] += fetched.records
+                ends[fetched.partition] = fetched.high_watermark
+            unread = [partition for partition, offset in reader.offsets.items() if offset < ends.get(str(partition), offset + 1)]
+            if not unread:
+                return records
+        self._failures.append(
+            f"not read to the end: {', '.join(f'{partition} at {reader.offsets[partition]}' for partition in unread)}"
+        )
         return records
 
     async def _drain_at_the_end(self, last: BrokerProcess) -> None:
@@ -302,6 +307,7 @@ class World:
             "repeats answered": clients.duplicates,
             "refused": clients.refused,
             "unknown": clients.unknown,
+            "partitions left out of an answer": clients.left_out,
             "virtual seconds": int(virtual_loop().time()),
         }
 

@@ -3,33 +3,35 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 500
-PROTOS := gateway/proto/log.proto gateway/proto/admin.proto
+PROTOS := gateway/proto/log.proto gateway/proto/admin.proto metadata/proto/etcd.proto
+MESSAGE_PROTOS := metadata/proto/mvcc.proto
 
-.PHONY: demo test check bench simulate proto kernel clean
+.PHONY: demo test check bench simulate proto kernel clean help
 
-demo: $(VENV)/ready
+demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
 
-test: $(VENV)/ready kernel
+test: $(VENV)/ready kernel ## every quick and integration test
 	$(BIN)/pytest -n 2 --dist worksteal
 
-check: $(VENV)/ready kernel
+check: $(VENV)/ready kernel ## what every commit passes: format, lint, types, import contracts, quick tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest -q -n 2 -m "not slow"
 
-simulate: $(VENV)/ready
+simulate: $(VENV)/ready kernel ## the log under a virtual clock, on a bucket that lies; SEEDS=500
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
-bench: $(VENV)/ready kernel
+bench: $(VENV)/ready kernel ## the figures of README.md, in about four minutes
 	$(BIN)/python -m bench
 
 # The generated code is committed, so that users need no compiler of protocols; nobody edits it.
-proto: $(VENV)/ready
+proto: $(VENV)/ready ## the generated code of the protocols
 	$(BIN)/python -m grpc_tools.protoc -I. -I$$($(BIN)/python -c "import pathlib, google.rpc; print(pathlib.Path(google.rpc.__path__[0]).parents[1])") \
 		--python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $(MESSAGE_PROTOS)
 
 # The column kernel, compiled again when it changed. Without a C compiler it runs as Python.
 kernel: $(VENV)/ready
@@ -37,11 +39,15 @@ kernel: $(VENV)/ready
 
 # setuptools and Cython first, so that the kernel is built with the pinned ones.
 $(VENV)/ready: pyproject.toml constraints.txt setup.py
+	@command -v $(PYTHON) > /dev/null || { echo "There is no $(PYTHON) here. Name a Python 3.11: make PYTHON=/path/to/python3.11 demo"; exit 1; }
 	@echo "Installing into $(VENV): about three minutes, the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools cython
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation --editable '.[dev,demo]'
 	touch $@
 
-clean:
+clean: ## the virtual environment and everything that was built, away
 	rm -rf $(VENV) build *.egg-info segments/*.so
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 17

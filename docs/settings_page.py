@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 from pathlib import Path
 from typing import Any
 
 from gateway.settings import BrokerSettings, GatewaySettings
+from metadata.etcd_settings import EtcdSettings
 from segments.s3_settings import S3Settings
-from segments.settings import MIB, SegmentSettings
+from segments.settings import SegmentSettings
+from tidelog.cli.setting_list import field_docs, shown
 
 PAGE = Path(__file__).with_name("settings.md")
-SECTIONS = {"The broker": BrokerSettings, "The log": SegmentSettings, "The doors": GatewaySettings, "S3": S3Settings}
+SECTIONS = {
+    "The broker": BrokerSettings,
+    "The log": SegmentSettings,
+    "The doors": GatewaySettings,
+    "S3": S3Settings,
+    "etcd": EtcdSettings,
+}
 
 _INTRODUCTION = """\
 # Settings
@@ -29,33 +35,18 @@ def page() -> str:
 
 
 def _table(settings: type[Any]) -> str:
-    docs = _field_docs(settings)
+    docs = field_docs(settings)
     rows = [
-        f"| `{field.name}` | {_shown(field)} | {docs.get(field.name, '')} |"
+        f"| `{field.name}` | {_default(field)} | {docs.get(field.name, '')} |"
         for field in dataclasses.fields(settings)
         if not dataclasses.is_dataclass(field.default_factory)
     ]
     return "\n".join(["| name | default | what it does |", "| --- | --- | --- |", *rows]) + "\n"
 
 
-def _shown(field: dataclasses.Field[Any]) -> str:
-    if field.default in (dataclasses.MISSING, None, ""):
-        return ""
-    if "bytes" in field.name and field.default % MIB == 0:
-        return f"`{field.default // MIB}MiB`"
-    return f"`{field.default}`"
-
-
-def _field_docs(settings: type[Any]) -> dict[str, str]:
-    """The strings below a class's fields, which Python keeps only in the source."""
-    body = ast.parse(inspect.getsource(settings)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    docs = {}
-    for field, below in zip(body.body, body.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            assert isinstance(field.target, ast.Name)
-            docs[field.target.id] = " ".join(str(below.value.value).split())
-    return docs
+def _default(field: dataclasses.Field[Any]) -> str:
+    text = "" if field.default is dataclasses.MISSING else shown(field.name, field.default)
+    return f"`{text}`" if text else ""
 
 
 if __name__ == "__main__":

@@ -43,8 +43,8 @@ from segments.bucket_layout import proof_key
 from segments.cluster_record import sign_bucket
 from segments.create_only_proof import prove_create_only
 from segments.log import Log
-from segments.object_store import ObjectStore
 from segments.store_url import open_store
+from segments.watched_store import Trouble, WatchedStore
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Broker:
     """What the doors serve (gateway/doors.py). `running` makes one."""
 
     def __init__(
-        self, settings: BrokerSettings, bucket: ObjectStore, metadata: SqliteStore, layout: EtcdLayout, *, cluster_id: str
+        self, settings: BrokerSettings, bucket: WatchedStore, metadata: SqliteStore, layout: EtcdLayout, *, cluster_id: str
     ) -> None:
         self.cluster_id = cluster_id
         self.broker_id = settings.broker_id
@@ -89,6 +89,7 @@ class Broker:
         )
         self._http = HttpServer(self)
         self._grpc = GrpcServer(self)
+        self._bucket = bucket
         self._metadata = metadata
         self._listen = settings.http, settings.grpc
         self._flush_s = settings.segments.put_deadline_ms / 1000
@@ -102,6 +103,11 @@ class Broker:
     def serving(self) -> bool:
         """Whether requests can succeed: not while it starts or stops, nor between two sessions."""
         return self.started and self._leadership.serving
+
+    @property
+    def bucket_trouble(self) -> Trouble | None:
+        """Why the bucket takes no writes, while it takes none."""
+        return self._bucket.trouble
 
     @property
     def log(self) -> Log:
@@ -212,9 +218,10 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
         layout = EtcdLayout(settings.cluster)
         metadata = SqliteStore(directory.metadata_path)
         parts.push_async_callback(metadata.close)
-        bucket = await open_store(settings.bucket or f"file://{directory.bucket_path}", settings.s3, make_directory=True)
-        parts.push_async_callback(bucket.close)
-        await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
+        unwatched = await open_store(settings.bucket or f"file://{directory.bucket_path}", settings.s3, make_directory=True)
+        parts.push_async_callback(unwatched.close)
+        await prove_create_only(unwatched, proof_key(secrets.token_hex(16)))
+        bucket = WatchedStore(unwatched)
         identity = await cluster_id(metadata, uuid.uuid4().hex, layout)
         await sign_bucket(bucket, identity, now_ms=wall_clock_ms())
         broker = Broker(settings, bucket, metadata, layout, cluster_id=identity)

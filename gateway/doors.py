@@ -18,6 +18,7 @@ from metadata.topic import Topic
 from metadata.topic_cache import TopicCache
 from metadata.topics import Topics
 from segments.log import Log
+from segments.watched_store import Trouble
 
 
 class BrokerAddress(NamedTuple):
@@ -51,6 +52,11 @@ class Broker(Protocol):
     @property
     def serving(self) -> bool:
         """Whether requests can succeed: False while it starts or stops, and without a session."""
+        ...
+
+    @property
+    def bucket_trouble(self) -> Trouble | None:
+        """Why the bucket takes no writes, while it takes none."""
         ...
 
     @property

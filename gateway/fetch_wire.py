@@ -1,10 +1,10 @@
 """FetchResponse with one copy: the batches of a partition go into the message as they lie in memory. Pure.
 
-protobuf would copy each partition's batches three times. The fields are written by hand in the order of their numbers, as
-protobuf does; only `record_batches` (field 7) is special, the rest is protobuf's own bytes:
+protobuf would copy each partition's batches three times, and make an object of every record before it writes the first. The fields
+are written by hand in the order of their numbers, as protobuf does; only the last is special, the rest is protobuf's own bytes:
 
     FetchResponse      1 partition, length-delimited, repeated
-    FetchedPartition   1 … 6 as protobuf writes them · 7 record_batches, length-delimited · 8 records, where there are no batches
+    FetchedPartition   1 … 6 as protobuf writes them · then 7 record_batches, length-delimited, or 8 records, slice by slice
 
 Invariant: protobuf reads from it what it would have written itself (a test compares them).
 """
@@ -12,23 +12,46 @@ Invariant: protobuf reads from it what it would have written itself (a test comp
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from gateway.proto import log_pb2
+from segments.batch_kernel import RecordTuple
 from segments.object_store import Buffer
 
-PartitionAnswer = tuple[log_pb2.FetchedPartition, Sequence[Buffer], int]
-"""(everything but the batches, the batches, their bytes in all)."""
+
+class PartitionAnswer(NamedTuple):
+    partition: log_pb2.FetchedPartition
+    """Everything but the batches or records."""
+    pieces: Sequence[Buffer] = ()
+    """Batches as they are stored, or what `encode_records` gave."""
+    size_bytes: int = 0
+    """Of the pieces in all."""
+    structured: bool = False
 
 
 def encode_fetch_response(partitions: Iterable[PartitionAnswer]) -> bytes:
-    pieces: list[Buffer] = []
-    for partition, batches, size_bytes in partitions:
-        assert not (size_bytes and partition.records), "records come in one form"
+    message: list[Buffer] = []
+    for partition, pieces, size_bytes, structured in partitions:
         rest = partition.SerializeToString()
-        head = b"\x3a" + _varint(size_bytes) if size_bytes else b""
-        pieces.append(b"\x0a" + _varint(len(rest) + len(head) + size_bytes) + rest + head)
-        pieces.extend(batches)
-    return b"".join(pieces)
+        head = b"\x3a" + _varint(size_bytes) if size_bytes and not structured else b""
+        message.append(b"\x0a" + _varint(len(rest) + len(head) + size_bytes) + rest + head)
+        message.extend(pieces)
+    return b"".join(message)
+
+
+def encode_records(records: Iterable[RecordTuple], partition: int) -> bytes:
+    """The field `records` of a FetchedPartition, tags and all: such slices may stand one behind the other."""
+    told = log_pb2.FetchedPartition()
+    for offset, timestamp_ms, key, value, headers in records:
+        told.records.add(
+            key=key,
+            value=value,
+            headers=[log_pb2.Header(key=name, value=content) for name, content in headers],
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+            offset=offset,
+        )
+    return told.SerializeToString()
 
 
 def _varint(value: int) -> bytes:

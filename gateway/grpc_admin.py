@@ -12,8 +12,9 @@ from gateway.grpc_calls import MethodHandler, unary
 from gateway.produce import topic_named
 from gateway.proto import admin_pb2
 from gateway.topic_states import partition_states
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, TidelogError
 from metadata.topic import Topic
+from metadata.topic_settings import TopicSettings
 
 TOPICS: Final = "tidelog.v1.Topics"
 CLUSTER: Final = "tidelog.v1.Cluster"
@@ -44,6 +45,8 @@ class TopicsService:
     async def get(self, request: admin_pb2.GetTopicRequest) -> Message:
         topic = await self._broker.topics.get(request.name)
         told = _told(topic)
+        settings = TopicSettings.parse(topic.settings, skip_unknown=True)
+        told.batch_bytes_max = min(settings.max_message_bytes, self._broker.settings.message_bytes_max)
         told.partitions.extend(admin_pb2.PartitionState(**state._asdict()) for state in partition_states(self._broker, topic))
         return told
 
@@ -126,8 +129,23 @@ class ClusterService:
                 grpc_address=told.grpc_address,
                 session=told.session,
                 draining=told.draining,
+                limits=_limits(self._broker),
             )
         ]
+
+
+def _limits(broker: Broker) -> admin_pb2.BrokerLimits:
+    """Those of the log are known while there is a session."""
+    limits = admin_pb2.BrokerLimits(
+        request_bytes_max=broker.settings.request_bytes_max, message_bytes_max=broker.settings.message_bytes_max
+    )
+    try:
+        settings = broker.log.settings
+    except TidelogError:
+        return limits
+    limits.buffer_bytes_max = settings.buffer_bytes_max
+    limits.decompressed_bytes_max = settings.decompressed_bytes_max
+    return limits
 
 
 def _told(topic: Topic) -> admin_pb2.Topic:

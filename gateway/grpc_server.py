@@ -2,7 +2,7 @@
 
     Log · Topics · Cluster (tidelog.v1)      grpc.health.v1.Health      grpc.reflection.v1alpha.ServerReflection
 
-Limits: a message may be as long as a request, an answer as long as a fetch; so many calls at once, the next are refused. A
+Limits: a message may be as long as a request, an answer as long as a fetch; so many calls at once, the next are throttled. A
 connection that has reached its age (which gRPC spreads by 10 % each way) is told to go, and its streams have the grace to end,
 so that clients find new brokers. Clients may ping as often as every five seconds to keep a connection open.
 """
@@ -17,6 +17,7 @@ from gateway import grpc_admin, grpc_health, grpc_log
 from gateway.doors import Broker, host_and_port
 from gateway.grpc_calls import MethodHandler
 from gateway.long_waits import LongWaits
+from gateway.open_calls import OpenCalls
 from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument
 
@@ -24,6 +25,10 @@ MESSAGE_SLACK_BYTES = 1 << 20
 """A request may be this much longer than its records; what is more is refused by gRPC before it is read whole."""
 ANSWER_BYTES_MAX = 1 << 30
 """The log bounds answers; a single batch may be larger than fetch_bytes_max."""
+LOOKAHEAD_BYTES = 16 << 10
+"""What each stream may send while nobody reads from it. gRPC keeps up to eight times as much for it, in the buffers it came in."""
+SPARE_CALLS = 1_000
+"""Beside grpc_streams_max, for health, reflection, and calls that are just being refused; more are refused by gRPC itself."""
 
 SERVICES = frozenset({grpc_log.SERVICE, grpc_admin.TOPICS, grpc_admin.CLUSTER})
 
@@ -38,7 +43,8 @@ class GrpcServer:
         """Opens HOST:PORT (port 0: a free one) and answers where it is. InvalidArgument where it can't be opened."""
         host, _ = host_and_port(address)
         server = grpc.aio.server(
-            options=_options(self._broker.settings), maximum_concurrent_rpcs=self._broker.settings.grpc_streams_max
+            options=_options(self._broker.settings),
+            maximum_concurrent_rpcs=self._broker.settings.grpc_streams_max + SPARE_CALLS,
         )
         for service, handlers in self._services().items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
@@ -61,12 +67,17 @@ class GrpcServer:
 
     def _services(self) -> dict[str, dict[str, MethodHandler]]:
         broker, waits = self._broker, self._waits
-        return {
+        open_calls = OpenCalls(broker.settings.grpc_streams_max)
+        services = {
             grpc_log.SERVICE: grpc_log.LogService(broker, waits).handlers(),
             grpc_admin.TOPICS: grpc_admin.TopicsService(broker).handlers(),
             grpc_admin.CLUSTER: grpc_admin.ClusterService(broker).handlers(),
-            grpc_health.SERVICE: grpc_health.HealthService(broker, waits, SERVICES).handlers(),
         }
+        counted = {
+            service: {method: open_calls.counted(handler) for method, handler in handlers.items()}
+            for service, handlers in services.items()
+        }
+        return counted | {grpc_health.SERVICE: grpc_health.HealthService(broker, waits, SERVICES).handlers()}
 
 
 def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
@@ -81,5 +92,6 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a short message could become a long one; batches are compressed
         ("grpc.http2.bdp_probe", 0),  # it lets each connection hold megabytes that nobody has admitted
+        ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         ("grpc.so_reuseport", 0),  # a second broker on the same port must fail, not share it
     ]

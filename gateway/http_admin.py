@@ -6,22 +6,20 @@ Invariant: an unknown field or query parameter is refused, so that a mistyped `v
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final
 
-from fastapi import Depends, FastAPI, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
 
 from gateway.doors import Broker, naming, partition_of, this_broker
-from gateway.http_rejections import MethodNotAllowed, UnknownRoute
+from gateway.http_admin_refusals import check_query, hand_on, translate_http, translate_validation
 from gateway.openapi import document
 from gateway.produce import topic_named
 from gateway.topic_states import PartitionState, partition_state, partition_states
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, Stopping, TidelogError
 from metadata.topic import Topic
 from metadata.topic_settings import SETTINGS, TopicSettings
 
@@ -34,7 +32,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+def _example(body: dict[str, Any]) -> ConfigDict:
+    """For the OpenAPI document, and for the hint of a refusal."""
+    return ConfigDict(json_schema_extra={"examples": [body]})
+
+
 class NewTopic(Strict):
+    model_config = _example({"name": "orders", "partition_count": 6, "settings": {"retention.ms": 86_400_000}})
+
     name: str
     partition_count: int = Field(default=6, description="1 to 10,000. It can grow later, never shrink.")
     settings: dict[str, str | int] = Field(
@@ -43,11 +48,15 @@ class NewTopic(Strict):
 
 
 class TopicChange(Strict):
+    model_config = _example({"partition_count": 12, "settings": {"retention.ms": None}})
+
     partition_count: int | None = Field(default=None, description="May only grow.")
     settings: dict[str, str | int | None] = Field(default_factory=dict, description="What changes; null goes back to the default.")
 
 
 class NewSettings(Strict):
+    model_config = _example({"settings": {"retention.ms": 86_400_000}})
+
     settings: dict[str, str | int] = Field(description="All others go back to their defaults.")
 
 
@@ -131,7 +140,9 @@ class ProducerAnswer(BaseModel):
 
 
 class HealthAnswer(BaseModel):
-    status: str
+    status: str = Field(description="ok, or what is wrong in two words.")
+    reason: str | None = Field(default=None, description="Why it is not ok.")
+    hint: str | None = Field(default=None, description="What to do.")
 
 
 def admin_api(broker: Broker) -> FastAPI:
@@ -140,8 +151,8 @@ def admin_api(broker: Broker) -> FastAPI:
         version=broker.version,
         docs_url=None,
         redoc_url=None,
-        dependencies=[Depends(_check_query)],
-        exception_handlers={HTTPException: _translate_http, RequestValidationError: _translate_validation, Exception: _hand_on},
+        dependencies=[Depends(check_query)],
+        exception_handlers={HTTPException: translate_http, RequestValidationError: translate_validation, Exception: hand_on},
         redirect_slashes=False,
     )
     _topic_routes(app, broker)
@@ -232,23 +243,50 @@ def _cluster_routes(app: FastAPI, broker: Broker) -> None:
 
 
 def _health_routes(app: FastAPI, broker: Broker) -> None:
-    def answer(well: bool, unwell: str) -> JSONResponse:
-        return JSONResponse({"status": "ok" if well else unwell}, 200 if well else 503, {"cache-control": "no-store"})
+    def answer(unwell: HealthAnswer | None, status_unwell: int = 503) -> JSONResponse:
+        told = (unwell or HealthAnswer(status="ok")).model_dump(exclude_none=True)
+        return JSONResponse(told, 200 if unwell is None else status_unwell, {"cache-control": "no-store"})
 
     @app.get("/livez", tags=["health"], response_model=HealthAnswer)
     async def live() -> JSONResponse:
         """The process answers. Asks neither the bucket nor the metadata store."""
-        return answer(True, "")
+        return answer(None)
 
     @app.get("/readyz", tags=["health"], response_model=HealthAnswer)
     async def ready() -> JSONResponse:
-        """Requests can succeed: there is a session, and the broker is not stopping."""
-        return answer(broker.serving, "not serving")
+        """Requests can succeed: there is a session, and the broker is not stopping. 503 says why not.
+
+        A broker stays ready while the bucket takes no writes, and says so: readers are still served from memory, and no other
+        broker could do better, since all share the bucket.
+        """
+        if not broker.serving:
+            return answer(_why_not_serving(broker))
+        trouble = broker.bucket_trouble
+        if trouble is None:
+            return answer(None)
+        return answer(HealthAnswer(status="no writes", reason=trouble.message, hint=trouble.hint), 200)
 
     @app.get("/startupz", tags=["health"], response_model=HealthAnswer)
     async def started() -> JSONResponse:
         """The first session leads its partitions."""
-        return answer(broker.started, "starting")
+        return answer(None if broker.started else _STARTING)
+
+
+_STARTING: Final = HealthAnswer(
+    status="starting",
+    reason="the broker opens its first session on the bucket, and reads what the sessions before it wrote",
+    hint="Wait. Where it takes minutes, look into the broker's log, and run: tidelog doctor",
+)
+
+
+def _why_not_serving(broker: Broker) -> HealthAnswer:
+    try:
+        _ = broker.log
+    except TidelogError as error:
+        if not broker.started and error.code != Stopping.code:
+            return _STARTING
+        return HealthAnswer(status="not serving", reason=error.message, hint=error.hint)
+    return HealthAnswer(status="not serving", reason="the broker is shutting down", hint=Stopping.default_hint)
 
 
 def _topic(topic: Topic) -> TopicAnswer:
@@ -288,46 +326,3 @@ def _brokers(broker: Broker) -> list[BrokerAnswer]:
 
 def _texts(settings: dict[str, str | int]) -> dict[str, str]:
     return {name: str(value) for name, value in settings.items()}
-
-
-# ── what FastAPI would tell in its own way ──────────────────────────────────────────────────────────────────────────────
-
-
-async def _check_query(request: Request) -> None:
-    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
-    names = [name for name, _ in request.query_params.multi_items()]
-    for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known) or (f"Known here: {', '.join(sorted(known))}." if known else "None is known here.")
-            raise InvalidArgument(f"{name[:60]!r} is not a query parameter of this route", hint=hint)
-        if names.count(name) > 1:
-            raise InvalidArgument(f"the query parameter {name} is given twice")
-
-
-async def _translate_http(request: Request, error: Exception) -> NoReturn:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 404:
-        raise UnknownRoute(f"there is nothing at {request.url.path[:200]}")
-    if error.status_code == 405:
-        allow = ", ".join(sorted(_methods_at(request)))
-        raise MethodNotAllowed(f"{request.method} is not possible here", hint=f"Possible: {allow}.", allow=allow)
-    raise InvalidArgument("the body can't be read as JSON: it may be nested too deeply")
-
-
-def _methods_at(request: Request) -> set[str]:
-    """The methods of all routes that have this path: the framework tells those of the first alone."""
-    matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
-    return {method for route in matching for method in route.methods or ()}
-
-
-async def _translate_validation(_: Request, error: Exception) -> NoReturn:
-    assert isinstance(error, RequestValidationError)
-    first: dict[str, Any] = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "json_invalid":
-        raise InvalidArgument(f"the body is not JSON: {first.get('ctx', {}).get('error', '')} (byte {first['loc'][-1]})")
-    raise InvalidArgument(f"{place}: {first['msg']}", field=place)
-
-
-async def _hand_on(_: Request, error: Exception) -> NoReturn:
-    raise error

@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 from gateway.doors import Broker
 from gateway.http_admin import admin_api
+from gateway.http_admin_refusals import PATH_CHARACTERS_MAX
 from gateway.http_fetch import HttpFetch
 from gateway.http_produce import HttpProduce
 from gateway.http_rejections import MethodNotAllowed
@@ -25,7 +26,7 @@ from gateway.json_bodies import check_utf8
 from gateway.long_waits import LongWaits
 from gateway.problem_details import problem, problem_headers
 from gateway.wire_errors import wire_codes
-from metadata.errors import InvalidName, TidelogError
+from metadata.errors import InvalidName, TidelogError, TooLarge
 
 LINGER_S: Final = 2.0
 """How long the rest of a refused body is read and thrown away: a client that is cut while it sends may never read the answer."""
@@ -64,11 +65,11 @@ class HttpApp:
                 elif request.method == "GET":
                     await self._fetch.topic(request, topic)
                 else:
-                    raise _not_allowed(request, "GET, POST")
+                    raise _not_allowed(request, "GET, POST", instead=f"POST /v1/topics/{topic}/records")
             case ["", "v1", "topics", topic, "partitions", partition, "records"]:
                 request = Request(scope, receive, answer.send)
                 if request.method != "GET":
-                    raise _not_allowed(request, "GET")
+                    raise _not_allowed(request, "GET", instead=f"POST /v1/topics/{topic}/records?partition={partition}")
                 await self._fetch.partition(request, topic, partition)
             case _:
                 body = await _short_body(Request(scope, receive, answer.send))
@@ -116,11 +117,17 @@ async def _refuse(error: TidelogError, scope: Scope, receive: Receive, answer: A
 
 async def _short_body(request: Request) -> bytes:
     """The body of a request that changes settings or topics, read before the framework sees it."""
-    length = request.content_length(bytes_max=ADMIN_BODY_BYTES_MAX)
-    if length == 0:
-        return b""
-    request.media_type(("application/json",))
-    body = await request.body(None, length=length, bytes_max=ADMIN_BODY_BYTES_MAX, timeout_s=ADMIN_BODY_TIMEOUT_S)
+    try:
+        length = request.content_length(bytes_max=ADMIN_BODY_BYTES_MAX)
+        if length == 0:
+            return b""
+        request.media_type(("application/json",))
+        body = await request.body(None, length=length, bytes_max=ADMIN_BODY_BYTES_MAX, timeout_s=ADMIN_BODY_TIMEOUT_S)
+    except TooLarge:
+        raise TooLarge(
+            f"the body is larger than {ADMIN_BODY_BYTES_MAX} bytes, the most for anything but records",
+            hint="Records go to POST /v1/topics/TOPIC/records.",
+        ) from None
     check_utf8(body)
     return body
 
@@ -152,5 +159,9 @@ def _path_parts(raw_path: bytes) -> list[str]:
     raise InvalidName("a name in the path holds a slash, or bytes that are not UTF-8")
 
 
-def _not_allowed(request: Request, allow: str) -> MethodNotAllowed:
-    return MethodNotAllowed(f"{request.method} is not possible here", hint=f"Possible: {allow}.", allow=allow)
+def _not_allowed(request: Request, allow: str, *, instead: str = "") -> MethodNotAllowed:
+    """`instead` is how to produce, for whoever tried to."""
+    hint = (
+        f"Produce with {instead[:PATH_CHARACTERS_MAX]}." if instead and request.method in {"POST", "PUT"} else f"Possible: {allow}."
+    )
+    return MethodNotAllowed(f"{request.method} is not possible here", hint=hint, allow=allow)

@@ -11,19 +11,21 @@ the range.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
-from gateway import record_answers
+from gateway import http_pace, record_answers
+from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.doors import Broker, naming, partition_of
 from gateway.http_produce import ARROW, JSON, NDJSON
 from gateway.http_request import INT64_MAX, Headers, Query, Request
 from gateway.http_stream import Limits, RecordStream
 from gateway.long_waits import LongWaits
 from gateway.produce import topic_named
-from gateway.reads import THREAD_BYTES, records_from
+from gateway.reads import RECORDS_MAX, open_records, room_for
 from gateway.record_answers import Formats
-from metadata.errors import InvalidArgument, Stopping, TidelogError
+from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
 from metadata.model import TopicPartition
 from metadata.topic import Topic
 from segments.json_values import JsonFormat
@@ -32,17 +34,16 @@ from segments.log_reader import Fetched
 
 EVENTS: Final = "text/event-stream"
 BYTES_MAX_DEFAULT: Final = 1 << 20
-RECORDS_MAX: Final = 100_000
 
 _FORMATS: Final = {form.value: form for form in JsonFormat}
 _QUERY: Final = frozenset({"offset", "timestamp", "tail", "max_records", "max_bytes", "wait_ms", "key_format", "value_format"})
-_T = TypeVar("_T")
 
 
 class HttpFetch:
     def __init__(self, broker: Broker, waits: LongWaits) -> None:
         self._broker = broker
         self._waits = waits
+        self.room = AnswerRoom(broker.settings, waits)
 
     async def partition(self, request: Request, topic_name: str, partition_text: str) -> None:
         topic = topic_named(self._broker, topic_name)
@@ -51,25 +52,14 @@ class HttpFetch:
         limits = self._limits(query)
         answer_type = request.accepted((JSON, NDJSON, ARROW, EVENTS))
         resumed_at = _resumed_at(request) if answer_type == EVENTS else None
-        with naming(topic):
+        with naming(topic), _remedy_in_the_query():
             start = await self._start(query, partition) if resumed_at is None else resumed_at
-        if answer_type == EVENTS:
-            stream = RecordStream(self._broker, self._waits, topic, {partition.partition: start}, limits, one_partition=True)
-            await stream.send(request, events=True)
-            return
-        log = self._broker.log
-        polling = self._poll(log, partition, start, limits)
-        with naming(topic):
-            fetched = await (request.attended(polling) if limits.wait_ms else polling)
-        body, next_offset = await self._once(answer_type, fetched, partition.partition, start, limits, log)
-        headers: Headers = [
-            (b"content-type", answer_type.encode()),
-            (b"cache-control", b"no-store"),
-            (b"tidelog-next-offset", b"%d" % next_offset),
-            (b"tidelog-high-watermark", b"%d" % fetched.high_watermark),
-            (b"tidelog-log-start-offset", b"%d" % fetched.log_start_offset),
-        ]
-        await request.answer(200, body, headers)
+            if answer_type == EVENTS:
+                positions: dict[int, int] = {partition.partition: start}
+                stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=True)
+                await stream.send(request, events=True)
+            else:
+                await self._send_once(request, answer_type, partition, start, limits)
 
     async def topic(self, request: Request, topic_name: str) -> None:
         topic = topic_named(self._broker, topic_name)
@@ -79,12 +69,12 @@ class HttpFetch:
         if query.is_integer("offset"):
             raise InvalidArgument("an offset is of one partition", hint="Use offset=earliest or latest, timestamp or tail here.")
         positions = _resumed_positions(request, topic) if answer_type == EVENTS else {}
-        for number in range(topic.partition_count):
-            if number not in positions:
-                with naming(topic):
+        with naming(topic), _remedy_in_the_query():
+            for number in range(topic.partition_count):
+                if number not in positions:
                     positions[number] = await self._start(query, partition_of(topic, number))
-        stream = RecordStream(self._broker, self._waits, topic, positions, limits, one_partition=False)
-        await stream.send(request, events=answer_type == EVENTS)
+            stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=False)
+            await stream.send(request, events=answer_type == EVENTS)
 
     # ── where to begin ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -121,44 +111,98 @@ class HttpFetch:
 
     # ── one answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _poll(self, log: Log, partition: TopicPartition, start: int, limits: Limits) -> Fetched:
-        targets = [FetchTarget(partition, start, limits.bytes_max)]
-        answers: list[Fetched | TidelogError] = []
-        if limits.wait_ms:
+    async def _send_once(self, request: Request, answer_type: str, partition: TopicPartition, start: int, limits: Limits) -> None:
+        with self.room.place() as place:
+            body, headers = await self._answer(request, answer_type, partition, start, limits, place)
+            await http_pace.answer(request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
+
+    async def _answer(
+        self, request: Request, answer_type: str, partition: TopicPartition, start: int, limits: Limits, place: AnswerPlace
+    ) -> tuple[bytes, Headers]:
+        """The body and its headers. The batches that it was made from are let go before it is sent."""
+        log = self._broker.log
+        reading = self._read(log, partition, start, limits, place)
+        fetched = await (request.attended(reading) if limits.wait_ms else reading)
+        decompressed_bytes_max = log.settings.decompressed_bytes_max
+        body, next_offset = await self.room.opened(
+            [fetched],
+            lambda: _body(answer_type, fetched, partition.partition, start, limits, place.bytes_held, decompressed_bytes_max),
+        )
+        if place.bytes_held:
+            place.keep(len(body))
+        return body, [
+            (b"content-type", answer_type.encode()),
+            (b"cache-control", b"no-store"),
+            (b"tidelog-next-offset", b"%d" % next_offset),
+            (b"tidelog-high-watermark", b"%d" % fetched.high_watermark),
+            (b"tidelog-log-start-offset", b"%d" % fetched.log_start_offset),
+        ]
+
+    async def _read(self, log: Log, partition: TopicPartition, start: int, limits: Limits, place: AnswerPlace) -> Fetched:
+        """Batches, as many as there is room for; `place` then holds room for an answer of them, and none where there are none."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + (limits.wait_ms or 0) / 1000
+        looked = await self._look(log, partition, start, limits.wait_ms)
+        if not looked.size_bytes:
+            return looked
+        await place.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
+        return await _fetch(log, partition, start, bytes_max=min(limits.bytes_max, place.bytes_held))
+
+    async def _look(self, log: Log, partition: TopicPartition, start: int, wait_ms: int | None) -> Fetched:
+        """The next batch only, or none after `wait_ms`: whoever waits for records holds none."""
+        if wait_ms:
             try:
                 async with self._waits.until_stop():
-                    answers = await log.fetch(targets, bytes_max=limits.bytes_max, wait_ms_max=limits.wait_ms)
+                    return await _fetch(log, partition, start, bytes_max=1, wait_ms=wait_ms)
             except Stopping:
                 log = self._broker.log  # what there is, then
-        answer = (answers or await log.fetch(targets, bytes_max=limits.bytes_max))[0]
-        if isinstance(answer, TidelogError):
-            raise answer
-        return answer
+        return await _fetch(log, partition, start, bytes_max=1)
 
-    async def _once(
-        self, answer_type: str, fetched: Fetched, partition: int, start: int, limits: Limits, log: Log
-    ) -> tuple[bytes, int]:
-        """(body, next offset)"""
-        decompressed_bytes_max = log.settings.decompressed_bytes_max
-        records_max = limits.records_max or RECORDS_MAX
-        if answer_type == ARROW:
-            return await _maybe_in_thread(
-                fetched.size_bytes,
-                lambda: record_answers.as_arrow(
-                    fetched, partition, offset=start, records_max=records_max, decompressed_bytes_max=decompressed_bytes_max
-                ),
-            )
-        records, next_offset = await records_from(fetched, start, decompressed_bytes_max=decompressed_bytes_max)
-        if len(records) > records_max:
-            next_offset = records[records_max][0]
-            records = records[:records_max]
-        if answer_type == NDJSON:
-            body = await _maybe_in_thread(fetched.size_bytes, lambda: record_answers.as_lines(records, partition, limits.formats))
-        else:
-            body = await _maybe_in_thread(
-                fetched.size_bytes, lambda: record_answers.as_page(records, partition, limits.formats, fetched, next_offset)
-            )
-        return body, next_offset
+
+async def _fetch(log: Log, partition: TopicPartition, start: int, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
+    (answer,) = await log.fetch([FetchTarget(partition, start, bytes_max)], bytes_max=bytes_max, wait_ms_max=wait_ms)
+    if isinstance(answer, TidelogError):
+        raise answer
+    return answer
+
+
+def _body(
+    answer_type: str, fetched: Fetched, partition: int, start: int, limits: Limits, bytes_max: int, decompressed_bytes_max: int
+) -> tuple[bytes, int]:
+    """(body, next offset)"""
+    records_max = limits.records_max or RECORDS_MAX
+    if answer_type == ARROW:
+        return record_answers.as_arrow(
+            fetched,
+            partition,
+            offset=start,
+            records_max=records_max,
+            bytes_max=bytes_max,
+            decompressed_bytes_max=decompressed_bytes_max,
+        )
+    encode = record_answers.as_lines if answer_type == NDJSON else record_answers.as_objects
+    opened = open_records(
+        fetched,
+        start,
+        lambda records: encode(records, partition, limits.formats),
+        records_max=records_max,
+        bytes_max=bytes_max,
+        decompressed_bytes_max=decompressed_bytes_max,
+    )
+    if answer_type == NDJSON:
+        return b"".join(opened.pieces), opened.next_offset
+    return record_answers.as_page(opened.pieces, fetched, opened.next_offset), opened.next_offset
+
+
+@contextmanager
+def _remedy_in_the_query() -> Iterator[None]:
+    """An offset out of range, told with what to write instead."""
+    try:
+        yield
+    except OutOfRange as error:
+        start, end = error.details.get("log_start_offset"), error.details.get("high_watermark")
+        error.hint = f"Ask for offset=earliest ({start}), or for offset=latest ({end}) to get what comes next."
+        raise
 
 
 def _partition_number(text: str) -> int:
@@ -192,7 +236,3 @@ def _resumed_positions(request: Request, topic: Topic) -> dict[int, int]:
         partition_of(topic, int(partition))
         positions[int(partition)] = int(offset)
     return positions
-
-
-async def _maybe_in_thread(size_bytes: int, work: Callable[[], _T]) -> _T:
-    return await asyncio.to_thread(work) if size_bytes > THREAD_BYTES else work()

@@ -13,21 +13,33 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Container, Iterable
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from gateway import arrow_bodies
 from gateway.arrow_bodies import parse_arrow, plan_arrow
 from gateway.doors import Broker, partition_of
 from gateway.http_request import INT64_MAX, Request
-from gateway.idempotency_key import ProducerFields, partition_for_keyless, producer_of
+from gateway.idempotency_key import ProducerFields, partition_for_keyless, partitions_routed_over, producer_of
 from gateway.json_bodies import parse_json, parse_lines
-from gateway.produce import ReadyBatch, Target, append, check_ready_batch, outcomes, target_named
+from gateway.produce import (
+    Outcome,
+    ReadyBatch,
+    Target,
+    append,
+    check_ready_batch,
+    limit_named,
+    outcomes,
+    target_named,
+    told_with_trouble,
+)
 from gateway.produce_results import ready_batch_as_json, results_as_arrow, results_as_json, results_as_lines, shared_error
 from gateway.record_routing import Plan, PlannedBatch, plan_records, route, single_partition
-from metadata.errors import InvalidArgument
-from metadata.model import ProducerId
+from metadata.errors import InvalidArgument, OutcomeUnknown, TidelogError, TooLarge
+from metadata.model import Partition, ProducerId, TopicPartition
 from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
+from metadata.topic_settings import MESSAGE_BYTES_LIMIT
 from segments.log import Acks, Log
 from segments.record_batch import SEQUENCE_MAX, parse_header
 
@@ -45,6 +57,8 @@ _ENCODE: Final = {JSON: results_as_json, NDJSON: results_as_lines, ARROW: result
 _ACKS: Final = {"all": Acks.ALL, "-1": Acks.ALL, "leader": Acks.LEADER, "1": Acks.LEADER, "none": Acks.NONE, "0": Acks.NONE}
 _QUERY: Final = frozenset({"acks", "timeout_ms", "partition", "expected_offset", "producer_id", "producer_epoch", "base_sequence"})
 
+_Work = TypeVar("_Work")
+
 
 class Options(NamedTuple):
     """What the query and the headers say of the whole request."""
@@ -57,12 +71,27 @@ class Options(NamedTuple):
     idempotency_key: bytes | None
 
 
+class Routing(NamedTuple):
+    """How the records of a request go to partitions."""
+
+    partition_count: int
+    keyless_partition: int
+    batch_bytes_max: int
+    producer: ProducerFields | None
+
+
 class HttpProduce:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._turns = count()
 
     async def produce(self, request: Request, topic: str) -> None:
+        try:
+            await self._produce(request, topic)
+        except TidelogError as error:
+            raise told_with_trouble(error, self._broker) from None
+
+    async def _produce(self, request: Request, topic: str) -> None:
         settings = self._broker.settings
         length = request.content_length(bytes_max=settings.request_bytes_max)
         media_type = request.media_type(_BODIES)
@@ -78,69 +107,81 @@ class HttpProduce:
                 bytes_max=settings.request_bytes_max,
                 timeout_s=settings.body_read_timeout_ms / 1000,
             )
-            if media_type == RECORD_BATCH:
-                plan = await self._ready_batch(body, options, target, log)
-            elif len(body) > THREAD_BYTES:
-                plan = await asyncio.to_thread(self._plan, media_type, body, options, target, log)
-            else:
-                plan = self._plan(media_type, body, options, target, log)
+            with limit_named(target):
+                if media_type == RECORD_BATCH:
+                    plan = await self._ready_batch(body, options, target, log)
+                elif options.idempotency_key is not None:
+                    plan = await self._plan_once(options.idempotency_key, media_type, body, options, target, log)
+                else:
+                    plan = await self._plan(media_type, body, options, self._routing(target, options.producer), log)
             batches = [
-                ReadyBatch(partition_of(target.topic, planned.partition), planned.batch, parse_header(planned.batch))
+                ReadyBatch(_place(target, planned.partition), planned.batch, parse_header(planned.batch))
                 for planned in plan.batches
             ]
             pending = append(log, target, batches, admission, expected_offset=options.expected_offset)
+        body_bytes = len(body)
+        del body, batches  # what waits for the bucket is in the buffer, and counted there
         found = await outcomes(log, pending, acks=options.acks, deadline_s=deadline_s)
+        _tell_how_to_retry(found, options)
         error = shared_error(found)
         if error is not None:
             raise error
+        for failed in {id(outcome): outcome for outcome in found if isinstance(outcome, TidelogError)}.values():
+            told_with_trouble(failed, self._broker)
         encode = ready_batch_as_json if media_type == RECORD_BATCH else _ENCODE[answer_type]
-        if len(body) > THREAD_BYTES:
-            answer = await asyncio.to_thread(encode, plan, found, options.acks)
-        else:
-            answer = encode(plan, found, options.acks)
+        answer = await _worked(body_bytes, lambda: encode(plan, found, options.acks))
         status = 202 if options.acks is Acks.NONE else 200
         await request.answer(status, answer, [(b"content-type", answer_type.encode())])
 
-    def _plan(self, media_type: str, body: bytes, options: Options, target: Target, log: Log) -> Plan:
-        """The batches of a body of records. Runs in a thread where the body is long: it touches nothing that changes."""
-        topic = target.topic
-        producer = options.producer
-        if options.idempotency_key is not None:
-            producer = producer_of(options.idempotency_key, topic_id=topic.id, media_type=media_type, body=body)
-            keyless_partition = partition_for_keyless(producer, topic.partition_count)
-        else:
-            keyless_partition = next(self._turns) % topic.partition_count
-        now_ms = time.time_ns() // 1_000_000
-        if media_type == ARROW:
-            plan = plan_arrow(
-                parse_arrow(body, now_ms=now_ms, decompressed_bytes_max=log.settings.decompressed_bytes_max),
-                partition_count=topic.partition_count,
-                keyless_partition=keyless_partition,
-                default_partition=options.partition,
-                batch_bytes_max=target.batch_bytes_max,
-                producer=producer,
+    def _routing(self, target: Target, producer: ProducerFields | None) -> Routing:
+        partition_count = target.topic.partition_count
+        return Routing(partition_count, next(self._turns) % partition_count, target.batch_bytes_max, producer)
+
+    async def _plan_once(self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: Log) -> Plan:
+        """The plan of a request with an Idempotency-Key, which fits what the key has written when this returns.
+
+        Planning may take its time, and meanwhile another request with the same key may have been appended: then this one is planned
+        as that one was, to be its repeat. The caller appends at once, so of two that are new one is first.
+        """
+        producer = await _worked(
+            len(body),
+            lambda: producer_of(
+                key,
+                topic_id=target.topic.id,
+                media_type=media_type,
+                body=body,
+                partition=options.partition,
+                expected_offset=options.expected_offset,
+            ),
+        )
+        plan, routed_over = None, 0
+        while True:
+            topic = self._broker.topic_cache.by_id(target.topic.id)  # as it is now
+            written = log.written_once((_place(target, number) for number in range(topic.partition_count)), producer.producer_id)
+            partition_count = partitions_routed_over(producer, written.values(), present=target.topic.partition_count)
+            if plan is not None and partition_count == routed_over:
+                break
+            routing = Routing(
+                partition_count,
+                partition_for_keyless(producer, partition_count),
+                MESSAGE_BYTES_LIMIT if written else target.batch_bytes_max,
+                producer._replace(producer_epoch=partition_count),
             )
-        else:
-            parse = parse_json if media_type == JSON else parse_lines
-            parsed = parse(body, now_ms=now_ms, headers_max=self._broker.settings.record_headers_max)
-            own_partitions = parsed.own_partitions
-            if options.partition is not None:
-                asked = own_partitions or [None] * len(parsed.records)
-                own_partitions = [options.partition if own is None else own for own in asked]
-            plan = plan_records(
-                route(
-                    parsed.records,
-                    own_partitions,
-                    partition_count=topic.partition_count,
-                    keyless_partition=keyless_partition,
-                ),
-                batch_bytes_max=target.batch_bytes_max,
-                request_bytes=len(body),
-                producer=producer,
-            )
-        if options.expected_offset is not None:
-            single_partition(sorted({batch.partition for batch in plan.batches}), because="expected_offset")
+            plan, routed_over = await self._plan(media_type, body, options, routing, log), partition_count
+            if len(body) <= THREAD_BYTES:
+                break  # nothing else ran meanwhile
+        _check_sizes(plan, written, target)
         return plan
+
+    async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: Log) -> Plan:
+        decompressed_bytes_max = log.settings.decompressed_bytes_max
+        headers_max = self._broker.settings.record_headers_max
+        return await _worked(
+            len(body),
+            lambda: plan_body(
+                media_type, body, options, routing, decompressed_bytes_max=decompressed_bytes_max, headers_max=headers_max
+            ),
+        )
 
     async def _ready_batch(self, body: bytes, options: Options, target: Target, log: Log) -> Plan:
         if options.partition is None:
@@ -155,6 +196,72 @@ class HttpProduce:
         )
         batch = PlannedBatch(options.partition, header.record_count, body)
         return Plan([], [batch])
+
+
+def plan_body(
+    media_type: str, body: bytes, options: Options, routing: Routing, *, decompressed_bytes_max: int, headers_max: int
+) -> Plan:
+    """The batches of a body of records. It may run in a thread: it touches nothing that changes."""
+    now_ms = time.time_ns() // 1_000_000
+    if media_type == ARROW:
+        plan = plan_arrow(
+            parse_arrow(body, now_ms=now_ms, decompressed_bytes_max=decompressed_bytes_max),
+            partition_count=routing.partition_count,
+            keyless_partition=routing.keyless_partition,
+            default_partition=options.partition,
+            batch_bytes_max=routing.batch_bytes_max,
+            producer=routing.producer,
+        )
+    else:
+        parse = parse_json if media_type == JSON else parse_lines
+        parsed = parse(body, now_ms=now_ms, headers_max=headers_max)
+        own_partitions = parsed.own_partitions
+        if options.partition is not None:
+            asked = own_partitions or [None] * len(parsed.records)
+            own_partitions = [options.partition if own is None else own for own in asked]
+        routes = route(
+            parsed.records,
+            own_partitions,
+            partition_count=routing.partition_count,
+            keyless_partition=routing.keyless_partition,
+        )
+        plan = plan_records(routes, batch_bytes_max=routing.batch_bytes_max, request_bytes=len(body), producer=routing.producer)
+    if options.expected_offset is not None:
+        single_partition(sorted({batch.partition for batch in plan.batches}), because="expected_offset")
+    return plan
+
+
+async def _worked(body_bytes: int, work: Callable[[], _Work]) -> _Work:
+    """In a thread where the body is long, else at once: then nothing else runs meanwhile."""
+    return await asyncio.to_thread(work) if body_bytes > THREAD_BYTES else work()
+
+
+def _check_sizes(plan: Plan, written: Container[TopicPartition], target: Target) -> None:
+    """TooLarge for a batch that is still to be written. One that was is told again, even where the topic takes less by now."""
+    bytes_max = target.batch_bytes_max
+    for partition, _, batch in plan.batches:
+        if len(batch) > bytes_max and _place(target, partition) not in written:
+            raise TooLarge(
+                f"the records of partition {partition} take {len(batch)} bytes as a batch; the topic takes {bytes_max}",
+                size=len(batch),
+                bytes_max=bytes_max,
+            )
+
+
+def _tell_how_to_retry(found: Iterable[Outcome], options: Options) -> None:
+    if options.producer is not None:
+        return  # as the error says: with the same sequence
+    for outcome in found:
+        if isinstance(outcome, OutcomeUnknown):
+            outcome.hint = (
+                "Read back before you retry. With an Idempotency-Key a retry would be safe."
+                if options.idempotency_key is None
+                else "Retry the same request with the same Idempotency-Key: what was written is not written again."
+            )
+
+
+def _place(target: Target, partition: int) -> TopicPartition:
+    return TopicPartition(target.topic.id, Partition(partition))
 
 
 def _options(request: Request, *, timeout_ms_max: int) -> Options:

@@ -233,7 +233,7 @@ class Query:
 def _body_too_large(bytes_max: int, **details: int) -> TooLarge:
     return TooLarge(
         f"the body is larger than request_bytes_max, {bytes_max} bytes",
-        hint="Send fewer records per request.",
+        hint="Send fewer records per request, or start the broker with a larger --request-bytes-max.",
         bytes_max=bytes_max,
         **details,
     )

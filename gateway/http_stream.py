@@ -1,6 +1,8 @@
 """Records as they come, to one client: server-sent events or lines, of one partition or of all.
 
-    fetch all partitions from their positions ─▶ nothing: ping, or the end ─▶ records: send, and move the positions
+    look: one batch ─▶ nothing for a while: ping, or the end
+       ▲        └────▶ records: ask for room ─▶ fetch all partitions from their positions ─▶ send, and move the positions
+       └────────────────────────────────────────────────────────────────────────────────────────┘
 
 A stream goes on until the client hangs up, the broker stops, `max_records` were sent, or nothing new came for `wait_ms`. Its
 events carry ids, so that a client that lost it resumes with Last-Event-ID and misses nothing:
@@ -8,26 +10,25 @@ events carry ids, so that a client that lost it resumes with Last-Event-ID and m
     one partition   17                the offset of the record
     all             0:18,1:4,2:0      of each partition, where to read on
 
-Invariants: within a partition records come in order, each once; a reader that does not take what is sent holds one answer of
-`max_bytes`, and stops nobody else.
+Invariants: within a partition records come in order, each once; a stream holds room for one answer while that is on its way, and
+none while it waits; a reader that does not take what is sent is cut off, and stops nobody else.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, NamedTuple
 
-from gateway import record_answers
+from gateway import http_pace, record_answers
+from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.doors import Broker, named, partition_of
 from gateway.http_request import Request
 from gateway.long_waits import LongWaits
 from gateway.problem_details import error_members
 from gateway.produce import topic_named
-from gateway.reads import THREAD_BYTES, records_from
+from gateway.reads import RECORDS_MAX, Encode, open_records, room_for
 from gateway.record_answers import Formats
-from metadata.errors import Stopping, TidelogError, UnknownTopic
+from metadata.errors import Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.topic import Topic
-from segments.batch_kernel import RecordTuple
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
 
@@ -45,11 +46,21 @@ class Limits(NamedTuple):
     formats: Formats
 
 
+class Laid(NamedTuple):
+    """What was fetched, as it goes out."""
+
+    chunk: bytes
+    positions: dict[int, int]
+    """Of every partition: where to read on."""
+    record_count: int
+
+
 class RecordStream:
     def __init__(
         self,
         broker: Broker,
         waits: LongWaits,
+        room: AnswerRoom,
         topic: Topic,
         positions: dict[int, int],
         limits: Limits,
@@ -59,6 +70,7 @@ class RecordStream:
         """`positions`: the offset to read next, by partition."""
         self._broker = broker
         self._waits = waits
+        self._room = room
         self._topic = topic
         self._positions = positions
         self._limits = limits
@@ -67,80 +79,115 @@ class RecordStream:
 
     async def send(self, request: Request, *, events: bool) -> None:
         """Raises what the first look meets (OutOfRange and so on), before the answer begins; later errors end the stream."""
-        answers = await self._fetch(wait_ms=0)
-        for answer in answers.values():
-            if isinstance(answer, TidelogError):
-                raise named(answer, self._topic)
+        found = await self._look(wait_ms=0)
         content_type = b"text/event-stream" if events else b"application/x-ndjson"
         await request.begin_stream([(b"content-type", content_type)])
-        await request.attended(self._send_on(request, answers, events))
+        await request.attended(self._send_on(request, found, events))
         await request.end_stream()
 
-    async def _send_on(self, request: Request, answers: dict[int, Fetched | TidelogError], events: bool) -> None:
+    async def _send_on(self, request: Request, found: bool, events: bool) -> None:
         idle_ms = 0
         try:
             while True:
-                sent = [await self._send_one(request, partition, answer, events) for partition, answer in answers.items()]
-                idle_ms = 0 if any(sent) else idle_ms
+                if found:
+                    await self._send_next(request, events)
+                    idle_ms = 0
                 wait_ms = PING_MS if self._limits.wait_ms is None else min(PING_MS, self._limits.wait_ms - idle_ms)
-                if self._records_left == 0 or (wait_ms <= 0 and not any(sent)):
+                if self._records_left == 0 or (wait_ms <= 0 and not found):
                     return
                 if idle_ms and events:
-                    await request.stream(record_answers.PING)
+                    await self._stream(request, record_answers.PING)
                 self._follow_topic()
                 async with self._waits.until_stop():
-                    answers = await self._fetch(wait_ms=wait_ms)
+                    found = await self._look(wait_ms=wait_ms)
                 idle_ms += wait_ms
         except Stopping:
             return  # the client resumes at another broker
         except TidelogError as error:
             members = error_members(error)
-            await request.stream(record_answers.error_event(members) if events else record_answers.error_line(members))
+            await self._stream(request, record_answers.error_event(members) if events else record_answers.error_line(members))
 
-    async def _fetch(self, *, wait_ms: int) -> dict[int, Fetched | TidelogError]:
-        """One answer for each partition. The partitions take turns at being first, so that none starves the others."""
-        partitions = list(self._positions)
-        log = self._broker.log
-        targets = [
-            FetchTarget(partition_of(self._topic, partition), self._positions[partition], self._limits.bytes_max)
-            for partition in partitions
-        ]
-        self._positions[partitions[0]] = self._positions.pop(partitions[0])
-        answers = await log.fetch(targets, bytes_max=self._limits.bytes_max, wait_ms_max=wait_ms)
-        return dict(zip(partitions, answers, strict=True))
+    async def _look(self, *, wait_ms: int) -> bool:
+        """Whether there are records to send. Who waits for them holds none: they are fetched when there is room for them."""
+        return any(answer.size_bytes for answer in (await self._fetch(bytes_max=1, wait_ms=wait_ms)).values())
 
-    async def _send_one(self, request: Request, partition: int, answer: Fetched | TidelogError, events: bool) -> bool:
-        if isinstance(answer, TidelogError):
-            raise named(answer, self._topic)
-        if not answer.size_bytes or self._records_left == 0:
-            return False
-        decompressed_bytes_max = self._broker.log.settings.decompressed_bytes_max
-        start = self._positions[partition]
-        records, next_offset = await records_from(answer, start, decompressed_bytes_max=decompressed_bytes_max)
+    async def _send_next(self, request: Request, events: bool) -> None:
+        """What there is, as much as there is room for. Where there is no room in time, a sign of life: the stream goes on."""
+        with self._room.place() as place:
+            try:
+                await place.ask(room_for(self._limits.bytes_max), timeout_s=PING_MS / 1000)
+            except Throttled:
+                if events:
+                    await self._stream(request, record_answers.PING)
+                return
+            laid = await self._next(place, events)
+            place.keep(len(laid.chunk))
+            await self._stream(request, laid.chunk)
+        self._positions = laid.positions
         if self._records_left is not None:
-            records = records[: self._records_left]
-            self._records_left -= len(records)
-        if not records:
-            self._positions[partition] = next_offset
-            return False
-        if answer.size_bytes > THREAD_BYTES:
-            chunk = await asyncio.to_thread(self._encode, partition, records, events)
-        else:
-            chunk = self._encode(partition, records, events)
-        self._positions[partition] = records[-1][0] + 1
-        await request.stream(chunk)
-        return True
+            self._records_left -= laid.record_count
+        first = next(iter(self._positions))
+        self._positions[first] = self._positions.pop(first)  # the next comes first, so that none starves the others
 
-    def _encode(self, partition: int, records: list[RecordTuple], events: bool) -> bytes:
-        if not events:
-            return record_answers.as_lines(records, partition, self._limits.formats)
-        if self._one_partition:
-            return record_answers.as_events(records, partition, self._limits.formats, str)
-        before = "".join(f"{at}:{next_offset}," for at, next_offset in sorted(self._positions.items()) if at < partition)
-        after = "".join(f",{at}:{next_offset}" for at, next_offset in sorted(self._positions.items()) if at > partition)
-        return record_answers.as_events(
-            records, partition, self._limits.formats, lambda offset: f"{before}{partition}:{offset + 1}{after}"
+    async def _next(self, place: AnswerPlace, events: bool) -> Laid:
+        """The next chunk. The batches that it was made from are let go before it is sent."""
+        fetched = await self._fetch(bytes_max=min(self._limits.bytes_max, place.bytes_held), wait_ms=0)
+        decompressed_bytes_max = self._broker.log.settings.decompressed_bytes_max
+        return await self._room.opened(
+            list(fetched.values()), lambda: self._lay_out(fetched, events, place.bytes_held, decompressed_bytes_max)
         )
+
+    async def _fetch(self, *, bytes_max: int, wait_ms: int) -> dict[int, Fetched]:
+        """One answer for each partition. Raises the error of the first that has one."""
+        targets = [
+            FetchTarget(partition_of(self._topic, partition), offset, bytes_max) for partition, offset in self._positions.items()
+        ]
+        answers = await self._broker.log.fetch(targets, bytes_max=bytes_max, wait_ms_max=wait_ms)
+        fetched: dict[int, Fetched] = {}
+        for partition, answer in zip(self._positions, answers, strict=True):
+            if isinstance(answer, TidelogError):
+                raise named(answer, self._topic)
+            fetched[partition] = answer
+        return fetched
+
+    def _lay_out(self, fetched: dict[int, Fetched], events: bool, bytes_max: int, decompressed_bytes_max: int) -> Laid:
+        """The records of one partition after the other, up to `bytes_max`. May run in a thread: nothing here changes meanwhile."""
+        pieces: list[bytes] = []
+        positions = dict(self._positions)
+        record_count = 0
+        records_max = RECORDS_MAX if self._records_left is None else self._records_left
+        for partition, answer in fetched.items():
+            if not answer.size_bytes or record_count == records_max or bytes_max <= 0:
+                continue
+            opened = open_records(
+                answer,
+                positions[partition],
+                self._as_events(partition, positions) if events else self._as_lines(partition),
+                records_max=records_max - record_count,
+                bytes_max=bytes_max,
+                decompressed_bytes_max=decompressed_bytes_max,
+            )
+            pieces += opened.pieces
+            positions[partition] = opened.next_offset
+            record_count += opened.record_count
+            bytes_max -= opened.size_bytes
+        return Laid(b"".join(pieces), positions, record_count)
+
+    def _as_lines(self, partition: int) -> Encode:
+        return lambda records: record_answers.as_lines(records, partition, self._limits.formats)
+
+    def _as_events(self, partition: int, positions: dict[int, int]) -> Encode:
+        """With the ids that resume behind each of the records."""
+        before = "".join(f"{at}:{next_offset}," for at, next_offset in sorted(positions.items()) if at < partition)
+        after = "".join(f",{at}:{next_offset}" for at, next_offset in sorted(positions.items()) if at > partition)
+
+        def event_id(offset: int) -> str:
+            return str(offset) if self._one_partition else f"{before}{partition}:{offset + 1}{after}"
+
+        return lambda records: record_answers.as_events(records, partition, self._limits.formats, event_id)
+
+    async def _stream(self, request: Request, chunk: bytes) -> None:
+        await http_pace.stream(request, chunk, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 
     def _follow_topic(self) -> None:
         """Partitions that were added since are read from their beginning. UnknownTopic where the topic was deleted."""

@@ -1,12 +1,17 @@
-"""A durable Idempotency-Key without a table: the key becomes a producer that writes once. Pure.
+"""A durable Idempotency-Key without a table: the key becomes a producer that writes once in each partition. Pure.
 
     producer_id     2^62 | first 62 bits of BLAKE2b(topic id, key)      ids from 2^62 on are never handed out
-    producer_epoch  0
-    base_sequence   first 31 bits of BLAKE2b(media type, body)          the fingerprint of the request
+    producer_epoch  partitions of the topic when the request was routed for the first time
+    base_sequence   first 31 bits of BLAKE2b(media type, ?partition=, ?expected_offset=, body)    the fingerprint
 
-So the partition's producer state, which is rebuilt from the segments' footers, is the memory of the key: a repeat is answered
-with the offsets of the first time, on any broker and after any crash, and another body under the same key is refused. The
-fingerprint is of the body as it came: timestamps that the broker assigns are no part of it. A record without a key goes to a
+So the producer state of the partitions, which is rebuilt from the segments' footers, is the memory of the key. Before anything is
+appended it is asked in all partitions of the topic that are led here, and decides:
+
+    nothing is there             a new request, routed over the partitions that the topic has now
+    the same fingerprint         a repeat: routed as the first time, so it meets what was written and adds what is missing
+    another fingerprint          422: the key belongs to another request
+
+The fingerprint is of the body as it came: timestamps that the broker assigns are no part of it. A record without a key goes to a
 partition that is chosen from the Idempotency-Key, so that a repeat finds the same one.
 
 Source: https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/ (quoted or bare, both are in use).
@@ -15,16 +20,20 @@ Source: https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-head
 from __future__ import annotations
 
 import re
+import struct
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from metadata.errors import InvalidArgument
+from metadata.errors import IdempotencyKeyReused, InvalidArgument
 from metadata.model import ProducerId, TopicId
-from segments.producer_state import ONE_SHOT
+from segments.producer_state import ONE_SHOT, SequencedBatch
 
 KEY_CHARACTERS_MAX: Final = 255
 
 _PLAIN = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+_QUERY = struct.Struct(">BIQ")
+"""Which of the two is given, ?partition=, ?expected_offset=."""
 
 
 class ProducerFields(NamedTuple):
@@ -35,8 +44,20 @@ class ProducerFields(NamedTuple):
     base_sequence: int
 
 
-def producer_of(header: bytes, *, topic_id: TopicId, media_type: str, body: bytes) -> ProducerFields:
-    """The one-shot producer of a request with this Idempotency-Key. InvalidArgument where it is empty, too long or not plain."""
+def producer_of(
+    header: bytes,
+    *,
+    topic_id: TopicId,
+    media_type: str,
+    body: bytes,
+    partition: int | None = None,
+    expected_offset: int | None = None,
+) -> ProducerFields:
+    """The one-shot producer of a request with this Idempotency-Key, not yet routed (epoch 0).
+
+    InvalidArgument where the key is empty, too long or not plain. What is no part of the fingerprint (acks, timeout_ms, the form of
+    the answer) may differ in a repeat.
+    """
     key = header[1:-1] if len(header) >= 2 and header[:1] == header[-1:] == b'"' else header
     if not _PLAIN.fullmatch(key) or len(key) > KEY_CHARACTERS_MAX:
         raise InvalidArgument(
@@ -44,10 +65,33 @@ def producer_of(header: bytes, *, topic_id: TopicId, media_type: str, body: byte
             hint=f"Use 1 to {KEY_CHARACTERS_MAX} printable ASCII characters, for example a UUID.",
         )
     producer = int.from_bytes(blake2b(key, digest_size=8, person=b"tidelog-key", salt=bytes.fromhex(topic_id)).digest(), "big")
-    fingerprint = int.from_bytes(blake2b(body, digest_size=4, key=media_type.encode()).digest(), "big")
+    query = _query(partition, expected_offset)
+    fingerprint = int.from_bytes(blake2b(body, digest_size=4, key=media_type.encode(), person=query).digest(), "big")
     return ProducerFields(ProducerId(ONE_SHOT | producer >> 2), 0, fingerprint >> 1)
+
+
+def partitions_routed_over(producer: ProducerFields, written: Iterable[SequencedBatch], *, present: int) -> int:
+    """Over how many partitions the request is routed: as the first time, where some of it was `written`, else the `present` count.
+
+    IdempotencyKeyReused where what was written is of another request.
+    """
+    partition_count = present
+    for batch in written:
+        if batch.base_sequence != producer.base_sequence:
+            raise IdempotencyKeyReused(
+                "the Idempotency-Key was used before for another request: another body, Content-Type, partition or expected_offset"
+            )
+        partition_count = batch.producer_epoch or present
+    return partition_count
 
 
 def partition_for_keyless(producer: ProducerFields, partition_count: int) -> int:
     """Where the records without a key of such a request go: the same for every repeat, spread over keys."""
     return producer.producer_id % partition_count
+
+
+def _query(partition: int | None, expected_offset: int | None) -> bytes:
+    if partition is None and expected_offset is None:
+        return b""
+    given = (partition is not None) | (expected_offset is not None) << 1
+    return _QUERY.pack(given, partition or 0, expected_offset or 0)

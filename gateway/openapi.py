@@ -200,7 +200,9 @@ def _produce(topic: JsonObject) -> JsonObject:
                 "Idempotency-Key",
                 "header",
                 {"type": "string", "maxLength": 255},
-                "A repeat is answered with the offsets of the first time; another body under the same key is 422.",
+                "A repeat is answered as the first time, partitions and offsets, and writes what is still missing, also after a "
+                "restart or when the topic has grown. The same key with another body, Content-Type, partition or "
+                "expected_offset is 422. Remembered for a day.",
             ),
         ],
         "requestBody": {
@@ -230,7 +232,12 @@ def _reading() -> list[JsonObject]:
         _parameter("timestamp", "query", {"type": "string"}, "From the first record at or after it: milliseconds, or RFC 3339."),
         _parameter("tail", "query", {"type": "integer", "minimum": 0}, "The last N records of each partition."),
         _parameter("max_records", "query", count, ""),
-        _parameter("max_bytes", "query", count, "Of stored bytes in one answer, but at least one batch."),
+        _parameter(
+            "max_bytes",
+            "query",
+            count,
+            "Of stored bytes in one answer, but at least one batch, or one record where they are opened.",
+        ),
         _parameter(
             "wait_ms",
             "query",

@@ -9,11 +9,21 @@ was refused, no later batch of the same request goes to that partition, so that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from gateway.doors import Broker, named
-from metadata.errors import InvalidRecord, TidelogError, UnknownTopic
+from metadata.errors import (
+    InvalidRecord,
+    NoLeader,
+    OutcomeUnknown,
+    SessionFenced,
+    Throttled,
+    TidelogError,
+    TooLarge,
+    UnknownTopic,
+)
 from metadata.model import TopicPartition, check_topic_name
 from metadata.topic import Topic
 from segments.byte_budget import Admission
@@ -35,7 +45,20 @@ class Target(NamedTuple):
 
     topic: Topic
     batch_bytes_max: int
+    """The lesser of the topic's max.message.bytes and the broker's message_bytes_max."""
     log_append_time: bool
+    broker_bytes_max: int
+
+    @property
+    def larger_batches_hint(self) -> str:
+        """Which setting to raise."""
+        if self.batch_bytes_max < self.broker_bytes_max:
+            example = f"tidelog topic alter {self.topic.name} --set max.message.bytes={self.broker_bytes_max}"
+            return f"Send less in one record or batch, or raise the topic's max.message.bytes: {example}"
+        return (
+            f"Send less in one record or batch, or restart the broker with more than --message-bytes-max {self.broker_bytes_max}, "
+            f"then raise max.message.bytes of the topic {self.topic.name}."
+        )
 
 
 class ReadyBatch(NamedTuple):
@@ -59,7 +82,27 @@ def target_named(broker: Broker, name: str) -> Target:
     topic = topic_named(broker, name)
     settings = broker.topic_cache.settings(topic.id)
     batch_bytes_max = min(settings.max_message_bytes, broker.settings.message_bytes_max)
-    return Target(topic, batch_bytes_max, settings.message_timestamp_type == "LogAppendTime")
+    return Target(topic, batch_bytes_max, settings.message_timestamp_type == "LogAppendTime", broker.settings.message_bytes_max)
+
+
+@contextmanager
+def limit_named(target: Target) -> Iterator[None]:
+    """A batch that is TooLarge for the target is told with the setting that says so."""
+    try:
+        yield
+    except TooLarge as error:
+        if error.details.get("bytes_max") == target.batch_bytes_max:
+            error.hint = target.larger_batches_hint
+        raise
+
+
+def told_with_trouble(error: TidelogError, broker: Broker) -> TidelogError:
+    """The error with the reason, where records wait because the bucket takes no writes."""
+    trouble = broker.bucket_trouble
+    if trouble is not None and isinstance(error, OutcomeUnknown | Throttled | NoLeader | SessionFenced):
+        error.message = f"{error.message} ({trouble.message})"
+        error.hint = f"{trouble.hint} {error.hint}".strip()
+    return error
 
 
 async def check_ready_batch(batch: Buffer, *, batch_bytes_max: int, decompressed_bytes_max: int) -> BatchHeader:

@@ -1,53 +1,150 @@
-"""Fetched batches to records, for the doors that open them. Pure but for the thread that does it.
+"""Fetched batches to the records of an answer, a slice at a time, for the doors that open them. Pure.
+
+    batches ─▶ records from the asked offset on ─▶ slices ─▶ encoded ─▶ until the answer is full ─▶ where to read on
 
 Invariants: what comes out begins at the asked offset, whatever the first batch begins with; however far batches were compressed,
-one answer opens no more than OPENED_BYTES_MAX and one batch.
+an answer takes `bytes_max` bytes and one slice, and what it is made from is one batch at a time. A batch that was begun may be
+left in its middle: the reader goes on from there.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from metadata.errors import Corrupt, InvalidRecord
 from segments.batch_kernel import RecordTuple
+from segments.compression import Codec
 from segments.log_reader import Fetched
+from segments.object_store import Buffer
 from segments.record_batch import parse_header, split_batches
-from segments.record_columns import iterate_records
+from segments.record_columns import decode_batches, iterate_records
 
 THREAD_BYTES: Final = 64 << 10
-"""More than this is opened in a thread: it would hold the event loop for milliseconds."""
-
+THREAD_RECORDS: Final = 1_000
+"""More than this, or anything compressed, is opened in a thread: it would hold the event loop for milliseconds."""
 
 OPENED_BYTES_MAX: Final = 16 << 20
-"""Keys and values of one answer; a batch that was begun is opened whole. The reader goes on from where it ends."""
+"""The most that an answer of opened records may take."""
+RECORDS_MAX: Final = 100_000
+"""The most records of such an answer."""
+
+SLICE_RECORDS: Final = 500
+SLICE_BYTES: Final = 64 << 10
+"""Records are encoded so many at a time, or so many bytes of keys, values and headers, and one record."""
+TUPLES_MAX: Final = 50_000
+"""A batch of more records is opened as columns first: as tuples, its records would take 170 bytes each."""
+
+
+Encode = Callable[[list[RecordTuple]], bytes]
+"""Of at least one record."""
 
 
 class Opened(NamedTuple):
-    records: list[RecordTuple]
-    """(offset, timestamp_ms, key, value, headers)"""
+    pieces: list[bytes]
+    size_bytes: int
+    record_count: int
     next_offset: int
 
 
-async def records_from(fetched: Fetched, offset: int, *, decompressed_bytes_max: int) -> Opened:
-    """The records from `offset` on. Corrupt where a stored batch can't be opened."""
-    if fetched.size_bytes > THREAD_BYTES:
-        return await asyncio.to_thread(_open, fetched, offset, decompressed_bytes_max)
-    return _open(fetched, offset, decompressed_bytes_max)
+def room_for(batch_bytes: int) -> int:
+    """What records of so many bytes of batches may take in an answer: they grow as they are told, and as they are decompressed."""
+    return min(OPENED_BYTES_MAX, 4 * batch_bytes)
 
 
-def _open(fetched: Fetched, offset: int, decompressed_bytes_max: int) -> Opened:
-    records: list[RecordTuple] = []
-    bytes_left, next_offset = OPENED_BYTES_MAX, int(fetched.next_offset)
+def takes_long(fetched: Sequence[Fetched]) -> bool:
+    """Whether opening all this would hold the event loop for milliseconds."""
+    if sum(answer.size_bytes for answer in fetched) > THREAD_BYTES:
+        return True
     try:
-        for batch in split_batches(b"".join(fetched.batches)):
-            if bytes_left <= 0:
-                next_offset = parse_header(batch).base_offset
-                break
-            opened = iterate_records(batch, decompressed_bytes_max=decompressed_bytes_max)
-            bytes_left -= sum(len(key or b"") + len(value or b"") for _, _, key, value, _ in opened)
-            records += opened
+        headers = [parse_header(batch) for answer in fetched for batch in _batches(answer)]
+    except InvalidRecord:
+        return False  # whoever opens it finds out at once
+    return any(header.codec is not Codec.NONE for header in headers) or sum(h.record_count for h in headers) > THREAD_RECORDS
+
+
+def open_records(
+    fetched: Fetched,
+    offset: int,
+    encode: Encode,
+    *,
+    records_max: int,
+    bytes_max: int,
+    decompressed_bytes_max: int,
+) -> Opened:
+    """The records from `offset` on, encoded: up to `records_max`, and until they take `bytes_max`, but at least one.
+
+    Corrupt where a stored batch can't be opened; what `encode` raises.
+    """
+    pieces: list[bytes] = []
+    size_bytes = record_count = 0
+    try:
+        for batch in _batches(fetched):
+            if record_count == records_max or size_bytes >= bytes_max:
+                return Opened(pieces, size_bytes, record_count, parse_header(batch).base_offset)
+            for records in _slices(batch, offset, decompressed_bytes_max):
+                if record_count == records_max or size_bytes >= bytes_max:
+                    return Opened(pieces, size_bytes, record_count, records[0][0])
+                room = records_max - record_count
+                pieces.append(encode(records[:room]))
+                size_bytes += len(pieces[-1])
+                record_count += min(len(records), room)
+                if room < len(records):
+                    return Opened(pieces, size_bytes, record_count, records[room][0])
     except InvalidRecord as error:
-        raise Corrupt(f"a committed batch from offset {offset} on can't be opened: {error.message}", offset=offset) from error
-    skipped = next((at for at, record in enumerate(records) if record[0] >= offset), len(records))
-    return Opened(records[skipped:] if skipped else records, next_offset)
+        raise corrupt(offset, error) from error
+    return Opened(pieces, size_bytes, record_count, fetched.next_offset)
+
+
+def corrupt(offset: int, error: InvalidRecord) -> Corrupt:
+    return Corrupt(f"a committed batch from offset {offset} on can't be opened: {error.message}", offset=offset)
+
+
+def _batches(fetched: Fetched) -> list[memoryview]:
+    return split_batches(b"".join(fetched.batches))
+
+
+def _slices(batch: Buffer, offset: int, decompressed_bytes_max: int) -> Iterator[list[RecordTuple]]:
+    """The batch's records from `offset` on, a few at a time, at least one in each."""
+    for records in _tuples(batch, offset, decompressed_bytes_max):
+        first, bytes_count = 0, 0
+        for at, (record_offset, _, key, value, headers) in enumerate(records):
+            if record_offset < offset:
+                first = at + 1
+                continue
+            bytes_count += len(key or b"") + len(value or b"")
+            if headers:
+                bytes_count += sum(len(name) + len(content or b"") for name, content in headers)
+            if bytes_count >= SLICE_BYTES or at - first >= SLICE_RECORDS - 1:
+                yield records[first : at + 1]
+                first, bytes_count = at + 1, 0
+        if first < len(records):
+            yield records[first:]
+
+
+def _tuples(batch: Buffer, offset: int, decompressed_bytes_max: int) -> Iterator[list[RecordTuple]]:
+    """The records of a batch, all at once, or a part at a time where they are very many."""
+    if parse_header(batch).record_count <= TUPLES_MAX:
+        yield iterate_records(batch, decompressed_bytes_max=decompressed_bytes_max)
+        return
+    columns = decode_batches([batch], decompressed_bytes_max=decompressed_bytes_max)
+    first = int(np.searchsorted(columns.column("offset").to_numpy(), offset))
+    for start in range(first, columns.num_rows, SLICE_RECORDS):
+        yield _rows(columns.slice(start, SLICE_RECORDS))
+
+
+def _rows(columns: pa.RecordBatch) -> list[RecordTuple]:
+    headers = [tuple((header["key"], header["value"]) for header in of_one) for of_one in columns.column("headers").to_pylist()]
+    return list(
+        zip(
+            columns.column("offset").to_pylist(),
+            columns.column("timestamp").cast(pa.int64()).to_pylist(),
+            columns.column("key").to_pylist(),
+            columns.column("value").to_pylist(),
+            headers,
+            strict=True,
+        )
+    )

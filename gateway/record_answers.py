@@ -8,6 +8,7 @@ keeps their order and their duplicates. A server-sent event has such a record as
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,8 +16,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from gateway.reads import OPENED_BYTES_MAX
-from metadata.errors import Corrupt, InvalidArgument, InvalidRecord
+from gateway.reads import corrupt
+from metadata.errors import InvalidArgument, InvalidRecord
 from segments.batch_kernel import RecordTuple
 from segments.compression import Codec
 from segments.json_values import JsonFormat, from_bytes
@@ -48,19 +49,18 @@ class RecordAnswer(msgspec.Struct, gc=False):
     headers: list[HeaderAnswer]
 
 
-class _Page(msgspec.Struct):
-    records: list[RecordAnswer]
-    next_offset: int
-    high_watermark: int
-    log_start_offset: int
-
-
 _encoder = msgspec.json.Encoder()
 
 
-def as_page(records: Iterable[RecordTuple], partition: int, formats: Formats, fetched: Fetched, next_offset: int) -> bytes:
-    told = _told(records, partition, formats)
-    return _encoder.encode(_Page(told, next_offset, fetched.high_watermark, fetched.log_start_offset))
+def as_objects(records: Iterable[RecordTuple], partition: int, formats: Formats) -> bytes:
+    """Of at least one record: what stands between the brackets of an array."""
+    return _encoder.encode(_told(records, partition, formats))[1:-1]
+
+
+def as_page(objects: Sequence[bytes], fetched: Fetched, next_offset: int) -> bytes:
+    """The answer around pieces of `as_objects`."""
+    ends = next_offset, fetched.high_watermark, fetched.log_start_offset
+    return b'{"records":[%b],"next_offset":%d,"high_watermark":%d,"log_start_offset":%d}' % (b",".join(objects), *ends)
 
 
 def as_lines(records: Iterable[RecordTuple], partition: int, formats: Formats) -> bytes:
@@ -84,37 +84,49 @@ def error_line(members: dict[str, Any]) -> bytes:
     return b'{"error":%b}\n' % _encoder.encode(members)
 
 
-def as_arrow(fetched: Fetched, partition: int, *, offset: int, records_max: int, decompressed_bytes_max: int) -> tuple[bytes, int]:
-    """(an Arrow stream of ARROW_SCHEMA, where to read on) of at most `records_max` records from `offset` on."""
+def as_arrow(
+    fetched: Fetched, partition: int, *, offset: int, records_max: int, bytes_max: int, decompressed_bytes_max: int
+) -> tuple[bytes, int]:
+    """(an Arrow stream of ARROW_SCHEMA, where to read on): at most `records_max` records from `offset` on, and about as many as fit
+    `bytes_max`, but at least one."""
     try:
-        columns, fetched_to = _columns(fetched, decompressed_bytes_max)
+        columns, fetched_to = _columns(fetched, bytes_max, decompressed_bytes_max)
     except InvalidRecord as error:
-        raise Corrupt(f"a committed batch from offset {offset} on can't be opened: {error.message}", offset=offset) from error
+        raise corrupt(offset, error) from error
     offsets = columns.column(0).to_numpy()
     first = int(np.searchsorted(offsets, offset))
-    columns = columns.slice(first, records_max)
+    columns = _fitting(columns.slice(first, records_max), bytes_max)
     cut = first + columns.num_rows < len(offsets)
+    next_offset = int(offsets[first + columns.num_rows]) if cut else fetched_to
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, ARROW_SCHEMA) as writer:
         partitions = pa.array(np.full(columns.num_rows, partition, np.int32))
         writer.write_batch(pa.RecordBatch.from_arrays([partitions, *columns.columns], schema=ARROW_SCHEMA))
-    next_offset = int(offsets[first + columns.num_rows]) if cut else fetched_to
-    return bytes(sink.getvalue()), next_offset
+    del columns, offsets  # the answer is one copy, not three
+    return sink.getvalue().to_pybytes(), next_offset
 
 
-def _columns(fetched: Fetched, decompressed_bytes_max: int) -> tuple[pa.RecordBatch, int]:
-    """(columns, where to read on): all batches at once, or, where some are compressed, one by one up to OPENED_BYTES_MAX."""
+def _columns(fetched: Fetched, bytes_max: int, decompressed_bytes_max: int) -> tuple[pa.RecordBatch, int]:
+    """(columns, where to read on): all batches at once, or, where some are compressed, one by one until they take `bytes_max`."""
     batches = split_batches(b"".join(fetched.batches))
     if all(parse_header(batch).codec is Codec.NONE for batch in batches):
         return decode_batches(batches, decompressed_bytes_max=decompressed_bytes_max), fetched.next_offset
     opened: list[pa.RecordBatch] = []
-    bytes_left = OPENED_BYTES_MAX
+    bytes_left = bytes_max
     for batch in batches:
         if bytes_left <= 0:
             return pa.concat_batches(opened), parse_header(batch).base_offset
         opened.append(decode_batches([batch], decompressed_bytes_max=decompressed_bytes_max))
         bytes_left -= opened[-1].nbytes
     return pa.concat_batches(opened), fetched.next_offset
+
+
+def _fitting(columns: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
+    """The most first rows that take no more than `bytes_max`, but at least one."""
+    if columns.nbytes <= bytes_max:
+        return columns
+    rows = range(1, columns.num_rows)
+    return columns.slice(0, max(1, bisect_right(rows, bytes_max, key=lambda count: columns.slice(0, count).nbytes)))
 
 
 def _told(records: Iterable[RecordTuple], partition: int, formats: Formats) -> list[RecordAnswer]:

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from metadata.errors import InvalidArgument
+from metadata.etcd_settings import EtcdSettings
+from metadata.secret import Secret
 from segments.s3_settings import S3Settings
 from segments.settings import KIB, MIB, SegmentSettings
 
@@ -41,6 +43,12 @@ class GatewaySettings:
     """Bytes of records in one answer, unless the reader asks for less."""
     fetch_wait_ms_max: int = 60_000
     """The longest long poll."""
+    answer_bytes_max: int = 64 * MIB
+    """Answers that readers have not taken yet, at each door (HTTP; gRPC, where bytes count twice, since it keeps a copy). One
+    answer gets at most an eighth of what is free; readers wait for room, then are refused as throttled."""
+    answer_timeout_ms: int = 10_000
+    """An answer must be taken in this and one second for each 64 KiB, and over HTTP must not pause for longer, or its connection is
+    closed; over gRPC only while others wait for its room."""
     produce_timeout_ms: int = 30_000
     """How long a producer waits for its commit, unless it asks for less."""
     body_read_timeout_ms: int = 5_000
@@ -49,6 +57,9 @@ class GatewaySettings:
     """RPCs that are open at the same time."""
     grpc_stream_window: int = 16
     """Unanswered requests of one ProduceStream; the next is read when the first of them is answered."""
+    grpc_waiting_bytes_max: int = 64 * MIB
+    """Bytes of produce requests that came over gRPC and wait for room in the buffer. At half of it no more are read; one that comes
+    unasked, on a stream that was idle, is refused as throttled where the other half is taken too."""
     grpc_connection_age_ms: int = 30 * 60_000
     """A connection is told to reconnect after about this long, so that clients spread over new brokers."""
     grpc_connection_age_grace_ms: int = 60_000
@@ -65,6 +76,18 @@ class GatewaySettings:
         if self.message_bytes_max > self.request_bytes_max:
             raise InvalidArgument(
                 f"message_bytes_max ({self.message_bytes_max}) is above request_bytes_max ({self.request_bytes_max})"
+            )
+        if self.grpc_waiting_bytes_max < 2 * self.request_bytes_max:
+            raise InvalidArgument(
+                f"grpc_waiting_bytes_max ({self.grpc_waiting_bytes_max}) has no room for two requests of request_bytes_max "
+                f"({self.request_bytes_max})",
+                hint=f"Set grpc_waiting_bytes_max to {2 * self.request_bytes_max} or more.",
+            )
+        if self.answer_bytes_max < 2 * self.message_bytes_max:
+            raise InvalidArgument(
+                f"answer_bytes_max ({self.answer_bytes_max}) has no room for two batches of message_bytes_max "
+                f"({self.message_bytes_max})",
+                hint=f"Set answer_bytes_max to {2 * self.message_bytes_max} or more.",
             )
 
 
@@ -85,13 +108,19 @@ class BrokerSettings:
     segments: SegmentSettings = field(default_factory=SegmentSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     s3: S3Settings = field(default_factory=S3Settings)
+    metadata: EtcdSettings = field(default_factory=EtcdSettings)
 
     @property
     def bucket_url(self) -> str:
         return self.bucket or f"file://{self.data_dir.absolute() / 'bucket'}"
 
 
-_SECTIONS: dict[str, type[Any]] = {"segments": SegmentSettings, "gateway": GatewaySettings, "s3": S3Settings}
+_SECTIONS: dict[str, type[Any]] = {
+    "segments": SegmentSettings,
+    "gateway": GatewaySettings,
+    "s3": S3Settings,
+    "metadata": EtcdSettings,
+}
 
 
 def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml: Path | None = None) -> BrokerSettings:
@@ -112,11 +141,13 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml:
     for name, (source, value) in given.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]}?" if near else "docs/settings.md lists them all."
+            hint = f"Did you mean {near[0]}?" if near else "`tidelog serve --list-settings` shows them all."
             raise InvalidArgument(f"{source} is not a setting", hint=hint)
         chosen[name] = _converted(source, value, known[name])
     if "data_dir" not in chosen:
-        raise InvalidArgument("data_dir is not set", hint="Say where the broker may keep its files: --data-dir DIR")
+        raise InvalidArgument(
+            "data_dir is not set", hint="Say where the broker may keep its files: --data-dir DIR, or TIDELOG_DATA_DIR."
+        )
     if not str(chosen.get("bucket", "")).startswith("s3://"):
         chosen = _LOCAL_DISK | chosen
     sections = {
@@ -153,6 +184,8 @@ def _converted(source: str, value: object, kind: Any) -> object:
     if type(value) in kinds:
         return value
     text = str(value)
+    if Secret in kinds:
+        return Secret(text)
     try:
         if bool in kinds:
             return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[text.lower()]
@@ -162,7 +195,15 @@ def _converted(source: str, value: object, kind: Any) -> object:
             return float(text)
         return Path(text) if Path in kinds else text
     except (ValueError, KeyError) as error:
-        raise InvalidArgument(f"{source} is {text!r}, which is not {kinds[0].__name__}") from error
+        what, hint = _SPOKEN[kinds[0]]
+        raise InvalidArgument(f"{source} is {text!r}, which is not {what}", hint=hint) from error
+
+
+_SPOKEN: dict[Any, tuple[str, str]] = {
+    bool: ("true or false", "Write true or false."),
+    int: ("a whole number", "Write it in digits; bytes may have KiB, MiB or GiB behind them, such as 8MiB."),
+    float: ("a number", "Write it in digits, such as 250 or 0.5."),
+}
 
 
 def _parse_bytes(text: str) -> int:

@@ -28,7 +28,8 @@ class DirectoryStore:
     file system without hard links, InvalidArgument for a key below another key.
 
     A create or delete that is cancelled goes on in its thread to its end: the object is there whole or not at all, and the
-    buffers must stay as they are until close. `crc32c` is not checked: there is no wire on the way to a disk.
+    buffers must stay as they are until close. `crc32c` is not checked: there is no wire on the way to a disk, and reading 8 MiB
+    from memory once more takes 0.6 ms, 5 % of such a PUT. Batches and footers are checked when they are read back.
     """
 
     def __init__(self, files: DirectoryFiles, writers: ThreadPoolExecutor, readers: ThreadPoolExecutor) -> None:

@@ -9,18 +9,20 @@ the high watermark; there is at least one part unless the reader stands at the h
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
 from metadata.model import Offset
 from segments.run_index import RunIndex, RunPlace
+
+RUNS_MAX: Final = 64
+"""Runs that one fetch reads at most: a history of tiny runs must not begin thousands of reads at once."""
 
 
 class FromCache(NamedTuple):
     """Batches of the hot pool, from the one that holds `offset` on."""
 
     offset: Offset
-    bytes_max: int
 
 
 class FromWal(NamedTuple):
@@ -28,7 +30,6 @@ class FromWal(NamedTuple):
 
     offset: Offset
     place: RunPlace
-    bytes_max: int
 
 
 FetchPart = FromCache | FromWal
@@ -37,7 +38,7 @@ FetchPart = FromCache | FromWal
 def plan_fetch(
     offset: int, *, high_watermark: Offset, hot_start_offset: Offset | None, runs: RunIndex, bytes_max: int
 ) -> list[FetchPart]:
-    """Where to read the batches from `offset` on, up to about `bytes_max` bytes, but at least one batch.
+    """Where to read the batches from `offset` on, up to about `bytes_max` bytes and RUNS_MAX runs, but at least one batch.
 
     Raises Corrupt when neither the hot pool nor any segment holds an offset below the high watermark.
     """
@@ -45,12 +46,14 @@ def plan_fetch(
     at, bytes_left = Offset(offset), bytes_max
     while at < high_watermark and (bytes_left > 0 or not parts):
         if hot_start_offset is not None and at >= hot_start_offset:
-            parts.append(FromCache(at, bytes_left))
+            parts.append(FromCache(at))
+            break
+        if len(parts) == RUNS_MAX:
             break
         place = runs.find(at)
         if place is None:
             raise Corrupt(f"offset {at} is committed (high watermark {high_watermark}), but no segment holds it", offset=at)
-        parts.append(FromWal(at, place, bytes_left))
+        parts.append(FromWal(at, place))
         bytes_left -= place.end - place.start
         at = Offset(place.last_offset + 1)
     return parts

@@ -15,19 +15,22 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from metadata.errors import Corrupt, NoLeader, OutcomeUnknown, TidelogError, Unavailable
-from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.cold_pool import ColdPool
 from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
 from segments.log_reader import Explanation, Fetched, LedPartition, LogReader, TimestampedOffset
+from segments.log_reader import FetchTarget as FetchTarget  # what `fetch` is asked for
 from segments.object_store import Buffer, ObjectStore
 from segments.partition_log import Appended, Bounds
+from segments.producer_state import SequencedBatch
 from segments.record_batch import BatchHeader, parse_header, stamp, with_log_append_time
 from segments.recovery import RecoveredPartition
 from segments.segment_file import SegmentFooter, StampedBatch
 from segments.segment_writer import PendingSegment, SegmentWriter
 from segments.session import Session
 from segments.settings import SegmentSettings
+from segments.shared_errors import own_copy
 
 Read = TypeVar("Read")
 
@@ -57,12 +60,6 @@ class Released(NamedTuple):
     """None of the partition's records lies in the session's segments from here on."""
     sessions: set[SessionId]
     """Those that hold records of the partition."""
-
-
-class FetchTarget(NamedTuple):
-    partition: TopicPartition
-    offset: int
-    bytes_max: int
 
 
 class Log:
@@ -225,6 +222,16 @@ class Log:
         admission.take(bytes_charged)
         return PendingAppend(appended, self._writer.add(partition, appended.leader_epoch, stamped, bytes_charged=bytes_charged))
 
+    def written_once(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
+        """What a one-shot producer has written to those of the partitions that are led here, committed or on its way."""
+        now_ms = self._now_ms()
+        found: dict[TopicPartition, SequencedBatch] = {}
+        for partition in partitions:
+            led = self._led.get(partition)
+            if led is not None and (batch := led.log.written_once(producer_id, now_ms=now_ms)) is not None:
+                found[partition] = batch
+        return found
+
     async def committed(self, pending: PendingAppend, *, timeout_s: float) -> Appended:
         """Waits until the append is committed. A waiter that is cancelled disturbs no other.
 
@@ -239,7 +246,7 @@ class Log:
             raise OutcomeUnknown(f"the bucket did not confirm the records within {timeout_s:g} s; they may still be committed")
         error = outcome.result()
         if error is not None:
-            raise error.with_traceback(None)  # shared by all who wait for this segment
+            raise own_copy(error)
         return pending.appended
 
     async def produce(
@@ -271,45 +278,19 @@ class Log:
     ) -> list[Fetched | TidelogError]:
         """Batches of each target in turn, `bytes_max` bytes in all; the error of a target stands in its place.
 
-        Answers as soon as there are `bytes_min` bytes, or more records than it may answer with, or an error; at the latest after
-        `wait_ms_max`. The first target that has records gets at least one batch, however large.
+        What is in memory is answered first: a target whose history is still read from the bucket is left out when the others have
+        `bytes_min` bytes, and found by the next fetch. Otherwise waits up to `wait_ms_max` for new records: see LogReader.fetch.
         """
-        deadline_s = asyncio.get_running_loop().time() + wait_ms_max / 1000
         woken = asyncio.Event()
         for target in targets:
             self._readers.setdefault(target.partition, set()).add(woken)
         try:
-            while True:
-                woken.clear()
-                answers = await self._fetch_once(targets, bytes_max)
-                fetched = [answer for answer in answers if isinstance(answer, Fetched)]
-                enough = sum(answer.size_bytes for answer in fetched) >= bytes_min or any(answer.more for answer in fetched)
-                if enough or len(fetched) < len(answers) or deadline_s <= asyncio.get_running_loop().time():
-                    return answers
-                try:
-                    async with asyncio.timeout_at(deadline_s):
-                        await woken.wait()
-                except TimeoutError:
-                    return answers
+            return await self._reader.fetch(
+                targets, self._led_partition, woken, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
+            )
         finally:
             for target in targets:
                 self._stop_waking(target.partition, woken)
-
-    async def _fetch_once(self, targets: Sequence[FetchTarget], bytes_max: int) -> list[Fetched | TidelogError]:
-        answers: list[Fetched | TidelogError] = []
-        for target in targets:
-            try:
-                led = self._led_partition(target.partition)
-                if bytes_max > 0 or not answers:
-                    fetched = await self._reader.read(led, target.offset, bytes_max=min(bytes_max, target.bytes_max))
-                else:
-                    led.log.check_readable(target.offset)
-                    fetched = Fetched([], 0, Offset(target.offset), led.log.high_watermark, led.log.log_start_offset)
-                bytes_max -= fetched.size_bytes
-                answers.append(fetched)
-            except TidelogError as error:
-                answers.append(error)
-        return answers
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         """The first record at or after `timestamp_ms`, or None when there is none yet."""
@@ -322,7 +303,7 @@ class Log:
         led = self._led.get(partition)
         if led is None:
             if partition in self._damaged:
-                raise self._damaged[partition].with_traceback(None)
+                raise own_copy(self._damaged[partition])
             self._writer.check_open()
             raise NoLeader(f"this broker does not lead {partition}")
         return led

@@ -1,23 +1,39 @@
 """Reads committed records of the partitions led here: from the hot pool, or from segments on the bucket.
 
-A thin shell round fetch_plan.py. Invariant: nothing at or above the high watermark is ever answered.
+    look at all partitions, in memory only ─▶ enough? ─▶ answer; what is still read from the bucket comes with the next fetch
+              ▲                                 └ no: wait for a commit, for a read to arrive, or for the deadline ─┐
+              └──────────────────────────────────────────────────────────────────────────────────────────────────┘
+
+So a slow read of one partition's history never holds up the tail of the others. A thin shell round fetch_plan.py and cold_run.py.
+Invariants: nothing at or above the high watermark is ever answered; a partition that was left out of an answer because its history
+was still being read gets it, or the error of that read, from the first fetch after the read has ended that has room for it.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from metadata.errors import Corrupt, InvalidArgument, InvalidRecord, OutOfRange, TidelogError
-from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.cold_pool import ColdPool
-from segments.fetch_plan import FromCache, plan_fetch
+from metadata.errors import InvalidArgument, InvalidRecord, OutOfRange, TidelogError
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
+from segments.cold_pool import THREAD_BYTES, ColdPool
+from segments.cold_reads import ColdReads
+from segments.cold_run import ColdRun
+from segments.fetch_plan import FromCache, FromWal, plan_fetch
 from segments.hot_pool import HotPool
 from segments.object_store import Buffer
 from segments.partition_log import PartitionLog
-from segments.record_batch import parse_header, split_batches
+from segments.record_batch import parse_header
 from segments.record_columns import iterate_records
 from segments.run_index import RunIndex, RunPlace
+
+
+class FetchTarget(NamedTuple):
+    partition: TopicPartition
+    offset: int
+    bytes_max: int
 
 
 class Fetched(NamedTuple):
@@ -30,7 +46,7 @@ class Fetched(NamedTuple):
 
     @property
     def more(self) -> bool:
-        """Whether committed records follow that this answer had no room for."""
+        """Whether committed records follow that this answer had no room for, or that were still read from the bucket."""
         return self.next_offset < self.high_watermark
 
 
@@ -68,8 +84,75 @@ class LogReader:
         self._cold = cold
         self._decompressed_bytes_max = decompressed_bytes_max
 
-    async def read(self, led: LedPartition, offset: int, *, bytes_max: int) -> Fetched:
-        """The batches from `offset` on, up to about `bytes_max` bytes but at least one; none at the high watermark.
+    async def fetch(
+        self,
+        targets: Sequence[FetchTarget],
+        led_at: Callable[[TopicPartition], LedPartition],
+        woken: asyncio.Event,
+        *,
+        bytes_max: int,
+        bytes_min: int,
+        wait_ms_max: float,
+    ) -> list[Fetched | TidelogError]:
+        """Batches of each target in turn, `bytes_max` bytes in all; the error of a target stands in its place.
+
+        Answers as soon as there are `bytes_min` bytes, or more records than it may answer with, or an error; at the latest after
+        `wait_ms_max`, but not before a read of history that is all there is to answer with. The first target that has records
+        in memory gets at least one batch, however large.
+
+        `led_at` is asked at each look; `woken` is set by the caller when something was committed.
+        """
+        clock = asyncio.get_running_loop()
+        deadline_s = clock.time() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
+        with ColdReads(self._cold, bytes_max=bytes_max, woken=woken) as reads:
+            while True:
+                woken.clear()
+                looks = self._look_at_all(targets, led_at, bytes_max, reads)
+                is_late = deadline_s <= clock.time()
+                is_answer = _is_enough(looks, reads, bytes_min) or (is_late and not _may_come(looks, reads))
+                if is_answer and not reads.owes and not woken.is_set():
+                    return [look.fetched if isinstance(look, _Look) else look for look in looks]
+                try:
+                    async with asyncio.timeout_at(None if is_late else deadline_s):
+                        await woken.wait()
+                except TimeoutError:
+                    continue  # one more look, and what is there is the answer
+
+    def _look_at_all(
+        self,
+        targets: Sequence[FetchTarget],
+        led_at: Callable[[TopicPartition], LedPartition],
+        bytes_max: int,
+        reads: ColdReads,
+    ) -> list[_Look | TidelogError]:
+        """What is in memory for each target. Has read what is not: the next run of each in turn, then those behind."""
+        looks: list[_Look | TidelogError] = []
+        bytes_left, is_first = bytes_max, True
+        for target in targets:
+            try:
+                led = led_at(target.partition)
+                if bytes_left > 0 or is_first:
+                    look = self._look(led, target.offset, min(bytes_left, target.bytes_max), reads)
+                else:
+                    led.log.check_readable(target.offset)
+                    look = _Look(_fetched(led, [], 0, Offset(target.offset)), ())
+            except TidelogError as error:
+                looks.append(error.with_traceback(None))  # it outlives this call, and would keep all of it in memory
+                continue
+            bytes_left -= look.fetched.size_bytes
+            is_first = is_first and not look.fetched.size_bytes
+            looks.append(look)
+        waiting = [look for look in looks if isinstance(look, _Look) and look.missing]
+        for turn in range(max((len(look.missing) for look in waiting), default=0)):
+            for look in waiting:
+                if reads.is_full:
+                    return looks
+                if turn < len(look.missing):
+                    reads.begin(look.missing[turn], is_next=turn == 0 and not look.fetched.size_bytes)
+        return looks
+
+    def _look(self, led: LedPartition, offset: int, bytes_max: int, reads: ColdReads) -> _Look:
+        """What is in memory from `offset` on.
 
         Raises OutOfRange; Corrupt and Unavailable only when not even the first batch can be read: what can is answered first.
         """
@@ -84,40 +167,56 @@ class LogReader:
         )
         batches: list[Buffer] = []
         size_bytes, next_offset = 0, Offset(offset)
-        for part in parts:
-            bytes_left = bytes_max - size_bytes
-            if isinstance(part, FromCache):
-                hot = self._hot.read(log.partition, part.offset, bytes_max=bytes_left)
-                if hot is None:
-                    break  # evicted while an earlier part was read: the reader comes again
-                for batch in hot.batches:
-                    batches += (batch.stamp, batch.rest)
-                    size_bytes += batch.size_bytes
-                next_offset = hot.next_offset
-            else:
-                try:
-                    run = await self._cold.run_at(part.place)
-                except TidelogError:
-                    if batches:
-                        break  # the reader meets the error again when it comes for the rest
-                    raise
-                body = run.read(part.offset, bytes_max=bytes_left)
+        try:
+            for place, part in enumerate(parts):
+                if part.offset != next_offset or (batches and size_bytes >= bytes_max):
+                    break  # the answer is full, or ends before a damaged batch
+                if isinstance(part, FromCache):
+                    hot = self._hot.read(log.partition, part.offset, bytes_max=bytes_max - size_bytes)
+                    assert hot is not None, f"{log.partition}: the hot pool begins at or below {part.offset}, and has it not"
+                    for batch in hot.batches:
+                        batches += (batch.stamp, batch.rest)
+                        size_bytes += batch.size_bytes
+                    next_offset = hot.next_offset
+                    continue
+                run = reads.run_at(part.place)
+                if run is None:
+                    missing = tuple(later.place for later in parts[place:] if isinstance(later, FromWal))
+                    return _Look(_fetched(led, batches, size_bytes, next_offset), missing)
+                body, next_offset = run.read(part.offset, bytes_max=bytes_max - size_bytes)
                 batches.append(body)
                 size_bytes += len(body)
-                next_offset = run.next_offset(after_bytes=body, place=part.place, offset=part.offset)
-        return Fetched(batches, size_bytes, next_offset, log.high_watermark, log.log_start_offset)
+        except TidelogError:
+            if not batches:
+                raise
+            # the reader meets the error again when it comes for the rest
+        return _Look(_fetched(led, batches, size_bytes, next_offset), ())
 
     async def first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first record, in offset order, whose timestamp is at or after `timestamp_ms`; None when there is none."""
+        """The first record, in offset order, whose timestamp is at or after `timestamp_ms`; None when there is none.
+
+        Raises Corrupt when a damaged batch may hold it.
+        """
+        log_start_offset = led.log.log_start_offset
         for place in led.runs.from_timestamp(timestamp_ms):
-            if place.last_offset < led.log.log_start_offset:
+            if place.last_offset < log_start_offset:
                 continue
-            for batch in split_batches((await self._cold.run_at(place)).body):
-                if parse_header(batch).max_timestamp < timestamp_ms:
-                    continue
-                for offset, record_ms, _, _, _ in self._records(batch, place):
-                    if record_ms >= timestamp_ms and offset >= led.log.log_start_offset:
-                        return TimestampedOffset(Offset(offset), record_ms)
+            run = await self._cold.run_at(place)
+            if len(run.body) <= THREAD_BYTES:
+                found = self._first_in(run, log_start_offset, timestamp_ms)
+            else:
+                found = await asyncio.to_thread(self._first_in, run, log_start_offset, timestamp_ms)
+            if found is not None:
+                return found
+        return None
+
+    def _first_in(self, run: ColdRun, log_start_offset: Offset, timestamp_ms: int) -> TimestampedOffset | None:
+        for index in range(len(run.base_offsets)):
+            if run.max_timestamp(index) < timestamp_ms or run.last_offset(index) < log_start_offset:
+                continue
+            for offset, record_ms, _, _, _ in self._records(run, index):
+                if record_ms >= timestamp_ms and offset >= log_start_offset:
+                    return TimestampedOffset(Offset(offset), record_ms)
         return None
 
     async def explain(self, led: LedPartition, offset: int) -> Explanation:
@@ -131,9 +230,9 @@ class LogReader:
                 high_watermark=log.high_watermark,
             )
         run = await self._cold.run_at(place)
-        body = run.read(offset, bytes_max=1)
-        header = parse_header(body)
-        start = place.start + run.starts[run.base_offsets.index(Offset(header.base_offset))]
+        index = run.index_of(offset)
+        header = parse_header(run.batch(index))
+        start = place.start + run.starts[index]
         hot_start = self._hot.start_offset(log.partition)
         return Explanation(
             object_key=place.key,
@@ -148,8 +247,47 @@ class LogReader:
             segment_seq=place.seq,
         )
 
-    def _records(self, batch: memoryview, place: RunPlace) -> list[tuple[int, int, object, object, object]]:
+    def _records(self, run: ColdRun, index: int) -> list[tuple[int, int, object, object, object]]:
+        batch = run.batch(index)
         try:
             return iterate_records(batch, decompressed_bytes_max=self._decompressed_bytes_max)  # type: ignore[return-value]
         except (InvalidRecord, InvalidArgument) as error:
-            raise Corrupt(f"{place.key}: {error}", key=place.key, start=place.start, end=place.end) from error
+            raise run.corrupt(index, error.message) from error
+
+
+class _Look(NamedTuple):
+    """What is in memory for one target."""
+
+    fetched: Fetched
+    missing: tuple[RunPlace, ...]
+    """The runs to read from the bucket, from where `fetched` ends on. Some of those behind the first may be in memory."""
+
+
+def _fetched(led: LedPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
+    return Fetched(batches, size_bytes, next_offset, led.log.high_watermark, led.log.log_start_offset)
+
+
+def _is_complete(look: _Look, reads: ColdReads) -> bool:
+    """Whether no read is under way that would add to it."""
+    return not look.missing or not reads.is_reading(look.missing[0])
+
+
+def _is_enough(looks: Sequence[_Look | TidelogError], reads: ColdReads, bytes_min: int) -> bool:
+    """Whether to answer before the deadline. A target whose history is still read counts when it is complete."""
+    bytes_there = 0
+    for look in looks:
+        if isinstance(look, TidelogError):
+            return True
+        if not look.fetched.size_bytes or not _is_complete(look, reads):
+            continue
+        if look.fetched.more:
+            return True
+        bytes_there += look.fetched.size_bytes
+    return bytes_there >= max(1, bytes_min)
+
+
+def _may_come(looks: Sequence[_Look | TidelogError], reads: ColdReads) -> bool:
+    """Whether there is no answer yet, while reads from the bucket are under way that will make one."""
+    return reads.in_flight and not any(
+        isinstance(look, _Look) and look.fetched.size_bytes and _is_complete(look, reads) for look in looks
+    )

@@ -85,6 +85,10 @@ class PartitionLog:
         )
         return Appended(base, last, self.leader_epoch)
 
+    def written_once(self, producer_id: ProducerId, *, now_ms: int) -> SequencedBatch | None:
+        """The one batch that a one-shot producer has written here: committed, or on its way."""
+        return self._producers.written_once(producer_id, now_ms=now_ms)
+
     def commit(self, *, base_offset: Offset, last_offset: Offset) -> None:
         """Raises the high watermark over a run of a committed segment; runs come in offset order."""
         assert base_offset == self.high_watermark, f"{self.partition}: run at {base_offset}, high watermark {self.high_watermark}"

@@ -4,8 +4,8 @@ The rules of KIP-98, with the last five batches of each producer, and sequences 
 than Kafka's: a producer that is not remembered must begin at sequence 0. Kafka takes any sequence then, and so lets a later
 batch of a pipeline in when the first was refused.
 
-A producer id from ONE_SHOT on stands for an HTTP Idempotency-Key: it writes one batch in its life, and the batch's base sequence
-is the fingerprint of the request.
+A producer id from ONE_SHOT on stands for an HTTP Idempotency-Key: it writes one batch in its life, the batch's base sequence is the
+fingerprint of the request, and its epoch the number of partitions that the request was routed over (gateway/idempotency_key.py).
 
 Invariant: batches of one producer and epoch are accepted in sequence order, each once.
 """
@@ -105,6 +105,13 @@ class ProducerStates:
                 expected_sequence=expected,
             )
         return None
+
+    def written_once(self, producer_id: ProducerId, *, now_ms: int) -> SequencedBatch | None:
+        """The one batch of a one-shot producer; None where it has written none, or was forgotten since."""
+        producer = self._one_shots.get(producer_id)
+        if producer is None or producer.last_active_ms + self._expiry_ms <= now_ms:
+            return None
+        return producer.batches[-1]
 
     def remember(self, batch: SequencedBatch, *, now_ms: int) -> None:
         """Takes in a batch that was appended, or one that was read back from the bucket."""

@@ -7,7 +7,7 @@ costs little. Invariant: runs are in offset order, without overlap; a gap betwee
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -86,12 +86,6 @@ class RunIndex:
     def from_timestamp(self, timestamp_ms: int) -> Iterator[RunPlace]:
         """The runs that hold a record at or after `timestamp_ms`, in offset order."""
         return (self._place(at) for at, newest in enumerate(self._columns[7]) if newest >= timestamp_ms)
-
-    def drop_before(self, offset: int) -> None:
-        """Forgets the runs that end before `offset`."""
-        keep = bisect_left(self._last_offsets, offset)
-        for column in self._columns:
-            del column[:keep]
 
     def _place(self, at: int) -> RunPlace:
         return RunPlace(*(column[at] for column in self._columns))  # type: ignore[arg-type]  # the columns hold plain ints

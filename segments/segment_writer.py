@@ -261,7 +261,7 @@ class SegmentWriter:
         except AlreadyExists:
             return _Put.EXISTS
         except TidelogError as error:
-            log.warning("PUT %s: %s", key, error)
+            log.debug("PUT %s: %s", key, error)  # that none comes through is told once, by watched_store.py
             return _Put.UNCERTAIN
         return _Put.CREATED
 

@@ -12,7 +12,7 @@ Invariant: `buffered_bytes` is the sum of all batches from their first record un
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from metadata.errors import TidelogError
 from tidelog.batch import Batch
@@ -33,39 +33,77 @@ class Accumulator:
         """Of all records since the beginning."""
         self._settings = settings
         self._lanes: dict[tuple[str, int], Lane] = {}
+        self._producer: tuple[int, int] | None = None
+        """Producer id and epoch for lanes that are made: no lane of these partitions had it before."""
         self._busy: dict[str, dict[Lane, None]] = {}
         """By leader: the lanes that are not idle, in the order of their turn."""
         self._gained: set[str] = set()
+        self._left: set[str] = set()
 
-    def lane(self, topic: str, partition: int, *, leader: str) -> Lane:
+    def lane(self, topic: str, partition: int, *, leader: str, topic_id: str) -> Lane:
         """The lane of this partition, made at first use; a lane that is there keeps its leader."""
         lane = self._lanes.get((topic, partition))
         if lane is None:
-            lane = self._lanes[topic, partition] = Lane(topic, partition, leader=leader, settings=self._settings)
+            lane = Lane(topic, partition, leader=leader, topic_id=topic_id, settings=self._settings)
+            self._lanes[topic, partition] = lane
+            if self._producer is not None and lane.producer is None:
+                lane.identify(*self._producer)
         return lane
 
-    def lanes_of(self, topic: str) -> list[Lane]:
-        return [lane for lane in self._lanes.values() if lane.topic == topic]
+    def lead(self, lane: Lane, leader: str, *, leader_epoch: int) -> None:
+        """The partition's leader is this one now: the lane moves as soon as nothing of it is on the wire.
 
-    def lead(self, lane: Lane, leader: str) -> None:
-        """The partition's leader is this one now: the lane moves as soon as nothing of it is on the wire."""
-        lane.next_leader = leader
-        self._move_when_quiet(lane)
+        What a broker says that lags behind, of an older leader or of none, is not followed.
+        """
+        if leader_epoch >= lane.leader_epoch:
+            lane.leader_epoch, lane.next_leader = leader_epoch, leader
+            self._move_when_quiet(lane)
+
+    def made_anew(self, lane: Lane, topic_id: str, now_s: float) -> None:
+        """The topic was deleted and made again under its name."""
+        lane.made_anew(topic_id, now_s)
+        self._collect((lane,))
+
+    def drop(self, lanes: Iterable[Lane], error: TidelogError) -> None:
+        """The topic does not have these partitions (any more), or nobody writes to them: fails what is left, and forgets them."""
+        for lane in lanes:
+            lane.abandon(error)
+            self._collect((lane,))
+            self._left.add(lane.leader)
+            del self._lanes[lane.topic, lane.partition]
+        self._producer = None  # a lane that is made for one of them again must not begin again under the same id
 
     def _move_when_quiet(self, lane: Lane) -> None:
         if lane.on_wire or lane.leader == lane.next_leader:
             return
-        line = self._busy.get(lane.leader, {})
-        if lane in line:
-            del line[lane]
+        if self._leave_line(lane):
             self._busy.setdefault(lane.next_leader, {})[lane] = None
             self._gained.add(lane.next_leader)
+        self._left.add(lane.leader)
         lane.leader = lane.next_leader
+
+    def _leave_line(self, lane: Lane) -> bool:
+        """Whether it stood in its leader's line."""
+        line = self._busy.get(lane.leader, {})
+        if lane not in line:
+            return False
+        del line[lane]
+        if not line:
+            del self._busy[lane.leader]
+        return True
 
     def take_gained(self) -> set[str]:
         """Leaders that something moved to since this was last asked: somebody has to send there now."""
         gained, self._gained = self._gained, set()
         return gained
+
+    def take_unused(self) -> set[str]:
+        """Leaders that lanes moved away from since this was last asked, and that no other lane is with or is to go to."""
+        left, self._left = self._left, set()
+        if left:
+            left -= self._busy.keys()
+            left -= {lane.next_leader for lane in self._lanes.values()}
+        return left
 
     # ── in ──
 
@@ -95,11 +133,11 @@ class Accumulator:
             batch = lane.next_batch(now_s)
             if batch is None:
                 continue
-            if taken and taken_bytes + batch.bytes > bytes_max:
+            if taken and taken_bytes + batch.request_bytes > bytes_max:
                 break  # it was numbered, and keeps its place: the next request takes it first
             lane.sent(batch)
             taken.append(batch)
-            taken_bytes += batch.bytes
+            taken_bytes += batch.request_bytes
             line[lane] = line.pop(lane)
         return taken
 
@@ -112,35 +150,33 @@ class Accumulator:
         """Lanes that need a producer id before they can send."""
         return [lane for lane in self._busy.get(leader, ()) if lane.producer is None]
 
+    def identify(self, producer_id: int, producer_epoch: int) -> None:
+        """Gives a fresh producer id to all lanes that have none, and to those that are made from now on."""
+        for lane in {*self._lanes.values(), *self._all_busy()}:
+            if lane.producer is None:
+                lane.identify(producer_id, producer_epoch)
+        self._producer = producer_id, producer_epoch
+
     def unsettled(self) -> list[Batch]:
         """Every batch that has no outcome yet."""
-        return [
-            batch
-            for lane in self._all_busy()
-            for batch in (*lane.unanswered, *lane.closed, lane.open)
-            if batch is not None and not batch.settled
-        ]
+        return list(_unsettled(self._all_busy()))
 
     def unacknowledged_records(self, leader: str) -> int:
         """Records for this leader that have no outcome yet."""
-        return sum(
-            batch.record_count
-            for lane in self._busy.get(leader, ())
-            for batch in (*lane.unanswered, *lane.closed, lane.open)
-            if batch is not None and not batch.settled
-        )
+        return sum(batch.record_count for batch in _unsettled(self._busy.get(leader, ())))
 
     def topics_of(self, leader: str) -> set[str]:
         """Topics with something to send to this leader."""
         return {lane.topic for lane in self._busy.get(leader, ())}
 
-    def is_busy(self, leader: str) -> bool:
-        return bool(self._busy.get(leader))
+    def busy(self, leader: str) -> list[Lane]:
+        """Lanes with something to send to this leader, or to await from it."""
+        return list(self._busy.get(leader, ()))
 
     @property
     def leaders(self) -> list[str]:
         """Where something is to be sent, or awaited from."""
-        return [leader for leader, line in self._busy.items() if line]
+        return list(self._busy)
 
     # ── what happened ──
 
@@ -164,16 +200,19 @@ class Accumulator:
         return any(lane.is_overdue(now_s) for lane in lanes)
 
     def unreachable(self, leader: str, error: TidelogError) -> None:
-        """No connection: nothing went out, and it will be tried again."""
+        """No connection, or no answer on it: nothing went out, and it will be tried again."""
         for lane in self._busy.get(leader, ()):
             lane.last_trouble = error
 
-    def abandon(self, error: TidelogError) -> None:
-        """The client closes: fails everything that is left."""
-        lanes = self._all_busy()
-        for lane in lanes:
+    def abandon(self, lanes: Iterable[Lane], error: TidelogError) -> None:
+        """What no retry mends: fails everything that is left in these lanes."""
+        for lane in list(lanes):
             lane.abandon(error)
-        self._collect(lanes)
+            self._collect((lane,))
+
+    def abandon_all(self, error: TidelogError) -> None:
+        """The client closes."""
+        self.abandon(self._all_busy(), error)
 
     def take_failures(self) -> list[Batch]:
         failures, self.failures = self.failures, []
@@ -190,7 +229,7 @@ class Accumulator:
                 lane.failures = []
             self._move_when_quiet(lane)
             if lane.is_idle:
-                self._busy.get(lane.leader, {}).pop(lane, None)
+                self._leave_line(lane)
 
     def _count_failure(self, batch: Batch) -> None:
         if batch.error is not None and batch.error.nothing_was_written:
@@ -200,3 +239,10 @@ class Accumulator:
 
     def _all_busy(self) -> list[Lane]:
         return [lane for line in self._busy.values() for lane in line]
+
+
+def _unsettled(lanes: Iterable[Lane]) -> Iterator[Batch]:
+    for lane in lanes:
+        for batch in (*lane.unanswered, *lane.closed, lane.open):
+            if batch is not None and not batch.settled:
+                yield batch

@@ -6,16 +6,16 @@ Invariant: a batch is settled once, with offsets or with an error, and then lets
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING
 
 from metadata.errors import TidelogError
+from segments.record_batch import BATCH_OVERHEAD_BYTES
 from tidelog.records import Ack, Headers
+from tidelog.wire_sizes import append_bytes
 
 if TYPE_CHECKING:
     from tidelog.lane import Lane
-
-RECORD_OVERHEAD_BYTES = 24
-"""Room for a record's lengths, timestamp and offset; an estimate from above for all but the oddest records."""
 
 RecordTuple = tuple[bytes | None, bytes | None, Headers, int]
 """key, value, headers, timestamp in ms: as the codec takes it."""
@@ -47,6 +47,7 @@ class Batch:
         self.lane = lane
         self.records: list[RecordTuple] = []
         self.bytes = 0
+        """Of its records, at most (wire_sizes.py)."""
         self.opened_s = opened_s
         self.deadline_s = deadline_s
         # On its way:
@@ -64,13 +65,19 @@ class Batch:
         self.base_offset = -1
         self.error: TidelogError | None = None
         self.error_was_seen = False
-        self.waiters: set[Callable[[], None]] = set()
+        self.waiters: dict[object, Callable[[], object]] = {}
+        """Called once, when it is settled; each under a key of its own, by which it can be taken back."""
         self._timestamps_ms: list[int] = []
         self._settled_count = 0
 
     @property
     def record_count(self) -> int:
         return self._settled_count if self.settled else len(self.records)
+
+    @property
+    def request_bytes(self) -> int:
+        """What it takes of a request, at most."""
+        return append_bytes(self.lane.topic, BATCH_OVERHEAD_BYTES + self.bytes)
 
     def succeed(self, base_offset: int) -> None:
         if not self.settled:
@@ -86,15 +93,18 @@ class Batch:
     def _settle(self) -> None:
         self._settled_count = len(self.records)
         self.settled, self.records = True, []
-        waiters, self.waiters = self.waiters, set()
-        for waiter in waiters:
+        waiters, self.waiters = self.waiters, {}
+        for waiter in waiters.values():
             waiter()
 
     def ack(self, index: int) -> Ack:
-        """Where record `index` lies, or the error of the batch, raised. Only once it is settled."""
+        """Where record `index` lies, or the error of the batch, raised: an instance of its own for each who asks.
+
+        Only once it is settled.
+        """
         assert self.settled
         if self.error is not None:
             self.error_was_seen = True
-            raise self.error.with_traceback(None)
+            raise copy(self.error)
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         return Ack(self.lane.topic, self.lane.partition, offset, self._timestamps_ms[index])

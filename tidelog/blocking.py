@@ -12,6 +12,7 @@ used from several threads at once. A call costs a switch of threads (some 50 µs
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -19,9 +20,10 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from metadata.errors import Rejected
+from metadata.errors import Rejected, TidelogError
 from tidelog.client import Client, connect
 from tidelog.consumer import Consumer
+from tidelog.outcomes import Outcomes
 from tidelog.producer import Delivery
 from tidelog.records import Ack, Record
 from tidelog.settings import SettingChanges
@@ -42,59 +44,98 @@ class LeftByError(Exception):
 
 
 class ClientThread:
-    """Enters a client in a thread, and leaves it there."""
+    """Enters a client in a thread, and leaves it there. Invariant: no call waits for a loop that has ended."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._entered: Future[asyncio.AbstractEventLoop] = Future()
         self._leave: asyncio.Future[None]
+        self._life: asyncio.Task[None]
         self._left: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="tidelog client", daemon=True)
+        self._lock = threading.Lock()
+        """Held while a call is handed over, and while it is decided that none is taken any more."""
+        self._calls: set[Future[Any]] = set()
 
     def enter(self) -> None:
+        """Raises what the client meets."""
+        if self._thread.ident is not None:
+            raise Rejected("a client is entered once", hint="Call connect_sync() again for another one.")
         self._thread.start()
         self._entered.result()
 
     def leave(self, error: BaseException | None) -> None:
-        """Flushes, ends the thread, and raises what the flush met."""
-        loop = self._entered.result()
-        if error is None:
-            loop.call_soon_threadsafe(self._leave.set_result, None)
-        else:
-            loop.call_soon_threadsafe(self._leave.set_exception, LeftByError())
-        self._thread.join()
+        """Flushes, ends the thread, and raises what the flush met. An interrupt ends the flush."""
+        self._tell(lambda: self._leave_with(error))
+        try:
+            self._thread.join()
+        except BaseException:
+            self._tell(lambda: self._life.cancel())
+            self._thread.join()
+            raise
         self._left.result()
 
-    @property
-    def is_running(self) -> bool:
-        return self._entered.done() and not self._left.done()
-
     def wait_for(self, start: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Runs it over there. An interrupt of the caller cancels it."""
-        if not self.is_running:
-            raise Rejected("the client is not connected", hint="Use it as `with tidelog.connect_sync(…) as log:`.")
+        """Runs it over there. An interrupt of the caller cancels it. Raises Rejected where the client is not there (any more)."""
 
         async def run() -> _Answer:
             return await start()
 
-        answer = asyncio.run_coroutine_threadsafe(run(), self._entered.result())
+        if threading.current_thread() is self._thread:
+            raise Rejected("the client's own thread can't wait for itself", hint="Hand the call on to another thread.")
+        with self._lock:
+            if not self.is_running:
+                what = "closed" if self._left.done() else "not connected"
+                raise Rejected(f"the client is {what}", hint="Use it within `with tidelog.connect_sync(…) as log:`.")
+            answer = asyncio.run_coroutine_threadsafe(run(), self._entered.result())
+            self._calls.add(answer)
         try:
             return answer.result()
+        except concurrent.futures.CancelledError:
+            raise Rejected("the client was closed before the call had its answer") from None
         except BaseException:
             answer.cancel()
             raise
+        finally:
+            self._calls.discard(answer)
+
+    @property
+    def is_running(self) -> bool:
+        return self._entered.done() and self._entered.exception() is None and not self._left.done()
+
+    def _tell(self, order: Callable[[], object]) -> None:
+        """Runs it in the loop, unless that has ended by itself."""
+        with self._lock:
+            if self.is_running:
+                self._entered.result().call_soon_threadsafe(order)
+
+    def _leave_with(self, error: BaseException | None) -> None:
+        if self._leave.done():
+            return
+        if error is None:
+            self._leave.set_result(None)
+        else:
+            self._leave.set_exception(LeftByError())
 
     def _run(self) -> None:
+        failure: BaseException | None = None
         try:
             asyncio.run(self._live())
         except BaseException as error:  # noqa: BLE001  # it belongs to the thread that waits for it
-            (self._left if self._entered.done() else self._entered).set_exception(error)
-        else:
-            self._left.set_result(None)
+            failure = error
+        with self._lock:
+            told = self._left if self._entered.done() else self._entered
+            if failure is not None:
+                told.set_exception(failure)
+            else:
+                self._left.set_result(None)
+        for call in list(self._calls):
+            call.cancel()  # handed over to a loop that did not get to it any more
 
     async def _live(self) -> None:
         loop = asyncio.get_running_loop()
         self._leave = loop.create_future()
+        self._life = asyncio.current_task()  # type: ignore[assignment]  # a coroutine that asyncio.run runs has one
         try:
             async with self._client:
                 self._entered.set_result(loop)
@@ -143,7 +184,7 @@ class BlockingDelivery:
 
 
 class BlockingConsumer:
-    """Iterate it. Leaving the loop ends the reading."""
+    """Iterate it. Leaving the loop, or its own `with`, ends the reading."""
 
     def __init__(self, thread: ClientThread, original: Consumer) -> None:
         self._thread = thread
@@ -153,18 +194,31 @@ class BlockingConsumer:
 
     chunk = _blocking(Consumer.chunk)
 
+    @property
+    def errors(self) -> dict[int, TidelogError]:
+        """By partition: why it is not read any further, while others are. It was logged as well."""
+        return self._original.errors
+
     def __iter__(self) -> Iterator[Record]:
         try:
             while records := self.chunk():
                 for record in records:
                     self.positions[record.partition] = record.offset + 1
                     yield record
+                del records  # a chunk may be large: no two of them at once
         finally:
-            self.close()
+            self._original.close_soon()  # a forgotten loop ends here too, in whatever thread: it must not wait
 
     def close(self) -> None:
+        """Stops reading ahead. No harm in calling it twice."""
         if self._thread.is_running:
             self._thread.wait_for(self._original.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
 
 
 class BlockingTopics:
@@ -210,6 +264,12 @@ class BlockingClient:
     produce_many = _blocking(Client.produce_many)
     flush = _blocking(Client.flush)
     consume = _wrapping(_in_loop(Client.consume), BlockingConsumer)
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """How many of the records that were sent are acknowledged, failed for certain, or unknown. Final once the block is left."""
+        return self._original.outcomes
+
     cluster = _blocking(Client.cluster)
     offsets = _blocking(Client.offsets)
     explain = _blocking(Client.explain)

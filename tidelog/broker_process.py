@@ -34,6 +34,7 @@ class BrokerProcess:
         self.log_path = directory / "broker.log"
         self.http_address = self.grpc_address = "127.0.0.1:0"
         self._flags = list(flags)
+        self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -52,6 +53,7 @@ class BrokerProcess:
         command += ["--http", self.http_address, "--grpc", self.grpc_address, *self._flags]
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 command, env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, process_group=0
             )
@@ -83,8 +85,8 @@ class BrokerProcess:
             raise Unavailable(f"the broker ended with exit code {code}; it said: {self.said()}")
 
     def said(self) -> str:
-        """The end of its log."""
-        return self.log_path.read_bytes()[-LOG_BYTES_SHOWN:].decode(errors="replace").strip() or "(nothing)"
+        """The end of its log, since it was started last."""
+        return self.log_path.read_bytes()[self._log_start :][-LOG_BYTES_SHOWN:].decode(errors="replace").strip() or "(nothing)"
 
     def __enter__(self) -> Self:
         return self

@@ -113,8 +113,8 @@ async def audit_bucket(
     Raises what the store raises when it can't be listed or read; damage is reported, not raised.
     """
     audit = Audit(store.url)
-    await _check_cluster(store, audit)
     sessions = await _list_sessions(store, audit)
+    await _check_cluster(store, audit, is_used=bool(sessions))
     committed = {session: await list_session(store, session) for session in sessions}
     audit.segments = sum(info is not None for listing in committed.values() for info in listing.segments)
     runs: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
@@ -200,13 +200,15 @@ def check_segment_bytes(body: bytes, footer: SegmentFooter, *, writer: str, key:
 # ── reading ──
 
 
-async def _check_cluster(store: ObjectStore, audit: Audit) -> None:
+async def _check_cluster(store: ObjectStore, audit: Audit, *, is_used: bool) -> None:
     try:
         record = await read_cluster_record(store)
     except Corrupt as error:
         audit.damage("cluster.json", error.message)
         return
-    if record is None:
+    if record is None and is_used:
+        audit.damage("cluster.json", "it is missing, and sessions lie here: it says which cluster they belong to")
+    elif record is None:
         audit.note("cluster.json", "it is missing: no cluster has used this prefix yet, or it is the wrong one")
     else:
         audit.cluster_id = record.cluster_id
@@ -238,7 +240,7 @@ async def _check_session(store: ObjectStore, objects: SessionObjects, listing: S
         audit.invisible_objects += len(invisible)
         audit.invisible_bytes += sum(info.size for info in invisible)
         end = "the seal" if listing.sealed else f"the gap at {listing.end_seq}"
-        audit.note(invisible[0].key, f"{len(invisible)} object(s) behind {end}: not committed, and never visible")
+        audit.note(invisible[0].key, f"{_objects(len(invisible))} behind {end}: not committed, and never visible")
     if listing.sealed:
         audit.sealed_sessions += 1
         key = segment_key(objects.session, listing.end_seq)
@@ -260,6 +262,10 @@ async def _check_session(store: ObjectStore, objects: SessionObjects, listing: S
     if claim.session != objects.session:
         audit.damage(key, f"it is the claim of session {claim.session}")
     return claim.writer
+
+
+def _objects(count: int) -> str:
+    return "1 object" if count == 1 else f"{count} objects"
 
 
 async def _footers(store: ObjectStore, listing: SessionListing, audit: Audit) -> list[SegmentFooter | Corrupt]:

@@ -120,7 +120,8 @@ class Client:
         """Sends one record and waits until it is durable: idempotent, retried, in order within its partition.
 
         `value` and `key`: bytes as they are, str as UTF-8, None as null, anything else as compact JSON. Without `partition` the key
-        decides (murmur2, as Kafka's clients), and without a key the partitions take turns. `timestamp_ms`: now.
+        decides (murmur2, as Kafka's clients), and without a key the partitions take turns. `timestamp_ms`: now. Who is cancelled
+        while waiting for the acknowledgement has sent the record all the same.
 
         Raises UnknownTopic, UnknownPartition, InvalidArgument, TooLarge, Throttled (the buffer stayed full), Unavailable (nothing
         was written), OutcomeUnknown (it may be in the log).

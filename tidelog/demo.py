@@ -33,7 +33,7 @@ from segments.object_store import ObjectStore
 from segments.store_url import open_store
 from tidelog.broker_process import BrokerProcess
 from tidelog.client import connect
-from tidelog.demo_bucket import await_next_segment, committed_ends, count_objects
+from tidelog.demo_bucket import committed_ends, count_objects, kill_at_next_segment
 from tidelog.demo_comparison import compare
 from tidelog.demo_flights import Flights, halves, load_flights
 from tidelog.demo_producers import Half, produce_over_grpc, produce_over_http
@@ -43,9 +43,8 @@ from tidelog.demo_report import (
     delays_table,
     figures_table,
     results_console,
-    told_of_the_bucket,
-    told_of_the_kill,
-    told_of_the_rows,
+    show,
+    story,
 )
 from tidelog.owned_tasks import first_error
 from tidelog.records import Record
@@ -94,10 +93,10 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
     row_count = len(flights.values)
 
+    watch.say("rows", f"{row_count:,} flights out of New York in 2013, for {PARTITIONS} partitions")
     await asyncio.to_thread(broker.start)
-    watch.say(
-        f"{row_count:,} flights out of New York, {PARTITIONS} partitions, a broker at {broker.http_url} (process {broker.pid})"
-    )
+    watch.say("broker", f"process {broker.pid} at {broker.http_url}")
+    watch.say("produce", "half of the rows over each door, until they are acknowledged")
     async with connect(broker.http_url) as log:
         await log.topics.create(TOPIC, partitions=PARTITIONS)
         bucket = await open_store((await log.cluster()).bucket)
@@ -113,12 +112,13 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch) -> None:
 
     check(flights, sent, read)
     console = results_console()
-    console.print(delays_table(_values_by_carrier(read), flights.airline_of, width=console.width))
-    console.print()
-    console.print(figures_table(sent, kill, read_rows=row_count, read_s=read_s))
-    console.print()
-    for line in (told_of_the_kill(kill), told_of_the_bucket(objects, row_count), told_of_the_rows(row_count)):
-        console.print(line)
+    watch.end()
+    show(
+        console,
+        delays_table(_values_by_carrier(read), flights.airline_of, width=console.width),
+        figures_table(sent, kill, read_rows=row_count, read_s=read_s),
+        story(kill, objects, row_count),
+    )
 
 
 # ── produce, and the kill ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,9 +164,13 @@ async def _kill_in_the_middle(sent: Sequence[Half], broker: BrokerProcess, bucke
         killed_s=killed_s,
         served_s=killed_s,
     )
-    watch.say(f"kill -9 {broker.pid}, with {kill.acknowledged:,} records acknowledged; the producers go on")
+    watch.say(
+        "kill -9", f"process {broker.pid}, at {kill.acknowledged:,} acknowledged records; the producers go on", style="bold red"
+    )
     await asyncio.to_thread(broker.start)
-    return replace(kill, served_s=time.perf_counter())
+    served = replace(kill, served_s=time.perf_counter())
+    watch.say("broker", f"process {broker.pid} serves in its place, {served.outage_s:.1f} s later")
+    return served
 
 
 async def _first_of(waiting: Iterable[Coroutine[Any, Any, object]]) -> None:
@@ -180,11 +184,7 @@ async def _first_of(waiting: Iterable[Coroutine[Any, Any, object]]) -> None:
 
 
 def _kill_before_the_answer(broker: BrokerProcess, bucket: Path) -> None:
-    """At the worst moment: a segment has just become durable, and its producers are not answered yet.
-
-    In a thread, since the event loop is busy producing and would come too late.
-    """
-    await_next_segment(bucket, timeout_s=NEXT_SEGMENT_TIMEOUT_S)
+    kill_at_next_segment(broker.pid, bucket, timeout_s=NEXT_SEGMENT_TIMEOUT_S)
     broker.kill()
 
 
@@ -245,6 +245,6 @@ def _directory(options: DemoOptions, watch: Watch) -> Iterator[Path]:
         yield directory
     finally:
         if options.keep:
-            watch.say(f"The broker's files are in {directory}")
+            watch.say("kept", f"{directory}; look into it: tidelog bucket verify --deep --data-dir {directory / 'data'}")
         else:
             shutil.rmtree(directory, ignore_errors=True)

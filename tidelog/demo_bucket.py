@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import time
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from metadata.model import SessionId
-from segments.bucket_layout import WAL, parse_wal_key
+from metadata.model import SegmentSeq, SessionId
+from segments.bucket_layout import WAL, parse_wal_key, segment_key
 from segments.listing import objects_under
 from segments.object_store import ObjectStore
 from segments.recovery import read_session
 from segments.segment_file import SEAL_BYTES
+from tidelog import demo_killer
 
-POLL_S: Final = 0.0002
+START_TIMEOUT_S: Final = 10.0
+SEGMENTS_AHEAD: Final = 200
+"""So many are written, at most, while the killer starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +63,16 @@ async def committed_ends(bucket: ObjectStore) -> dict[int, int]:
     return ends
 
 
-def await_next_segment(directory: Path, *, timeout_s: float) -> None:
-    """Returns the moment that another segment lies in the directory of the bucket, or after `timeout_s`. Blocks, and polls hard."""
-    session = max((directory / WAL).iterdir())
-    known = set(os.listdir(session))
-    ends_s = time.monotonic() + timeout_s
-    while known.issuperset(os.listdir(session)) and time.monotonic() < ends_s:
-        time.sleep(POLL_S)
+def kill_at_next_segment(pid: int, directory: Path, *, timeout_s: float) -> None:
+    """Returns when the process that writes to the bucket in this directory was killed (demo_killer.py). Blocks."""
+    session, seq = max(_segments_in(directory))
+    coming = [str(directory / segment_key(session, SegmentSeq(seq + ahead))) for ahead in range(1, SEGMENTS_AHEAD)]
+    killer = [sys.executable, "-I", "-S", demo_killer.__file__, str(pid), str(timeout_s), *coming]
+    subprocess.run(killer, check=True, timeout=timeout_s + START_TIMEOUT_S)
+
+
+def _segments_in(directory: Path) -> Iterator[tuple[SessionId, SegmentSeq]]:
+    for path in (directory / WAL).glob("*/*"):
+        parsed = parse_wal_key(path.relative_to(directory).as_posix())
+        if parsed is not None and parsed.seq is not None:
+            yield parsed.session, parsed.seq

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import date
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Table
 from rich.text import Text
@@ -19,9 +20,12 @@ from tidelog.demo_bucket import Objects
 from tidelog.demo_producers import Answer, Half
 
 DELAYS_SHOWN = 10
+LABEL_WIDTH = 9
 PIPED_WIDTH = 132
 WIDE_LEAST = 124
 """Columns of a terminal that has room for names, too."""
+PACE_S = 0.5
+"""Over which a bar measures how fast it moves."""
 _YEAR = 2013
 _LEGAL_FORM = re.compile(r" (Inc\.|Co\.|Corporation)$")
 
@@ -68,6 +72,17 @@ def results_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
 
 
+def show(console: Console, *parts: RenderableType) -> None:
+    """One below the other, with a line between. Where no terminal is, lines end where their text does."""
+    with console.capture() as shown:
+        for number, part in enumerate(parts):
+            console.print(*([""] if number else []), part, sep="\n")
+    text = shown.get()
+    if not console.is_terminal:
+        text = "\n".join(line.rstrip() for line in text.split("\n"))
+    console.file.write(text)
+
+
 # ── while it runs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -80,9 +95,15 @@ class _FollowingProgress(Progress):
         yield from super().get_renderables()
 
 
-class _RecordsPerSecond(ProgressColumn):
+class _Pace(ProgressColumn):
+    """Records a second at this moment. In the end the time it took, outage and all; how fast it was, the table tells."""
+
     def render(self, task: Task) -> Text:
-        return Text(f"{task.completed / task.elapsed:>9,.0f} records/s" if task.elapsed else "", style="cyan")
+        if task.finished:
+            return Text(f"in {task.finished_time:.1f} s")
+        if task.completed and task.speed is None:
+            return Text("no answers", style="bold red")
+        return Text(f"{task.speed or 0:,.0f}/s now", style="cyan")
 
 
 class Watch:
@@ -91,14 +112,19 @@ class Watch:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    def say(self, what: str) -> None:
-        self._console.print(what, markup=False, soft_wrap=True)
+    def say(self, label: str, what: str, *, style: str = "bold") -> None:
+        self._console.print(f"[{style}]{label:<{LABEL_WIDTH}}[/]{escape(what)}", soft_wrap=True)
+
+    def end(self) -> None:
+        """A blank line before the results."""
+        self._console.print()
 
     @contextmanager
     def bars(self, bars: Mapping[str, tuple[int, Callable[[], int]]]) -> Iterator[None]:
         """Shows a bar for each name: its total, and what tells how far it is."""
-        columns = (TextColumn("{task.description:<12}"), BarColumn(40), TextColumn("{task.completed:>9,.0f}"), _RecordsPerSecond())
-        with _FollowingProgress(*columns, console=self._console, disable=not self._console.is_terminal) as progress:
+        columns = (TextColumn("  {task.description:<10}"), BarColumn(36), TextColumn("{task.completed:>9,.0f}"), _Pace())
+        shown = self._console.is_terminal
+        with _FollowingProgress(*columns, console=self._console, disable=not shown, speed_estimate_period=PACE_S) as progress:
             for name, (total, count) in bars.items():
                 progress.add_task(name, total=total, count=count)
             yield
@@ -115,15 +141,13 @@ def delays_table(rows: Mapping[str, Sequence[bytes]], airline_of: Mapping[str, s
         departed = (flight for flight in map(decode, values) if flight.dep_delay is not None)
         longest[carrier] = heapq.nlargest(DELAYS_SHOWN, departed, key=_delay)
     wide = width >= WIDE_LEAST
-    table = Table(
-        title="The ten longest departure delays of each carrier, in hours:minutes", title_justify="left", box=None, pad_edge=False
-    )
+    table = _table("The ten longest departure delays of each carrier, in hours:minutes")
     table.add_column("", style="bold cyan", no_wrap=True)
     if wide:
         table.add_column("airline", no_wrap=True, overflow="ellipsis", max_width=19)
     table.add_column("flights", justify="right", no_wrap=True)
     table.add_column("longest", style="bold", justify="right", no_wrap=True)
-    table.add_column("… and the nine after it", no_wrap=True)
+    table.add_column("and the nine after it", no_wrap=True)
     if wide:
         table.add_column("the longest was", style="dim", no_wrap=True)
     for carrier in sorted(longest, key=lambda carrier: [-_delay(flight) for flight in longest[carrier][:1]]):
@@ -135,11 +159,11 @@ def delays_table(rows: Mapping[str, Sequence[bytes]], airline_of: Mapping[str, s
     return table
 
 
-def figures_table(halves: Sequence[Half], kill: Kill, *, read_rows: int, read_s: float) -> Table:
+def figures_table(halves: Sequence[Half], kill: Kill, *, read_rows: int, read_s: float) -> Group:
     """Rates leave out the time from the kill to the first acknowledgement after it; latencies tell of it apart."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("", style="bold", no_wrap=True)
-    for column in ("records", "records/s", "acknowledged p50", "p99", "over the kill"):
+    table = _table("How fast, with everything on this machine")
+    table.add_column("", style="bold cyan", no_wrap=True)
+    for column in ("records", "records/s ¹", "answered after: p50", "p99", "over the kill ²"):
         table.add_column(column, justify="right", no_wrap=True)
     for half in halves:
         undisturbed, disturbed = _split(half.answers, kill)
@@ -153,7 +177,11 @@ def figures_table(halves: Sequence[Half], kill: Kill, *, read_rows: int, read_s:
             f"{_latency_ms(disturbed, 100):,.0f} ms",
         )
     table.add_row("read back", f"{read_rows:,}", f"{read_rows / read_s:,.0f}")
-    return table
+    return Group(table, Text("¹ without the outage   ² the longest wait of a record that met the outage", style="dim"))
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", header_style="", box=None, pad_edge=False)
 
 
 def _split(answers: Sequence[Answer], kill: Kill) -> tuple[list[Answer], list[Answer]]:
@@ -176,29 +204,45 @@ def _latency_ms(answers: Sequence[Answer], percent: float) -> float:
     return 0.0
 
 
-def told_of_the_kill(kill: Kill) -> str:
-    under_way = " and ".join(f"{rows:,} over {door}" for door, rows in kill.under_way.items())
+def story(kill: Kill, bucket: Objects, rows: int) -> Table:
+    """What happened, and the verdict; label and sentences, in lines that fit."""
+    table = _table("What the kill did")
+    table.show_header = False
+    table.add_column("", style="bold cyan", no_wrap=True)
+    table.add_column("")
+    table.add_row(
+        "[bold red]kill -9[/]",
+        f"at {kill.acknowledged:,} acknowledged records: with no broker running, each of them lay on the bucket.",
+    )
+    table.add_row("again", _told_of_what_was_under_way(kill))
+    table.add_row("bucket", _told_of_the_bucket(bucket, rows))
+    table.add_row(
+        "rows",
+        f"[bold green]✓ {rows:,} rows[/]: each once, unchanged, in order within its key, and where its acknowledgement said.",
+    )
+    return table
+
+
+def _told_of_what_was_under_way(kill: Kill) -> str:
+    doors = " and ".join(f"{rows:,} over {door.partition(',')[0]}" for door, rows in kill.under_way.items())
     again, lost = sum(kill.under_way.values()), kill.answers_lost
-    return "\n".join(
-        (
-            f"[bold]kill -9[/] at {kill.acknowledged:,} acknowledged records: all lay on the bucket, with no broker running.",
-            f"  {again:,} more were under way ({under_way}). They were sent again",
-            f"  to the next process, which served after {kill.outage_s:.1f} s:",
-            f"  {lost:,} lay on the bucket already and were refused as duplicates, {again - lost:,} were written.",
-        )
+    became = (
+        f"{lost:,} lay on the bucket already and were refused as duplicates, {again - lost:,} were written."
+        if lost
+        else "none of them lay on the bucket yet, and all were written."
+    )
+    return (
+        f"{again:,} more were under way ({doors}), and sent again to the next process, which served after {kill.outage_s:.1f} s: "
+        f"{became}"
     )
 
 
-def told_of_the_bucket(bucket: Objects, rows: int) -> str:
+def _told_of_the_bucket(bucket: Objects, rows: int) -> str:
     segment_kib = bucket.segment_bytes / max(1, bucket.segments) / 1024
     return (
-        f"[bold]{bucket.puts:,} PUTs[/], one for {rows / bucket.puts:,.0f} records: {bucket.segments:,} segments "
-        f"of {segment_kib:,.0f} KiB on average, {bucket.claims} claims of a session, {bucket.seals} seals."
+        f"{bucket.puts:,} PUTs, one for {rows / bucket.puts:,.0f} records: {bucket.segments:,} segments of {segment_kib:,.0f} KiB "
+        f"on average, {bucket.claims} claims of a session, {bucket.seals} seals."
     )
-
-
-def told_of_the_rows(rows: int) -> str:
-    return f"[bold green]✓ {rows:,} rows[/]: each once, unchanged, in order within its key, and where its acknowledgement said."
 
 
 def _delay(flight: Flight) -> int:

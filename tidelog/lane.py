@@ -11,7 +11,8 @@ Invariants:
   batches of a producer, still knows the answer to each of them;
 - a batch goes again with the sequences that it had, until it is certain that the broker does not have it;
 - after a batch has failed for good, those behind it go on with sequences that the broker can take. Nothing is numbered anew
-  while it may be in the log: that would write it twice.
+  while it may be in the log: that would write it twice;
+- a batch fails as "nothing was written" only where no attempt of it was left without an answer.
 
 What proves that a batch is not in the log yet, when its answer is unknown: the broker takes a producer's batches only in
 sequence, so "out of order" for an earlier batch, or for the one behind, says that it has neither. Bytes of a broken connection may
@@ -25,6 +26,7 @@ from typing import Final
 
 from metadata.errors import OutcomeUnknown, OutOfOrderSequence, Throttled, TidelogError, Unavailable, UnknownProducer
 from tidelog.batch import Batch
+from tidelog.routes import NO_LEADER_EPOCH
 from tidelog.settings import ClientSettings
 
 BATCHES_IN_FLIGHT_MAX: Final = 5
@@ -38,11 +40,14 @@ NO_PRODUCER: Final = (-1, -1)
 class Lane:
     """One partition, as one producer sees it. Times are seconds of one monotonic clock, which the caller brings."""
 
-    def __init__(self, topic: str, partition: int, *, leader: str, settings: ClientSettings) -> None:
+    def __init__(self, topic: str, partition: int, *, leader: str, topic_id: str, settings: ClientSettings) -> None:
         self.topic = topic
+        self.topic_id = topic_id
         self.partition = partition
         self.leader = leader
         """Address of the broker that leads it, as far as is known."""
+        self.leader_epoch = NO_LEADER_EPOCH
+        """Of the newest leader that is known."""
         self.open: Batch | None = None
         self.closed: deque[Batch] = deque()
         self.unanswered: deque[Batch] = deque()
@@ -68,6 +73,8 @@ class Lane:
         """Whether the broker has taken a batch under the present producer id."""
         self._gap_is_possible = False
         """A batch failed while it was unknown whether the broker has it; those behind it carry the numbers that follow."""
+        self._leaves_topic = False
+        """The topic was made anew: as soon as nothing is on the wire, what belongs to the old one is left behind."""
 
     # ── into the lane ──
 
@@ -143,6 +150,17 @@ class Lane:
         for batch in self.unanswered:
             self._number(batch)
 
+    def made_anew(self, topic_id: str, now_s: float) -> None:
+        """The topic was deleted and made again under its name: producer and sequences begin anew there.
+
+        What may be in the old topic fails, as soon as no answer is awaited any more: the new one can't tell. What certainly is in
+        neither goes to the new one.
+        """
+        self.topic_id, self.leader_epoch = topic_id, NO_LEADER_EPOCH
+        if self.idempotent:
+            self._leaves_topic = self.recovering = True
+            self._recover_when_quiet(now_s)
+
     # ── answers ──
 
     def acknowledged(self, batch: Batch, base_offset: int, now_s: float) -> None:
@@ -187,7 +205,7 @@ class Lane:
             self._give_up(batch, self._timed_out(batch))
 
     def abandon(self, error: TidelogError) -> None:
-        """The client closes: fails everything that is left. Answers that still come for it are ignored."""
+        """Nothing of it can be sent any more: fails everything that is left. Answers that still come for it are ignored."""
         self.close()
         for batch in [*self.unanswered, *self.closed]:
             unknown = batch.on_wire or batch.maybe_written
@@ -195,7 +213,9 @@ class Lane:
             self._give_up(batch, OutcomeUnknown(error.message) if unknown else error)
         self.unanswered.clear()
         self.closed.clear()
-        self.on_wire = 0
+        self.on_wire, self.recovering, self._leaves_topic = 0, False, False
+        if self.idempotent:
+            self.producer = None  # whether the broker has what was on the wire will not be known: what comes later begins anew
 
     # ── what becomes of refused batches ──
 
@@ -203,6 +223,8 @@ class Lane:
         if self.on_wire:
             return
         self.recovering = False
+        if self._leaves_topic:
+            self._leave_topic()
         while self.unanswered:
             head = self.unanswered[0]
             if head.settled or head.deadline_s <= now_s:
@@ -223,11 +245,13 @@ class Lane:
     def _drop_head(self, error: TidelogError) -> None:
         """Gives up the oldest batch. Those behind it move up where that is safe, or keep their numbers until the broker tells."""
         head = self.unanswered.popleft()
-        certain = not head.maybe_written
-        self._give_up(head, error)
-        if not certain:
+        if head.maybe_written:
+            if error.nothing_was_written:
+                error = OutcomeUnknown(f"{self._subject(head)} may be in the log by an earlier attempt; the last one met: {error}")
+            self._give_up(head, error)
             self._gap_is_possible = True
             return
+        self._give_up(head, error)
         if any(batch.maybe_written for batch in self.unanswered):
             # Bytes of theirs may still be on their way under the old numbers, which must not be given away.
             self._begin_epoch()
@@ -255,6 +279,19 @@ class Lane:
             self._give_up(head, refusal)
         self._begin_epoch()
 
+    def _leave_topic(self) -> None:
+        self._leaves_topic = False
+        for batch in [batch for batch in self.unanswered if batch.maybe_written]:
+            self.unanswered.remove(batch)
+            doubt = "the topic was deleted and created again before a broker could say whether it has these records"
+            self._give_up(
+                batch, OutcomeUnknown(f"{self._subject(batch)}: {doubt}", hint="Read the topic, and send what is missing.")
+            )
+        for batch in self.unanswered:
+            if isinstance(batch.refusal, OutOfOrderSequence):
+                batch.refusal = None  # it was about the sequences of the old topic
+        self.producer = None
+
     # ── small steps ──
 
     def _begin_epoch(self) -> None:
@@ -263,13 +300,12 @@ class Lane:
         The broker does not have these batches yet, but bytes of a broken connection may still reach it: once it has seen the new
         epoch, it refuses them. A new producer id would not fence them. One is fetched only when the epochs are used up.
         """
-        producer_id, epoch = self.producer or NO_PRODUCER
-        if self.producer is None or epoch == EPOCH_MAX:
+        if self.producer is None or self.producer[1] == EPOCH_MAX:
             for batch in self.unanswered:
                 batch.maybe_written, batch.refusal = False, None
             self.producer = None
         else:
-            self.identify(producer_id, epoch + 1)
+            self.identify(self.producer[0], self.producer[1] + 1)
 
     def _number(self, batch: Batch) -> None:
         batch.refusal = None

@@ -15,10 +15,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from metadata.errors import Unavailable
 from tidelog.client import Client
 from tidelog.latencies import Latencies
+from tidelog.owned_tasks import OwnedTasks
 
 SAMPLED_EVERY = 100
+LATE_RECORDS_S = 30.0
+"""How long an end-to-end run waits for records that were acknowledged and have not been read."""
 _SENT_AT = struct.Struct(">d")
 
 
@@ -90,7 +94,10 @@ async def consume_load(log: Client, topic: str, progress: Progress, *, seconds: 
 async def end_to_end_load(
     log: Client, reader: Client, topic: str, progress: Progress, *, seconds: float, rate: float, record_bytes: int
 ) -> None:
-    """Sends `rate` records a second with their time in the value, and reads them over a connection of its own."""
+    """Sends `rate` records a second with their time in the value, and reads them over a connection of its own.
+
+    Raises what the sender meets or the reader, as it was, and Unavailable when acknowledged records do not come to the reader.
+    """
     run = os.urandom(8)
     padding = bytes(max(0, record_bytes - len(run) - _SENT_AT.size))
     total = max(1, round(seconds * rate))
@@ -99,8 +106,8 @@ async def end_to_end_load(
     )
 
     async def read() -> None:
-        while progress.records < total:
-            for record in await consumer.chunk():
+        while progress.records < total and (chunk := await consumer.chunk()):
+            for record in chunk:
                 now_s = time.perf_counter()
                 if record.value is not None and record.value.startswith(run):
                     (sent_s,) = _SENT_AT.unpack_from(record.value, len(run))
@@ -109,13 +116,21 @@ async def end_to_end_load(
                     progress.value_bytes += len(record.value)
 
     progress.started_s = time.perf_counter()
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(read(), name="read")
-        for number in range(total):
-            due_s = progress.started_s + number / rate
-            if (early_s := due_s - time.perf_counter()) > 0:
-                await asyncio.sleep(early_s)
-            await log.send(topic, run + _SENT_AT.pack(time.perf_counter()) + padding)
-        await log.flush()
-    progress.ended_s = time.perf_counter()
-    await consumer.aclose()
+    try:
+        async with OwnedTasks() as tasks:
+            reading = tasks.start(read(), name="read")
+            for number in range(total):
+                due_s = progress.started_s + number / rate
+                if (early_s := due_s - time.perf_counter()) > 0:
+                    await asyncio.sleep(early_s)
+                await log.send(topic, run + _SENT_AT.pack(time.perf_counter()) + padding)
+            await log.flush()
+            await asyncio.wait((reading,), timeout=LATE_RECORDS_S)
+            if not reading.done():
+                missing = (
+                    f"{total - progress.records} of {total} records were acknowledged, and not read within {LATE_RECORDS_S:g} s"
+                )
+                raise next(iter(consumer.errors.values()), Unavailable(missing))
+    finally:
+        progress.ended_s = time.perf_counter()
+        await consumer.aclose()

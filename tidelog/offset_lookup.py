@@ -2,35 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gateway.proto import log_pb2
-from metadata.errors import UnknownPartition
-from tidelog.connection import Connection, Stubs, TopicRoute
+from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownPartition
+from tidelog.connection import Connection, Stubs
 from tidelog.descriptions import OffsetRange
 from tidelog.positions import AtOffset, AtOffsets, Earliest, LastRecords, Latest, SinceTimestamp, Start
+from tidelog.routes import TopicRoute
 from tidelog.rpc_errors import error_of_status
 
 
 async def offset_ranges(connection: Connection, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
     """The ends of each partition. Raises what the first partition met that failed."""
+    ranges: dict[int, OffsetRange] = {}
+    for partition, found in (await ranges_or_errors(connection, topic, partitions)).items():
+        if isinstance(found, TidelogError):
+            raise found
+        ranges[partition] = found
+    return ranges
+
+
+async def ranges_or_errors(connection: Connection, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange | TidelogError]:
+    """The ends of each partition, or what is wrong with it for good."""
     wanted = list(partitions)
     earliest = await _look_up(connection, [log_pb2.OffsetQuery(topic=topic, partition=p, earliest=True) for p in wanted])
     latest = await _look_up(connection, [log_pb2.OffsetQuery(topic=topic, partition=p, latest=True) for p in wanted])
-    return {
-        partition: OffsetRange(log_start_offset=first, high_watermark=end)
-        for partition, first, end in zip(wanted, earliest, latest, strict=True)
-    }
+    return {partition: _range(first, end) for partition, first, end in zip(wanted, earliest, latest, strict=True)}
 
 
-async def starting_offsets(connection: Connection, route: TopicRoute, start: Start, partitions: list[int] | None) -> dict[int, int]:
-    """Where to begin in each partition that is to be read. Raises UnknownPartition."""
-    if isinstance(start, AtOffsets):
-        partitions = sorted(start.by_partition) if partitions is None else partitions
-        if missing := sorted(set(partitions) - start.by_partition.keys()):
-            raise UnknownPartition(f"the map of offsets names none for partition {missing[0]} of {route.name}")
-    wanted = list(range(route.partition_count)) if partitions is None else partitions
+def _range(first: int | TidelogError, end: int | TidelogError) -> OffsetRange | TidelogError:
+    if isinstance(first, TidelogError):
+        return first
+    return end if isinstance(end, TidelogError) else OffsetRange(log_start_offset=first, high_watermark=end)
+
+
+async def starting_offsets(
+    connection: Connection, route: TopicRoute, start: Start, partitions: list[int] | None
+) -> dict[int, int | TidelogError]:
+    """Where to begin in each partition that is to be read, or what is wrong with it for good.
+
+    Raises UnknownPartition; InvalidArgument where no partition is to be read, or what is named is none.
+    """
+    wanted = _partitions_to_read(route, start, partitions)
+    match start:
+        case AtOffset(offset):
+            return dict.fromkeys(wanted, offset)
+        case AtOffsets(by_partition):
+            return {partition: by_partition[partition] for partition in wanted}
+        case SinceTimestamp(timestamp_ms):
+            return await _since(connection, route.name, wanted, timestamp_ms)
+        case Earliest() | Latest() | LastRecords():
+            ranges = await ranges_or_errors(connection, route.name, wanted)
+            return {partition: _within(start, ends) for partition, ends in ranges.items()}
+
+
+def _partitions_to_read(route: TopicRoute, start: Start, partitions: list[int] | None) -> list[int]:
+    if partitions is None:
+        wanted = sorted(start.by_partition) if isinstance(start, AtOffsets) else list(range(route.partition_count))
+    else:
+        wanted = partitions
+        if not wanted:
+            raise InvalidArgument("no partition is to be read", hint="Name one, or leave partitions out to read all of them.")
     for partition in wanted:
+        if not isinstance(partition, int):
+            raise InvalidArgument(f"{partition!r} is no partition", hint="Partitions are numbers, from 0 on.")
         if not 0 <= partition < route.partition_count:
             raise UnknownPartition(
                 f"{route.name} has the partitions 0 to {route.partition_count - 1}; {partition} was asked for",
@@ -38,42 +74,53 @@ async def starting_offsets(connection: Connection, route: TopicRoute, start: Sta
                 partition=partition,
                 partition_count=route.partition_count,
             )
-    match start:
-        case AtOffset(offset):
-            return dict.fromkeys(wanted, offset)
-        case AtOffsets(by_partition):
-            return {partition: by_partition[partition] for partition in wanted}
-        case SinceTimestamp(timestamp_ms):
-            queries = [log_pb2.OffsetQuery(topic=route.name, partition=p, timestamp_ms=timestamp_ms) for p in wanted]
-            found = dict(zip(wanted, await _look_up(connection, queries), strict=True))
-            later = [partition for partition, offset in found.items() if offset < 0]
-            if later:  # nothing so new yet: begin with what comes
-                ranges = await offset_ranges(connection, route.name, later)
-                found |= {partition: ranges[partition].high_watermark for partition in later}
-            return found
-        case Earliest() | Latest() | LastRecords():
-            ranges = await offset_ranges(connection, route.name, wanted)
-            return {partition: _within(start, ranges[partition]) for partition in wanted}
+        if isinstance(start, AtOffsets) and partition not in start.by_partition:
+            raise UnknownPartition(f"the map of offsets names none for partition {partition} of {route.name}")
+    return wanted
 
 
-def _within(start: Earliest | Latest | LastRecords, ends: OffsetRange) -> int:
-    match start:
-        case Earliest():
+def _within(start: Earliest | Latest | LastRecords, ends: OffsetRange | TidelogError) -> int | TidelogError:
+    match start, ends:
+        case _, TidelogError():
+            return ends
+        case Earliest(), OffsetRange():
             return ends.log_start_offset
-        case Latest():
+        case Latest(), OffsetRange():
             return ends.high_watermark
-        case LastRecords(count):
+        case LastRecords(count), OffsetRange():
             return max(ends.log_start_offset, ends.high_watermark - count)
 
 
-async def _look_up(connection: Connection, queries: list[log_pb2.OffsetQuery]) -> list[int]:
+async def _since(connection: Connection, topic: str, partitions: list[int], timestamp_ms: int) -> dict[int, int | TidelogError]:
+    """The first record at or after the time; the end where there is none so new yet, so that reading begins with what comes.
+
+    The ends are asked for first: a record that comes between the two questions is found by the second one, or lies behind the end.
+    """
+    ends = await _look_up(connection, [log_pb2.OffsetQuery(topic=topic, partition=p, latest=True) for p in partitions])
+    first = await _look_up(
+        connection, [log_pb2.OffsetQuery(topic=topic, partition=p, timestamp_ms=timestamp_ms) for p in partitions]
+    )
+    return {
+        partition: end if isinstance(offset, int) and offset < 0 else offset
+        for partition, end, offset in zip(partitions, ends, first, strict=True)
+    }
+
+
+async def _look_up(connection: Connection, queries: Sequence[log_pb2.OffsetQuery]) -> list[int | TidelogError]:
+    """Answers in the order of the queries; an error that will not pass stands in its place."""
     request = log_pb2.ListOffsetsRequest(queries=queries)
 
-    async def ask(to: Stubs, timeout_s: float) -> list[int]:
+    async def ask(to: Stubs, timeout_s: float) -> list[int | TidelogError]:
         answer: log_pb2.ListOffsetsResponse = await to.log.ListOffsets(request, timeout=timeout_s)
+        found: list[int | TidelogError] = []
         for result in answer.results:
-            if result.HasField("error"):
-                raise error_of_status(result.error, address=to.address)
-        return [result.offset for result in answer.results]
+            if not result.HasField("error"):
+                found.append(result.offset)
+                continue
+            error = error_of_status(result.error, address=to.address)
+            if error.retryable:
+                raise error if isinstance(error, Unavailable) else Unavailable(error.message, hint=error.hint, address=to.address)
+            found.append(error)
+        return found
 
-    return await connection.call(ask, writes=False)
+    return await connection.call(ask, writes=False) if queries else []

@@ -3,35 +3,43 @@
     send ──▶ bytes ──▶ partition ──▶ room in the buffer? ──▶ accumulator ──▶ one ProduceStream per leader
      └─▶ Delivery ◀──────────────────────────────────────── acknowledged, or failed
 
+Everything that can be wrong with one record is found before it is taken in, so that it can't spoil the batch that it would share.
 Back-pressure: `send` waits, first come first served, while the buffer holds `buffer_bytes_max`. Idempotence, order and retries
-are lane.py's. Invariant: each record that `send` took settles its Delivery, at the latest with `delivery_timeout_ms`, or when the
-client closes.
+are lane.py's; which partitions there are, topic_book.py's. Invariant: each record that `send` took settles its Delivery, at the
+latest with `delivery_timeout_ms`, or when the client closes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from copy import copy
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from metadata.errors import InvalidArgument, Rejected, Throttled, TidelogError, TooLarge, Unavailable, UnknownPartition
+from metadata.errors import InvalidArgument, Rejected, TidelogError, TooLarge, Unavailable
+from segments.compression import Codec
+from segments.record_batch import BATCH_OVERHEAD_BYTES
+from segments.record_columns import encode_records
 from tidelog.accumulator import Accumulator
-from tidelog.batch import RECORD_OVERHEAD_BYTES, Batch
-from tidelog.connection import Connection, TopicRoute
+from tidelog.batch import Batch, RecordTuple
+from tidelog.buffer_room import BufferRoom
+from tidelog.connection import Connection
 from tidelog.lane import Lane
 from tidelog.outcomes import Outcomes
 from tidelog.owned_tasks import OwnedTasks
-from tidelog.partitioning import Partitioning
 from tidelog.produce_stream import ProduceStream
+from tidelog.producer_topics import ProducerTopics
 from tidelog.records import Ack, Headers, HeadersLike, Message, to_bytes, to_headers
 from tidelog.settings import ClientSettings
+from tidelog.topic_book import TopicBook
+from tidelog.wire_sizes import RECORD_OVERHEAD_BYTES, record_bytes
 
-TIMESTAMP_MS_MAX = 2**63 - 1
+TIMESTAMP_MS_MAX = 2**63 - 2
+"""The latest that a record batch can hold: its distance to -1, which stands for none, has to be an int64."""
 
 
 class Delivery(msgspec.Struct, gc=False):
@@ -45,11 +53,11 @@ class Delivery(msgspec.Struct, gc=False):
         return self.batch.settled
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Calls it once, as soon as the record has its outcome; at once where it has."""
+        """Calls it once, as soon as the record has its outcome; at once where it has. What it raises goes to the event loop."""
         if self.batch.settled:
             call()
         else:
-            self.batch.waiters.add(call)
+            self.batch.waiters[object()] = partial(asyncio.get_running_loop().call_soon, call)
 
     def __await__(self) -> Generator[Any, None, Ack]:
         if not self.batch.settled:
@@ -67,27 +75,11 @@ async def until_settled(batch: Batch) -> None:
         if not waiter.done():
             waiter.set_result(None)
 
-    batch.waiters.add(settled)
+    batch.waiters[waiter] = settled
     try:
         await waiter
     finally:
-        batch.waiters.discard(settled)
-
-
-class TopicBook:
-    """What the producer holds for one topic."""
-
-    __slots__ = ("batch_bytes_max", "keyless_batch", "lanes", "name", "partitioning", "refresh_at_s")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.lanes: list[Lane] = []
-        """By partition."""
-        self.partitioning = Partitioning(1, start=0)
-        self.keyless_batch: Batch | None = None
-        """Where the last record without a key went."""
-        self.batch_bytes_max = 0
-        self.refresh_at_s = 0.0
+        batch.waiters.pop(waiter, None)
 
 
 class Producer:
@@ -97,13 +89,16 @@ class Producer:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._accumulator = Accumulator(settings)
-        self._books: dict[str, TopicBook] = {}
-        self._streams: dict[str, ProduceStream] = {}
-        self._room: deque[tuple[asyncio.Future[None], int]] = deque()
-        """Who waits for room in the buffer, and for how many bytes."""
+        self._topics = ProducerTopics(
+            connection, self._accumulator, settings, tasks, closed=self._lane_closed, learnt=self._route_learnt
+        )
+        self._room = BufferRoom(
+            self._accumulator, bytes_max=settings.buffer_bytes_max, timeout_s=settings.delivery_timeout_ms / 1000
+        )
+        self._streams: dict[str, tuple[ProduceStream, asyncio.Task[None]]] = {}
+        """By the leader's address."""
         self._closed: TidelogError | None = None
         self._has_work = asyncio.Event()
-        self._buffer_bytes_max = settings.buffer_bytes_max
         self._record_bytes_max = min(settings.request_bytes_max, settings.buffer_bytes_max)
         self._tasks.start(self._watch_deadlines(), name="deadlines of the producer")
 
@@ -120,42 +115,48 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> Delivery:
         """Takes one record in; waits only for room in the buffer (and, the first time, for the topic's partitions)."""
-        book = self._books.get(topic)
-        if book is None:
-            book = await self._open_book(topic)
-        if partition is not None and not (isinstance(partition, int) and 0 <= partition < len(book.lanes)):
-            raise _unknown_partition(book, partition)
+        book = self._topics.books.get(topic)
+        if book is None or book.is_gone:
+            book = await self._topics.open(topic)
+        if partition is not None and not book.has(partition):
+            await self._topics.learn_once_more(book)  # partitions may have been added
+            if not book.has(partition):
+                raise book.unknown_partition(partition)
         value_bytes = value if type(value) is bytes else to_bytes(value)
         key_bytes = None if key is None else key if type(key) is bytes else to_bytes(key)
-        header_pairs = to_headers(headers) if headers else ()
         timestamp_ms = int(time.time() * 1000) if timestamp_ms is None else _checked_timestamp(timestamp_ms)
-        size = RECORD_OVERHEAD_BYTES + (len(value_bytes) if value_bytes else 0) + (len(key_bytes) if key_bytes else 0)
-        if header_pairs:
-            size += _header_bytes(header_pairs)
+        if headers:
+            header_pairs = _plain(to_headers(headers))
+            size = record_bytes(key_bytes, value_bytes, header_pairs)
+        else:
+            header_pairs = ()
+            size = RECORD_OVERHEAD_BYTES + (len(value_bytes) if value_bytes else 0) + (len(key_bytes) if key_bytes else 0)
+        record = (key_bytes, value_bytes, header_pairs, timestamp_ms)
+        if size > book.fill_bytes_max or size > self._record_bytes_max:
+            await self._check_size(book, record, size)
 
-        accumulator = self._accumulator
-        if self._room or accumulator.buffered_bytes + size > self._buffer_bytes_max or size > self._record_bytes_max:
-            await self._wait_for_room(size)
+        accumulator, room = self._accumulator, self._room
+        if room.waiting or accumulator.buffered_bytes + size > room.bytes_max:
+            await room.wait(size)
         else:
             accumulator.buffered_bytes += size
         if self._closed is not None:
             accumulator.buffered_bytes -= size
-            raise self._closed
-
-        if partition is not None:
-            lane = book.lanes[partition]
-        elif key_bytes is not None:
-            lane = book.lanes[book.partitioning.of_key(key_bytes)]
-        else:
-            lane = self._keyless_lane(book, size)
+            raise copy(self._closed)
+        try:
+            lane = book.lane_for(partition, key_bytes, size)
+        except TidelogError:  # the topic was made anew with fewer partitions, while this waited for room
+            accumulator.buffered_bytes -= size
+            room.admit()
+            raise
         batch = lane.open
-        rolled = batch is None or batch.bytes + size > book.batch_bytes_max
+        rolled = batch is None or batch.bytes + size > book.fill_bytes_max
         if rolled:
             batch = self._roll(book, lane)
         assert batch is not None
         if partition is None and key_bytes is None:
             book.keyless_batch = batch
-        batch.records.append((key_bytes, value_bytes, header_pairs, timestamp_ms))
+        batch.records.append(record)
         batch.bytes += size
         delivery = Delivery(batch, len(batch.records) - 1)
         if rolled:
@@ -163,39 +164,49 @@ class Producer:
         return delivery
 
     async def produce_many(self, topic: str, messages: Iterable[Any]) -> list[Ack]:
-        """Sends them in order and waits for all. Raises the first failure, once every record has its outcome."""
-        deliveries = []
-        for message in messages:
-            if isinstance(message, Message):
-                delivery = await self.send(
-                    topic,
-                    message.value,
-                    key=message.key,
-                    headers=message.headers,
-                    partition=message.partition,
-                    timestamp_ms=message.timestamp_ms,
-                )
-            else:
-                delivery = await self.send(topic, message)
-            deliveries.append(delivery)
+        """Sends them in order and waits for all. Raises the first failure, once every record that was taken has its outcome."""
+        deliveries: list[Delivery] = []
+        refusal: TidelogError | None = None
+        try:
+            for message in messages:
+                deliveries.append(await self._send_message(topic, message))  # noqa: PERF401  # those before a refusal count
+        except TidelogError as error:
+            refusal = error
         for batch in dict.fromkeys(delivery.batch for delivery in deliveries):
             await until_settled(batch)
-        return [delivery.batch.ack(delivery.index) for delivery in deliveries]
+        acks = [delivery.batch.ack(delivery.index) for delivery in deliveries]
+        if refusal is not None:
+            if acks:
+                refusal.add_note(f"The {len(acks)} records before it are acknowledged.")
+            raise refusal
+        return acks
+
+    async def _send_message(self, topic: str, message: Any) -> Delivery:
+        if not isinstance(message, Message):
+            return await self.send(topic, message)
+        return await self.send(
+            topic,
+            message.value,
+            key=message.key,
+            headers=message.headers,
+            partition=message.partition,
+            timestamp_ms=message.timestamp_ms,
+        )
 
     async def flush(self) -> None:
         """Waits until everything that was sent before has its outcome. Raises the first failure that nobody has seen yet."""
         self._accumulator.close_open_batches()
-        for stream in self._streams.values():
+        for stream, _ in self._streams.values():
             stream.wake()
         for batch in self._accumulator.unsettled():
             await until_settled(batch)
         unseen = [batch for batch in self._accumulator.take_failures() if not batch.error_was_seen]
         if unseen:
-            error = unseen[0].error
-            assert error is not None
+            assert unseen[0].error is not None
+            error = copy(unseen[0].error)
             if len(unseen) > 1:
                 error.add_note(f"{len(unseen)} batches failed since the last flush; this is the first.")
-            raise error.with_traceback(None)
+            raise error
 
     @property
     def outcomes(self) -> Outcomes:
@@ -204,132 +215,66 @@ class Producer:
     def close(self) -> None:
         """Takes nothing more, and fails what has no outcome yet: flush first. The tasks end with their owner."""
         self._closed = Rejected("the client is closed", hint="Send inside of `async with tidelog.connect(…)`.")
-        self._accumulator.abandon(Unavailable("the client was closed before the record was acknowledged"))
-        for waiter, _ in self._room:
-            if not waiter.done():
-                waiter.set_exception(self._closed)
-        self._room.clear()
+        self._topics.stop()
+        self._accumulator.abandon_all(Unavailable("the client was closed before the record was acknowledged"))
+        self._room.close(self._closed)
 
-    # ── where a record goes ──
-
-    def _keyless_lane(self, book: TopicBook, size: int) -> Lane:
-        """The present lane until its batch has left or is full; then the next."""
-        lane = book.lanes[book.partitioning.keyless_partition]
-        if lane.open is book.keyless_batch and (lane.open is None or lane.open.bytes + size <= book.batch_bytes_max):
-            return lane
-        if lane.open is not None and lane.open is book.keyless_batch:
-            lane.close()
-            self._stream_to(lane.leader).wake()
-        return book.lanes[book.partitioning.next_keyless()]
-
-    def _roll(self, book: TopicBook, lane: Lane) -> Batch:
-        now_s = self._loop.time()
-        batch = self._accumulator.roll(lane, now_s)
-        self._stream_to(lane.leader).wake()
-        self._has_work.set()
-        if now_s >= book.refresh_at_s:
-            self._learn_leaders_again({book.name})
-        return batch
-
-    def _stream_to(self, leader: str) -> ProduceStream:
-        stream = self._streams.get(leader)
-        if stream is None:
-            stream = self._streams[leader] = ProduceStream(
-                leader,
-                self._connection,
-                self._accumulator,
-                self._settings,
-                answered=self._after_answers,
-                leaders_changed=self._learn_leaders_again,
-            )
-            self._tasks.start(stream.run(), name=f"produce stream to {leader}")
-        return stream
-
-    def _after_answers(self) -> None:
-        """Batches have left: there may be room, and partitions may have moved."""
-        self._admit()
-        if self._closed is not None:
-            return
-        for leader in self._accumulator.take_gained():
-            self._stream_to(leader).wake()
-
-    # ── room in the buffer ──
-
-    async def _wait_for_room(self, size: int) -> None:
-        """Reserves `size` bytes, when it is this record's turn. Raises TooLarge, Throttled."""
+    async def _check_size(self, book: TopicBook, record: RecordTuple, size: int) -> None:
+        """Whether a large record can get there, in a batch of its own. Raises TooLarge."""
         if size > self._record_bytes_max:
             raise TooLarge(
                 f"the record has about {size} bytes; at most {self._record_bytes_max} can be sent",
                 hint="Send less in one record; the limits are request_bytes_max and buffer_bytes_max.",
                 bytes_max=self._record_bytes_max,
             )
-        waiter = self._loop.create_future()
-        self._room.append((waiter, size))
-        self._admit()
-        try:
-            async with asyncio.timeout(self._settings.delivery_timeout_ms / 1000):
-                await waiter
-        except BaseException as error:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._accumulator.buffered_bytes -= size
-            self._room = deque(entry for entry in self._room if entry[0] is not waiter)
-            self._admit()
-            if isinstance(error, TimeoutError):
-                raise Throttled(
-                    f"the buffer ({self._buffer_bytes_max} bytes) stayed full for {self._settings.delivery_timeout_ms:g} ms",
-                    hint="Send slower, or raise buffer_bytes_max.",
-                ) from None
-            raise
+        if size + BATCH_OVERHEAD_BYTES <= book.batch_bytes_max:
+            return
+        batch_bytes = len(encode_records((record,), codec=Codec[self._settings.compression.upper()]))
+        if batch_bytes > book.batch_bytes_max:
+            await self._topics.learn_once_more(book)  # the limit may have been raised
+        if batch_bytes > book.batch_bytes_max:
+            raise TooLarge(
+                f"the record takes {batch_bytes} bytes in a batch of its own; {book.name} takes {book.batch_bytes_max}",
+                hint="Send less in one record, or raise max.message.bytes of the topic, and message_bytes_max of the broker.",
+                bytes_max=book.batch_bytes_max,
+            )
 
-    def _admit(self) -> None:
-        """Gives room to those who wait, in their order."""
-        while self._room:
-            waiter, size = self._room[0]
-            if self._accumulator.buffered_bytes + size > self._buffer_bytes_max:
-                return
-            self._room.popleft()
-            if not waiter.done():
-                self._accumulator.buffered_bytes += size
-                waiter.set_result(None)
+    # ── to the leaders ──
 
-    # ── topics and leaders ──
+    def _roll(self, book: TopicBook, lane: Lane) -> Batch:
+        now_s = book.used_s = self._loop.time()
+        batch = self._accumulator.roll(lane, now_s)
+        self._stream_to(lane.leader).wake()
+        self._has_work.set()
+        self._topics.learn_by_age(book)
+        return batch
 
-    async def _open_book(self, topic: str) -> TopicBook:
-        if not isinstance(topic, str):
-            raise InvalidArgument(f"the topic is {topic!r}, which is not a name")
-        route = await self._connection.route(topic)
-        if (book := self._books.get(topic)) is None:
-            book = self._books[topic] = TopicBook(topic)
-            self._fill(book, route)
-        return book
+    def _lane_closed(self, lane: Lane) -> None:
+        self._stream_to(lane.leader).wake()
 
-    def _fill(self, book: TopicBook, route: TopicRoute) -> None:
-        book.lanes = [self._accumulator.lane(route.name, p, leader=leader) for p, leader in enumerate(route.leaders)]
-        for lane, leader in zip(book.lanes, route.leaders, strict=True):
-            self._accumulator.lead(lane, leader)
-        if book.partitioning.partition_count != route.partition_count or not book.batch_bytes_max:
-            salt_count = self._settings.salt_count if self._settings.partitioner == "salted" else 1
-            book.partitioning = Partitioning(route.partition_count, start=random.randrange(1 << 30), salt_count=salt_count)
-        topic_limit = int(route.settings.get("max.message.bytes", self._settings.batch_bytes_max))
-        book.batch_bytes_max = min(self._settings.batch_bytes_max, topic_limit)
-        book.refresh_at_s = self._loop.time() + self._settings.topic_age_ms_max / 1000
+    def _stream_to(self, leader: str) -> ProduceStream:
+        if leader not in self._streams:
+            stream = ProduceStream(
+                leader, self._connection, self._accumulator, self._settings, topics=self._topics, answered=self._after_answers
+            )
+            self._streams[leader] = stream, self._tasks.start(stream.run(), name=f"produce stream to {leader}")
+        return self._streams[leader][0]
 
-    def _learn_leaders_again(self, topics: set[str]) -> None:
+    def _after_answers(self) -> None:
+        """Batches have left: there may be room, and partitions may have moved. Streams to brokers that lead nothing now end."""
+        self._room.admit()
         if self._closed is not None:
-            return  # the owner of the tasks takes no more
-        for topic in topics:
-            book = self._books.get(topic)
-            if book is not None:
-                book.refresh_at_s = self._loop.time() + self._settings.retry_pause_ms_max / 1000  # nobody else asks meanwhile
-                self._tasks.start(self._refresh(book), name=f"leaders of {topic}")
+            return
+        for leader in self._accumulator.take_gained():
+            self._stream_to(leader).wake()
+        for leader in self._accumulator.take_unused() & self._streams.keys():
+            _, task = self._streams.pop(leader)
+            task.cancel()
 
-    async def _refresh(self, book: TopicBook) -> None:
-        try:
-            route = await self._connection.route(book.name, fresh=True)
-        except TidelogError:
-            return  # the batches themselves meet what is wrong, and say so
-        self._fill(book, route)
+    def _route_learnt(self) -> None:
         self._after_answers()
+        for stream, _ in self._streams.values():
+            stream.wake()  # lanes may begin anew there, or limits be others
 
     # ── time ──
 
@@ -346,20 +291,16 @@ class Producer:
             self._after_answers()
 
 
-def _unknown_partition(book: TopicBook, partition: int) -> UnknownPartition:
-    return UnknownPartition(
-        f"{book.name} has the partitions 0 to {len(book.lanes) - 1}; {partition} was asked for",
-        topic=book.name,
-        partition=partition,
-        partition_count=len(book.lanes),
-    )
+def _plain(headers: Headers) -> Headers:
+    """The codec takes str itself: a member of an enumeration, say, becomes its text."""
+    if all(type(name) is str for name, _ in headers):
+        return headers
+    return tuple((str.__str__(name), value) for name, value in headers)
 
 
 def _checked_timestamp(timestamp_ms: object) -> int:
     if isinstance(timestamp_ms, int) and not isinstance(timestamp_ms, bool) and 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
-        return timestamp_ms
-    raise InvalidArgument(f"timestamp_ms is {timestamp_ms!r}", hint="Use milliseconds since 1970-01-01 UTC, as a whole number.")
-
-
-def _header_bytes(headers: Headers) -> int:
-    return sum(12 + 4 * len(name) + (len(value) if value else 0) for name, value in headers)
+        return int(timestamp_ms)
+    raise InvalidArgument(
+        f"timestamp_ms is {timestamp_ms!r}", hint="Use milliseconds since 1970-01-01 UTC, a whole number below 2^63 - 1."
+    )

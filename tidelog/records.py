@@ -12,8 +12,8 @@ Keys follow the same rules. They are those of the HTTP door, so one value is the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import msgspec
 
@@ -22,6 +22,8 @@ from metadata.errors import InvalidArgument, InvalidRecord
 Headers = tuple[tuple[str, bytes | None], ...]
 """Names may repeat; the order is kept."""
 HeadersLike = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -38,7 +40,13 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timestamp(self) -> datetime:
-        return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+        """In UTC. Raises InvalidRecord where it lies outside of the years 1 to 9999."""
+        try:
+            return datetime_of(self.timestamp_ms)
+        except OverflowError as error:
+            raise InvalidRecord(
+                f"the timestamp {self.timestamp_ms} ms of {self._place} is no date", hint="Use record.timestamp_ms."
+            ) from error
 
     def text(self) -> str | None:
         """The value as UTF-8 text; None for a null value. Raises InvalidRecord where it isn't text."""
@@ -75,7 +83,16 @@ class Ack(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timestamp(self) -> datetime:
-        return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+        """In UTC. Raises InvalidRecord where it lies outside of the years 1 to 9999."""
+        try:
+            return datetime_of(self.timestamp_ms)
+        except OverflowError as error:
+            raise InvalidRecord(f"the timestamp {self.timestamp_ms} ms is no date", hint="Use ack.timestamp_ms.") from error
+
+
+def datetime_of(timestamp_ms: int) -> datetime:
+    """Exact to the millisecond. Raises OverflowError outside of the years 1 to 9999."""
+    return _EPOCH + timedelta(milliseconds=timestamp_ms)
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -5,9 +5,9 @@
     mirrors ──▶ topics and their settings, deletions ───────────────┼─▶ plan ─▶ every key of the cluster
     snapshot ─▶ the same as of its revision; groups, offsets, ACLs ─┘
 
-Where records are, and how far they go, is told by the footers alone. Registrations of topics: the newest of mirror and snapshot. All
-else: the snapshot, as it was then. Nobody leads in the end: each partition's last leader is a session that is sealed and has no
-broker, so the controller appoints new ones, as after a failure.
+Where records are, and how far they go, is told by the footers alone. Registrations of topics: the newest of mirror and snapshot.
+All else: the snapshot, as it was then. Nobody leads in the end: each partition's last leader is a session that is sealed and has
+no broker, so the controller appoints new ones, as after a failure.
 
 Invariants: a session that holds records of a partition is in its list; epochs, session numbers and producer ids that were ever used
 are not given out again; the same bucket gives the same keys, so that an interrupted restore can go on.
@@ -114,7 +114,7 @@ class Evidence:
     footers: FooterTally = field(default_factory=FooterTally)
     mirrors: Sequence[MirroredTopic] = ()
     snapshot: Snapshot | None = None
-    revision_max: Revision = Revision(0)
+    revision_max: int = 0
     """The highest that any name of a mirror or a snapshot tells of."""
     findings: list[Finding] = field(default_factory=list)
 
@@ -148,8 +148,11 @@ def plan_restore(found: Evidence, layout: EtcdLayout, held: Mapping[str, int]) -
     plan = RestorePlan(findings=list(found.findings))
     told = _Told.of(found.snapshot, layout, plan.findings)
     registered = _topics(found, told, plan.findings)
+    by_topic: dict[TopicId, dict[TopicPartition, Stretches]] = {}
+    for partition, held_by in found.footers.stretches.items():
+        by_topic.setdefault(partition.topic_id, {})[partition] = held_by
     for name, (topic, source) in sorted(registered.items()):
-        stretches = {p: s for p, s in found.footers.stretches.items() if p.topic_id == topic.id}
+        stretches = by_topic.get(topic.id, {})
         topic = _grown(topic, stretches, plan.findings)
         plan.puts.append(Put(layout.topic(name), encode_topic(topic)))
         for number in range(topic.partition_count if found.sessions else 0):
@@ -158,8 +161,7 @@ def plan_restore(found: Evidence, layout: EtcdLayout, held: Mapping[str, int]) -
             plan.leader_epoch_max = max(plan.leader_epoch_max, state.leader_epoch)
             plan.puts.append(Put(layout.partition(partition), msgspec.json.encode(state)))
         plan.partitions += topic.partition_count
-        records = sum(s.end - s.start for held_by in stretches.values() for s in held_by.values())
-        plan.topics.append(RestoredTopic(topic, source, records))
+        plan.topics.append(RestoredTopic(topic, source, sum(map(_records, stretches.values()))))
     _tell_of_unknown(found, told, registered, plan.findings)
     plan.puts += told.others
     plan.copied = len(told.others)
@@ -190,12 +192,16 @@ def transactions(puts: Sequence[Put]) -> Iterator[Sequence[Put]]:
         yield puts[first:]
 
 
+def _records(stretches: Stretches) -> int:
+    return sum(stretch.end - stretch.start for stretch in stretches.values())
+
+
 # ── what the snapshot tells ──
 
 
 @dataclass(slots=True)
 class _Told:
-    revision: Revision = Revision(0)
+    revision: int = 0
     topics: dict[TopicId, Topic] = field(default_factory=dict)
     epochs: dict[TopicPartition, LeaderEpoch] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -274,8 +280,7 @@ def _tell_of_unknown(found: Evidence, told: _Told, registered: Mapping[str, tupl
     records: dict[TopicId, int] = {}
     for partition, stretches in found.footers.stretches.items():
         if partition.topic_id not in known | named | told.topics.keys():
-            held = sum(stretch.end - stretch.start for stretch in stretches.values())
-            records[partition.topic_id] = records.get(partition.topic_id, 0) + held
+            records[partition.topic_id] = records.get(partition.topic_id, 0) + _records(stretches)
     for topic_id, count in sorted(records.items()):
         what = f"{count} records are of a topic that neither a mirror nor the snapshot names: they stay on the bucket, unread"
         findings.append(Finding("damage", f"topic id {topic_id}", what))

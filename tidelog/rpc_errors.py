@@ -5,15 +5,19 @@
 
         read, or the connection was never made    Unavailable: nothing was written
         write, and bytes may have gone out        OutcomeUnknown
+        RESOURCE_EXHAUSTED of grpc itself         TooLarge for a message above a limit, Throttled for a call above the broker's
+                                                  grpc_streams_max, which it has not even looked at
 
 Every message begins with the address that it comes from.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc import StatusCode
 
@@ -31,45 +35,68 @@ class NotImplementedHere(Rejected):
 
 def error_of_status(status: status_pb2.Status, *, address: str) -> TidelogError:
     """What a broker said of a request, or of one part of it."""
-    info, hint, retry_after_s = error_details_pb2.ErrorInfo(), None, 1.0
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for detail in status.details:
-        if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
-            detail.Unpack(info)
-        elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
-            retry = error_details_pb2.RetryInfo()
-            detail.Unpack(retry)
-            retry_after_s = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+        try:
+            _ = detail.Unpack(info) or detail.Unpack(retry)  # each takes its own kind only
+        except DecodeError:
+            continue  # the message says it all the same
     metadata = dict(info.metadata)
     hint = metadata.pop("hint", None)
-    details = {name: _fact(value) for name, value in metadata.items()}
+    retryable, nothing_was_written = (metadata.pop(fact, "") == "true" for fact in ("retryable", "nothing_was_written"))
+    details = {name: _fact(value) for name, value in metadata.items() if name not in {"message", "retry_after_s"}}
     details["address"] = address
-    kind = _CLASS_OF.get(info.reason, TidelogError)
+    kind = _CLASS_OF.get(info.reason) or _nearest_class(retryable=retryable, nothing_was_written=nothing_was_written)
     message = f"{address}: {status.message}"
     if issubclass(kind, Throttled):
-        details.pop("retry_after_s", None)
+        retry_after_s = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9 if retry.HasField("retry_delay") else 1.0
         return kind(message, hint=hint, retry_after_s=retry_after_s, **details)
     return kind(message, hint=hint, **details)
 
 
 def error_of_rpc(error: grpc.aio.AioRpcError, *, address: str, writes: bool) -> TidelogError:
     """How a call ended that did not succeed. `writes`: whether it would have changed anything."""
-    for key, value in error.trailing_metadata() or ():
-        if key == STATUS_METADATA_KEY:
-            status = status_pb2.Status()
-            status.ParseFromString(value if isinstance(value, bytes) else value.encode("latin-1"))
-            if status.details:
-                return error_of_status(status, address=address)
+    if (status := _status_in_trailers(error)) is not None:
+        return error_of_status(status, address=address)
     code, said = error.code(), error.details() or error.code().name
     if code in _BY_CODE:
         kind, hint = _BY_CODE[code]
         return kind(f"{address}: {said}", hint=hint, address=address)
+    if code is StatusCode.RESOURCE_EXHAUSTED and (exhausted := _exhausted(said, address, writes)) is not None:
+        return exhausted
     if code is StatusCode.UNAVAILABLE and _NEVER_CONNECTED in said:
         return unreachable(address, said)
     if writes:
-        return OutcomeUnknown(f"{address}: the connection was lost before the answer came: {said}", address=address)
-    if code in {StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED}:
+        return OutcomeUnknown(f"{address}: no answer came that says what was written: {said}", address=address)
+    if code in {StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED, StatusCode.RESOURCE_EXHAUSTED}:
         return Unavailable(f"{address}: no answer: {said}", address=address)
     return TidelogError(f"{address}: {code.name}: {said}", hint="Look into the broker's log.", address=address)
+
+
+def _status_in_trailers(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:
+    """What the broker itself said of the call; None where it was not asked, or what it said can't be read."""
+    for key, value in error.trailing_metadata() or ():
+        if key == STATUS_METADATA_KEY:
+            status = status_pb2.Status()
+            try:
+                status.ParseFromString(value if isinstance(value, bytes) else value.encode("latin-1"))
+            except DecodeError:
+                return None
+            return status if status.details else None
+    return None
+
+
+def _exhausted(said: str, address: str, writes: bool) -> TidelogError | None:
+    """What grpc itself refuses in its own words; None for others' words, which say nothing of what was written."""
+    is_answer = _ANSWER_REFUSED in said
+    if (sizes := _MESSAGE_TOO_LARGE.search(said)) and not (is_answer and writes):
+        what = "Ask for less at once." if is_answer else "Send less at once: smaller records, or a smaller batch_bytes_max."
+        return TooLarge(f"{address}: {said}", hint=what, address=address, bytes_max=int(sizes[1]))
+    if _TOO_MANY_CALLS in said:
+        return Throttled(
+            f"{address}: {said}", hint="Retry, with fewer clients at once, or raise grpc_streams_max.", address=address
+        )
+    return None
 
 
 def unreachable(address: str, cause: object) -> Unavailable:
@@ -80,7 +107,11 @@ def unreachable(address: str, cause: object) -> Unavailable:
     )
 
 
-_NEVER_CONNECTED = "failed to connect to all addresses"  # how grpc says that no connection was made, so that nothing went out
+# grpc's own words, of which its codes alone say too little:
+_NEVER_CONNECTED = "failed to connect to all addresses"  # so that nothing went out
+_TOO_MANY_CALLS = "Concurrent RPC limit exceeded"
+_ANSWER_REFUSED = "CLIENT: Received"
+_MESSAGE_TOO_LARGE = re.compile(r"larger than max \(\d+ vs\.? (\d+)\)")
 
 _BY_CODE: Final[dict[StatusCode, tuple[type[TidelogError], str]]] = {
     StatusCode.UNIMPLEMENTED: (
@@ -89,9 +120,15 @@ _BY_CODE: Final[dict[StatusCode, tuple[type[TidelogError], str]]] = {
     ),
     StatusCode.UNAUTHENTICATED: (Denied, "Send credentials."),
     StatusCode.PERMISSION_DENIED: (Denied, "Ask for the permission."),
-    StatusCode.RESOURCE_EXHAUSTED: (TooLarge, "Send less at once: smaller records, or a smaller batch_bytes_max."),
     StatusCode.INVALID_ARGUMENT: (InvalidArgument, ""),
 }
+
+
+def _nearest_class(*, retryable: bool, nothing_was_written: bool) -> type[TidelogError]:
+    """For a reason that a newer broker gives: what its caller does next is told beside it."""
+    if nothing_was_written:
+        return Unavailable if retryable else Rejected
+    return OutcomeUnknown if retryable else TidelogError
 
 
 def _fact(value: str) -> str | int:

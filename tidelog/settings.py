@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import isfinite
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from metadata.did_you_mean import did_you_mean
@@ -26,11 +27,12 @@ class ClientSettings:
     linger_ms: float = 5.0
     """How long a batch waits for more records while an earlier batch of its partition is unanswered. Else it leaves at once."""
     batch_bytes_max: int = 512 * KIB
-    """A batch leaves at the latest with this many bytes. A larger record gets a batch of its own."""
+    """A batch leaves at the latest with this many bytes, or with fewer where its topic or broker takes less. A larger record gets a
+    batch of its own."""
     request_bytes_max: int = 16 * MIB
-    """A record above this is refused here: no broker would take it (its own `request_bytes_max`)."""
+    """A record above this is refused here, and no request is filled above it. Where the broker takes less, less is sent."""
     buffer_bytes_max: int = 32 * MIB
-    """Bytes of records that wait for their acknowledgement. `send` and `produce` await room when it is full."""
+    """Bytes of records, as encoded, that wait for their acknowledgement. `send` and `produce` await room when it is full."""
     delivery_timeout_ms: float = 120_000.0
     """From `send` to the acknowledgement, retries included. Then the handle fails."""
     retry_pause_ms: float = 50.0
@@ -49,7 +51,7 @@ class ClientSettings:
     """How long a fetch at the end of the log waits at the broker for something new (a long poll). At most 60,000."""
     read_ahead_bytes_max: int = 32 * MIB
     """Bytes that a consumer fetches ahead of what was iterated; one answer may exceed it."""
-    topic_age_ms_max: float = 60_000.0
+    topic_age_ms_max: float = 30_000.0
     """A topic's partitions and leaders are asked for again after this; at once when a broker says that they changed."""
 
     def __post_init__(self) -> None:
@@ -62,18 +64,24 @@ class ClientSettings:
                 continue
             if isinstance(value, bool) or not isinstance(value, int if isinstance(field.default, int) else (int, float)):
                 raise InvalidArgument(f"{field.name} is {value!r}, which is not a number", hint=f"Its default is {field.default}.")
-            if value < 0 or (value == 0 and field.name != "linger_ms"):
+            if (isinstance(value, float) and not isfinite(value)) or value < 0 or (value == 0 and field.name != "linger_ms"):
                 raise InvalidArgument(f"{field.name} is {value}; it must be above 0", hint=f"Its default is {field.default}.")
         if self.buffer_bytes_max < self.batch_bytes_max:
             raise InvalidArgument(
                 f"buffer_bytes_max ({self.buffer_bytes_max}) is below batch_bytes_max ({self.batch_bytes_max})",
                 hint="Give the buffer room for at least one batch.",
             )
-        if self.fetch_wait_ms_max > FETCH_WAIT_MS_MAX:
-            raise InvalidArgument(f"fetch_wait_ms_max is {self.fetch_wait_ms_max}", hint=f"At most {FETCH_WAIT_MS_MAX}.")
+        if self.linger_ms >= self.delivery_timeout_ms:
+            raise InvalidArgument(
+                f"linger_ms ({self.linger_ms:g}) is not below delivery_timeout_ms ({self.delivery_timeout_ms:g})",
+                hint="A batch would fail before it leaves.",
+            )
+        for name, value_max in _VALUES_MAX.items():
+            if (value := getattr(self, name)) > value_max:
+                raise InvalidArgument(f"{name} is {value}", hint=f"At most {value_max}.")
 
 
-FETCH_WAIT_MS_MAX: Final = 60_000
+_VALUES_MAX: Final = {"fetch_wait_ms_max": 60_000, "fetch_bytes_max": 1024 * MIB}
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "acks": get_args(AcksName),

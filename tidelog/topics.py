@@ -82,14 +82,20 @@ class Topics:
     async def delete(self, name: str, *, validate_only: bool = False) -> None:
         """Deletes the topic with its records. Raises UnknownTopic."""
         request = admin_pb2.DeleteTopicRequest(name=name, validate_only=validate_only)
-        await self._connection.call(
-            lambda to, timeout_s: to.topics.DeleteTopic(request, timeout=timeout_s), writes=not validate_only
-        )
+        try:
+            await self._connection.call(
+                lambda to, timeout_s: to.topics.DeleteTopic(request, timeout=timeout_s), writes=not validate_only
+            )
+        finally:
+            self._connection.forget_route(name)
 
     async def _change(self, method: str, request: Any) -> TopicInfo:
-        answer: Any = await self._connection.call(
-            lambda to, timeout_s: getattr(to.topics, method)(request, timeout=timeout_s), writes=not request.validate_only
-        )
+        try:
+            answer: Any = await self._connection.call(
+                lambda to, timeout_s: getattr(to.topics, method)(request, timeout=timeout_s), writes=not request.validate_only
+            )
+        finally:
+            self._connection.forget_route(request.topic.name)
         return topic_info(answer)
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Topic(_message.Message):
-    __slots__ = ("name", "id", "partition_count", "settings", "created_at_ms", "partitions")
+    __slots__ = ("name", "id", "partition_count", "settings", "created_at_ms", "partitions", "batch_bytes_max")
     class SettingsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -23,13 +23,15 @@ class Topic(_message.Message):
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: str
     partition_count: int
     settings: _containers.ScalarMap[str, str]
     created_at_ms: int
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionState]
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[str] = ..., partition_count: _Optional[int] = ..., settings: _Optional[_Mapping[str, str]] = ..., created_at_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ...) -> None: ...
+    batch_bytes_max: int
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[str] = ..., partition_count: _Optional[int] = ..., settings: _Optional[_Mapping[str, str]] = ..., created_at_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ..., batch_bytes_max: _Optional[int] = ...) -> None: ...
 
 class PartitionState(_message.Message):
     __slots__ = ("partition", "log_start_offset", "high_watermark", "leader_epoch", "leader")
@@ -110,18 +112,32 @@ class ClusterDescription(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., bucket: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ...) -> None: ...
 
 class Broker(_message.Message):
-    __slots__ = ("broker_id", "http_address", "grpc_address", "session", "draining")
+    __slots__ = ("broker_id", "http_address", "grpc_address", "session", "draining", "limits")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     broker_id: str
     http_address: str
     grpc_address: str
     session: int
     draining: bool
-    def __init__(self, broker_id: _Optional[str] = ..., http_address: _Optional[str] = ..., grpc_address: _Optional[str] = ..., session: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
+    limits: BrokerLimits
+    def __init__(self, broker_id: _Optional[str] = ..., http_address: _Optional[str] = ..., grpc_address: _Optional[str] = ..., session: _Optional[int] = ..., draining: _Optional[bool] = ..., limits: _Optional[_Union[BrokerLimits, _Mapping]] = ...) -> None: ...
+
+class BrokerLimits(_message.Message):
+    __slots__ = ("request_bytes_max", "message_bytes_max", "buffer_bytes_max", "decompressed_bytes_max")
+    REQUEST_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BUFFER_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    DECOMPRESSED_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    request_bytes_max: int
+    message_bytes_max: int
+    buffer_bytes_max: int
+    decompressed_bytes_max: int
+    def __init__(self, request_bytes_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., buffer_bytes_max: _Optional[int] = ..., decompressed_bytes_max: _Optional[int] = ...) -> None: ...
 
 class ListBrokersRequest(_message.Message):
     __slots__ = ()

@@ -30,6 +30,7 @@ from segments.object_store import Buffer
 from segments.recovery import empty_partition
 from segments.session import Session, claim
 from segments.settings import SegmentSettings
+from segments.watched_store import Trouble
 
 NOW_MS = 1_750_000_000_000
 FAST = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)
@@ -67,6 +68,7 @@ class SmallBroker:
         self.settings = settings
         self.segments = segments
         self.started = self.serving = True
+        self.bucket_trouble: Trouble | None = None
         self.topics = Topics(metadata, max_message_bytes=settings.message_bytes_max)
         self.topic_cache = TopicCache(metadata)
         self.producer_ids = ProducerIds(metadata)

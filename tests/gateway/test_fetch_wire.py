@@ -1,10 +1,13 @@
 from __future__ import annotations
 
-from hypothesis import given
+from itertools import chain
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.fetch_wire import encode_fetch_response
+from gateway.fetch_wire import PartitionAnswer, encode_fetch_response, encode_records
 from gateway.proto import log_pb2
+from segments.batch_kernel import RecordTuple
 
 partitions = st.builds(
     log_pb2.FetchedPartition,
@@ -16,24 +19,53 @@ partitions = st.builds(
 )
 
 
+records = st.lists(
+    st.tuples(
+        st.integers(0, 2**63 - 1),
+        st.integers(-1, 2**63 - 1),
+        st.none() | st.binary(max_size=20),
+        st.none() | st.binary(max_size=200),
+        st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=2).map(tuple),
+    ),
+    max_size=4,
+)
+
+
+@settings(deadline=None)
 @given(st.lists(st.tuples(partitions, st.lists(st.binary(max_size=400), max_size=4)), max_size=5))
 def test_protobuf_reads_what_it_would_have_written(answers: list[tuple[log_pb2.FetchedPartition, list[bytes]]]) -> None:
-    message = encode_fetch_response([(partition, batches, sum(map(len, batches))) for partition, batches in answers])
+    message = encode_fetch_response(PartitionAnswer(head, batches, sum(map(len, batches))) for head, batches in answers)
     expected = log_pb2.FetchResponse()
-    for partition, batches in answers:
+    for head, batches in answers:
         told = expected.partitions.add()
-        told.CopyFrom(partition)
+        told.CopyFrom(head)
         told.record_batches = b"".join(batches)
     assert log_pb2.FetchResponse.FromString(message) == expected
     assert message == expected.SerializeToString()
 
 
-def test_structured_records_go_through_protobuf() -> None:
-    told = log_pb2.FetchedPartition(topic="orders", records=[log_pb2.Record(value=b"a"), log_pb2.Record(offset=1)])
-    assert log_pb2.FetchResponse.FromString(encode_fetch_response([(told, [], 0)])).partitions[0] == told
+@settings(deadline=None)
+@given(st.lists(st.tuples(partitions, st.lists(records, max_size=3)), max_size=3))
+def test_structured_records_come_slice_by_slice_as_protobuf_would_write_them_all(
+    answers: list[tuple[log_pb2.FetchedPartition, list[list[RecordTuple]]]],
+) -> None:
+    told = []
+    expected = log_pb2.FetchResponse()
+    for head, slices in answers:
+        pieces = [encode_records(of_slice, head.partition) for of_slice in slices]
+        told.append(PartitionAnswer(head, pieces, sum(map(len, pieces)), structured=True))
+        partition = expected.partitions.add()
+        partition.CopyFrom(head)
+        for offset, timestamp_ms, key, value, headers in chain(*slices):
+            record = partition.records.add(key=key, value=value, timestamp_ms=timestamp_ms, partition=head.partition, offset=offset)
+            for name, content in headers:
+                record.headers.add(key=name, value=content)
+    message = encode_fetch_response(told)
+    assert log_pb2.FetchResponse.FromString(message) == expected
+    assert message == expected.SerializeToString()
 
 
 def test_lengths_above_127_take_more_than_one_byte() -> None:
-    told = log_pb2.FetchedPartition(topic="orders")
-    message = encode_fetch_response([(told, [memoryview(b"x" * 100_000), b"y" * 50_000], 150_000)])
+    head = log_pb2.FetchedPartition(topic="orders")
+    message = encode_fetch_response([PartitionAnswer(head, [memoryview(b"x" * 100_000), b"y" * 50_000], 150_000)])
     assert log_pb2.FetchResponse.FromString(message).partitions[0].record_batches == b"x" * 100_000 + b"y" * 50_000

@@ -12,7 +12,9 @@ from google.rpc.status_pb2 import Status
 
 from gateway.grpc_status import DETAILS_TRAILER
 from gateway.proto import admin_pb2, log_pb2
-from tests.gateway.small_broker import SmallBroker, with_broker
+from gateway.settings import GatewaySettings
+from segments.settings import SegmentSettings
+from tests.gateway.small_broker import FAST, SmallBroker, with_broker
 from tests.gateway.stubs import cluster_stub, log_stub, topics_stub
 from tests.gateway.test_grpc_produce import reason, request
 from tests.segments.batches import batch_of
@@ -33,12 +35,18 @@ async def refusal(call: Call) -> tuple[grpc.StatusCode, str]:
     return refused.value.code(), reason(status)
 
 
-def serve(tmp_path: Path, scenario: Callable[[SmallBroker, grpc.aio.Channel], Awaitable[None]]) -> None:
+def serve(
+    tmp_path: Path,
+    scenario: Callable[[SmallBroker, grpc.aio.Channel], Awaitable[None]],
+    *,
+    settings: GatewaySettings | None = None,
+    segments: SegmentSettings = FAST,
+) -> None:
     async def with_channel(broker: SmallBroker) -> None:
         async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
             await scenario(broker, channel)
 
-    with_broker(tmp_path, with_channel)
+    with_broker(tmp_path, with_channel, settings=settings, segments=segments)
 
 
 def test_a_topic_lives_from_create_to_delete(tmp_path: Path) -> None:
@@ -144,7 +152,13 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         cluster = cluster_stub(channel)
         expected = admin_pb2.Broker(
-            broker_id="broker-1", http_address=broker.http_address, grpc_address=broker.grpc_address, session=1
+            broker_id="broker-1",
+            http_address=broker.http_address,
+            grpc_address=broker.grpc_address,
+            session=1,
+            limits=admin_pb2.BrokerLimits(
+                request_bytes_max=16 << 20, message_bytes_max=1 << 20, buffer_bytes_max=64 << 20, decompressed_bytes_max=64 << 20
+            ),
         )
         told = await cluster.GetCluster(admin_pb2.GetClusterRequest())
         assert (told.cluster_id, told.version, told.bucket) == (broker.cluster_id, broker.version, "memory://")
@@ -154,6 +168,37 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
         assert list((await cluster.ListBrokers(admin_pb2.ListBrokersRequest())).brokers) == [expected]
 
     serve(tmp_path, scenario)
+
+
+def test_a_broker_tells_what_it_takes_and_without_a_session_what_it_knows(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        cluster = cluster_stub(channel)
+        told = (await cluster.GetCluster(admin_pb2.GetClusterRequest())).brokers[0].limits
+        assert (told.request_bytes_max, told.message_bytes_max) == (300_000, 200_000)
+        assert (told.buffer_bytes_max, told.decompressed_bytes_max) == (9 << 20, 400_000)
+        log, broker.present_log = broker.present_log, None
+        told = (await cluster.ListBrokers(admin_pb2.ListBrokersRequest())).brokers[0].limits
+        broker.present_log = log
+        assert told == admin_pb2.BrokerLimits(request_bytes_max=300_000, message_bytes_max=200_000)
+
+    settings = GatewaySettings(request_bytes_max=300_000, message_bytes_max=200_000)
+    segments = SegmentSettings(linger_ms=0, buffer_bytes_max=9 << 20, decompressed_bytes_max=400_000)
+    serve(tmp_path, scenario, settings=settings, segments=segments)
+
+
+def test_a_topic_tells_how_large_its_batches_may_be(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        topics = topics_stub(channel)
+
+        async def told(name: str) -> int:
+            topic = await topics.GetTopic(admin_pb2.GetTopicRequest(name=name))
+            return int(topic.batch_bytes_max)
+
+        await broker.create_topic("small", 1, {"max.message.bytes": "5000"})
+        assert await told("small") == 5000
+        assert await told("orders") == 200_000, "the broker's own limit is lower than the topic's default"
+
+    serve(tmp_path, scenario, settings=GatewaySettings(message_bytes_max=200_000))
 
 
 def test_an_offset_is_explained_by_the_bytes_on_the_bucket(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from gateway import grpc_produce
-from gateway.grpc_produce import alone_in_memory
 from gateway.produce_wire import ProduceCall, parse_produce
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
@@ -133,47 +132,32 @@ def test_records_without_a_key_take_turns_over_the_partitions_by_request(tmp_pat
     serve(tmp_path, scenario)
 
 
-def test_one_failed_append_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_one_failed_append_leaves_those_of_other_partitions_alone(tmp_path: Path) -> None:
+    torn = bytearray(batch_of(b"torn"))
+    torn[-1] ^= 1
+    failing = [
+        (ready(batch_of(b"b"), topic="ordres"), "UNKNOWN_TOPIC"),
+        (ready(batch_of(b"c"), topic="no/name"), "INVALID_NAME"),
+        (ready(batch_of(b"d"), partition=3), "UNKNOWN_PARTITION"),
+        (ready(batch_of(b"e"), partition=-1), "UNKNOWN_PARTITION"),
+        (ready(batch_of(b"f"), topic="single", partition=None), "INVALID_ARGUMENT"),
+        (ready(bytes(torn)), "INVALID_RECORD"),
+        (ready(batch_of(b"g") + batch_of(b"h")), "INVALID_RECORD"),
+        (ready(b""), "INVALID_RECORD"),
+        (log_pb2.Append(topic="orders", partition=0), "INVALID_ARGUMENT"),
+        (structured(topic="single"), "INVALID_ARGUMENT"),
+        (structured(log_pb2.Record(partition=9), topic="single"), "UNKNOWN_PARTITION"),
+        (structured(log_pb2.Record(partition=1), partition=0), "INVALID_ARGUMENT"),
+        (structured(log_pb2.Record(timestamp_ms=-5), partition=0), "INVALID_ARGUMENT"),
+    ]
+
     async def scenario(broker: SmallBroker, stub: Any) -> None:
-        torn = bytearray(batch_of(b"torn"))
-        torn[-1] ^= 1
-        response = await stub.Produce(
-            request(
-                ready(batch_of(b"a")),
-                ready(batch_of(b"b"), topic="ordres"),
-                ready(batch_of(b"c"), topic="no/name"),
-                ready(batch_of(b"d"), partition=3),
-                ready(batch_of(b"e"), partition=-1),
-                ready(batch_of(b"f"), partition=None),
-                ready(bytes(torn)),
-                ready(batch_of(b"g") + batch_of(b"h")),
-                ready(b""),
-                log_pb2.Append(topic="orders", partition=0),
-                structured(),
-                structured(log_pb2.Record(partition=9)),
-                structured(log_pb2.Record(partition=1), partition=0),
-                structured(log_pb2.Record(timestamp_ms=-5)),
-                ready(batch_of(b"i")),
-            )
-        )
-        assert reasons(response) == [
-            "",
-            "UNKNOWN_TOPIC",
-            "INVALID_NAME",
-            "UNKNOWN_PARTITION",
-            "UNKNOWN_PARTITION",
-            "INVALID_ARGUMENT",
-            "INVALID_RECORD",
-            "INVALID_RECORD",
-            "INVALID_RECORD",
-            "INVALID_ARGUMENT",
-            "INVALID_ARGUMENT",
-            "UNKNOWN_PARTITION",
-            "INVALID_ARGUMENT",
-            "INVALID_ARGUMENT",
-            "",
-        ]
-        assert await values(stub, 0) == [b"a", b"i"]
+        for failed, told in failing:
+            response = await stub.Produce(request(ready(batch_of(b"a"), partition=1), failed, ready(batch_of(b"i"), partition=2)))
+            assert reasons(response) == ["", told, ""]
+        assert await values(stub, 0) == await values(stub, 0, topic="single") == []
+        assert await values(stub, 1) == [b"a"] * len(failing)
+        assert await values(stub, 2) == [b"i"] * len(failing)
 
     serve(tmp_path, scenario)
 
@@ -186,11 +170,11 @@ def test_limits_are_refused_and_change_nothing(tmp_path: Path) -> None:
             request(
                 ready(batch_of(b"x" * 3 * KIB), topic="narrow"),
                 ready(batch_of(b"x" * 9 * KIB)),
-                structured(log_pb2.Record(value=b"x" * 3 * KIB), topic="narrow"),
-                structured(log_pb2.Record(headers=headers)),
             )
         )
-        assert reasons(response) == ["TOO_LARGE"] * 4
+        assert reasons(response) == ["TOO_LARGE"] * 2
+        for record, topic in ((log_pb2.Record(value=b"x" * 3 * KIB), "narrow"), (log_pb2.Record(headers=headers), "orders")):
+            assert reasons(await stub.Produce(request(structured(record, topic=topic)))) == ["TOO_LARGE"]
         response = await stub.Produce(request(structured(*[log_pb2.Record(value=b"x" * 500)] * 20, topic="narrow")))
         assert reasons(response) == [""]
         assert sum(run.count for run in response.results[0].placements) == 20
@@ -217,7 +201,7 @@ def test_a_compressed_batch_that_becomes_too_long_is_refused(tmp_path: Path) -> 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         bomb = encode_records([(None, b"\0" * 900 * KIB, (), 1)] * 4, codec=Codec.ZSTD)
         large = encode_records([(None, bytes(range(256)) * 12, (), number) for number in range(600)], codec=Codec.LZ4)
-        response = await stub.Produce(request(ready(bomb), ready(large)))
+        response = await stub.Produce(request(ready(bomb), ready(large, partition=1)))
         assert reasons(response) == ["TOO_LARGE", ""]
 
     serve(tmp_path, scenario, segments=SegmentSettings(linger_ms=0, puts_per_second_max=1000, decompressed_bytes_max=2 * MIB))
@@ -494,11 +478,3 @@ def test_compressed_messages_are_refused(tmp_path: Path) -> None:
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     serve(tmp_path, scenario)
-
-
-def test_a_batch_that_is_the_lesser_part_of_its_message_does_not_keep_the_message_in_memory() -> None:
-    message = memoryview(bytes(1000))
-    kept, copied = alone_in_memory(message[:600]), alone_in_memory(message[:400])
-    assert isinstance(kept, memoryview)
-    assert copied == message[:400]
-    assert isinstance(copied, bytes)

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from fastapi.routing import APIRoute
 from openapi_spec_validator import validate
 
 from gateway.http_admin import admin_api
+from metadata.errors import NoLeader, Stopping, TidelogError
 from metadata.topic_settings import SETTINGS
+from segments.watched_store import Trouble
 from tests.gateway.http_client import Client, serve
 from tests.gateway.small_broker import SmallBroker
 
@@ -122,6 +124,105 @@ def test_a_topic_that_can_not_be_is_refused(tmp_path: Path, body: Any, expected:
     serve(tmp_path, scenario)
 
 
+EXAMPLE = 'Send for example {"name":"orders","partition_count":6,"settings":{"retention.ms":86400000}}.'
+
+
+@pytest.mark.parametrize(
+    ("body", "detail", "hint", "field"),
+    [
+        (b"", "the body is missing", EXAMPLE, None),
+        (b'{"name":}', "the body is not JSON: Expecting value (byte 8)", EXAMPLE, None),
+        (b"[]", "the body must be an object; it is a list", EXAMPLE, None),
+        (b"{}", "the body lacks the field 'name'", EXAMPLE, None),
+        (b'{"name":7}', "name must be a string; it is a whole number", EXAMPLE, "name"),
+        (b'{"name":null}', "name must be a string; it is null", EXAMPLE, "name"),
+        (
+            b'{"name":"x","partition_count":"3"}',
+            "partition_count must be a whole number; it is a string",
+            EXAMPLE,
+            "partition_count",
+        ),
+        (b'{"name":"x","partition_count":true}', "partition_count must be a whole number; it is true or false", EXAMPLE, None),
+        (b'{"name":"x","settings":[]}', "settings must be an object; it is a list", EXAMPLE, "settings"),
+        (
+            b'{"name":"x","settings":{"retention.ms":null}}',
+            "settings['retention.ms'] must be a string or a whole number; it is null",
+            EXAMPLE,
+            "settings['retention.ms']",
+        ),
+        (b'{"nmae":"x"}', "the body has a field 'nmae' that is not known", "Did you mean 'name'? Send for example", None),
+        (b'{"name":"x","partitions":3}', "the body has a field 'partitions' that is not known", "Did you mean", None),
+        (b'{"name":"x","%b":3}' % (b"y" * 300), "the body has a field 'yyy", EXAMPLE, None),
+    ],
+)
+def test_a_wrong_body_is_told_in_plain_words_with_an_example(
+    tmp_path: Path, body: bytes, detail: str, hint: str, field: str | None
+) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        told = (await client.post(TOPICS, body)).json
+        assert told["detail"].startswith(detail), told["detail"]
+        assert len(told["detail"]) < 200
+        assert hint in told["hint"]
+        assert field in (None, told.get("field"))
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "detail"),
+    [
+        ("?page_size=x", "the query parameter page_size must be a whole number; it is 'x'"),
+        ("?page_size=1001", "the query parameter page_size must be at most 1000; it is '1001'"),
+        ("?page_size=-1", "the query parameter page_size must be at least 0; it is '-1'"),
+        ("/orders/partitions/first", "the path parameter partition must be a whole number; it is 'first'"),
+        ("/orders/partitions/-1", "the path parameter partition must be at least 0; it is '-1'"),
+        ("/orders/partitions/3000000000", "the path parameter partition must be below 2147483648; it is '3000000000'"),
+    ],
+)
+def test_a_wrong_parameter_is_told_by_its_name(tmp_path: Path, path: str, detail: str) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        answer = await client.get(TOPICS + path)
+        assert (answer.status, answer.json["detail"]) == (400, detail)
+
+    serve(tmp_path, scenario)
+
+
+def test_every_body_of_the_interface_has_an_example_that_is_taken(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        document = (await client.get("/openapi.json")).json
+        examples = {
+            name: schema["examples"][0] for name, schema in document["components"]["schemas"].items() if "examples" in schema
+        }
+        assert examples.keys() == {"NewTopic", "TopicChange", "NewSettings"}
+        await broker.delete_topic("orders")
+        assert (await client.ask("POST", TOPICS, json=examples["NewTopic"])).status == 201
+        assert (await client.ask("PATCH", f"{TOPICS}/orders", json=examples["TopicChange"])).status == 200
+        assert (await client.ask("PUT", f"{TOPICS}/orders/settings", json=examples["NewSettings"])).status == 200
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/topics/orders/records", "/v1/topics/orders/records"),
+        ("/v1/topic/orders/records", "/v1/topics/orders/records"),
+        ("/v1/topics/orders/record", "/v1/topics/orders/records"),
+        ("/v1/topics/orders/partition/0/records", "/v1/topics/orders/partitions/0/records"),
+        ("/v1/topics/", "/v1/topics"),
+        ("/brokers", "/v1/brokers"),
+        ("/readyz/", "/readyz"),
+    ],
+)
+def test_a_path_that_is_nearly_right_is_told_the_right_one(tmp_path: Path, path: str, meant: str) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        answer = await client.get(path)
+        assert (answer.status, answer.json["hint"]) == (404, f"Did you mean {meant}?")
+        assert (await client.get("/nothing/like/it")).json["hint"] == "GET /openapi.json lists every route."
+
+    serve(tmp_path, scenario)
+
+
 def test_a_change_that_can_not_be_is_refused(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         changes: tuple[dict[str, Any], ...] = (
@@ -155,6 +256,7 @@ def test_bodies_that_are_no_json_too_long_or_of_another_type_are_refused(tmp_pat
         assert await client.refused(client.post(TOPICS, nested)) == (400, "INVALID_ARGUMENT")
         assert await client.refused(client.post(TOPICS, b"{}", "text/plain")) == (415, "UNSUPPORTED_MEDIA_TYPE")
         assert await client.refused(client.post(TOPICS, b" " * (2 << 20))) == (413, "TOO_LARGE")
+        assert "1048576 bytes, the most for anything but records" in (await client.post(TOPICS, b" " * (2 << 20))).json["detail"]
 
     serve(tmp_path, scenario)
 
@@ -222,7 +324,57 @@ def test_probes_tell_life_from_readiness(tmp_path: Path) -> None:
         assert await probes() == [200, 503, 200]
         broker.started = False
         assert await probes() == [200, 503, 503]
-        assert (await client.get("/readyz")).json == {"status": "not serving"}
+        for path in ("/readyz", "/startupz"):
+            told = (await client.get(path)).json
+            assert told["status"] == ("not serving" if path == "/readyz" else "starting")
+        assert (await client.get("/livez")).json == {"status": "ok"}
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("started", "log", "told"),
+    [
+        (True, None, ("not serving", "the broker is shutting down", "another broker")),
+        (True, NoLeader("it is opening one"), ("not serving", "it is opening one", "Retry")),
+        (False, NoLeader("it is opening one"), ("starting", "the broker opens its first session", "tidelog doctor")),
+        (False, Stopping("the broker is shutting down"), ("not serving", "the broker is shutting down", "another broker")),
+    ],
+)
+def test_who_is_not_ready_says_why_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: bool, log: TidelogError | None, told: tuple[str, str, str]
+) -> None:
+    def no_log(_: SmallBroker) -> NoReturn:
+        assert log is not None
+        raise log
+
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        broker.started, broker.serving = started, False
+        with monkeypatch.context() as stopped:
+            if log is not None:
+                stopped.setattr(SmallBroker, "log", property(no_log))
+            answer = await client.get("/readyz")
+        status, reason, hint = told
+        assert (answer.status, answer.json["status"]) == (503, status)
+        assert answer.json["reason"].startswith(reason)
+        assert hint in answer.json["hint"]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_broker_whose_bucket_takes_no_writes_stays_ready_and_says_so(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        broker.bucket_trouble = Trouble("No space left on device", "Free disk space.")
+        answer = await client.get("/readyz")
+        assert (answer.status, answer.json) == (
+            200,
+            {
+                "status": "no writes",
+                "reason": "No space left on device",
+                "hint": "Free disk space.",
+            },
+        )
+        assert (await client.get("/livez")).json == {"status": "ok"}
 
     serve(tmp_path, scenario)
 

@@ -2,16 +2,29 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
+import weakref
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from yarl import URL
 
+from gateway import answer_room
+from gateway.answer_room import AnswerRoom
 from gateway.settings import GatewaySettings
-from segments.settings import KIB
+from metadata.errors import TidelogError
+from segments.compression import Codec
+from segments.log import Log
+from segments.log_reader import Fetched
+from segments.object_store import Buffer
+from segments.record_columns import encode_records
+from segments.settings import KIB, MIB
 from tests.gateway.http_client import Client, serve
-from tests.gateway.small_broker import SmallBroker
+from tests.gateway.small_broker import SmallBroker, until
+from tests.gateway.stalled_readers import stalled_http
 
 pytestmark = pytest.mark.slow
 
@@ -110,6 +123,7 @@ def test_an_offset_out_of_range_is_a_416_with_the_range(tmp_path: Path) -> None:
         told = answer.json
         assert (answer.status, told["code"], told["log_start_offset"], told["high_watermark"]) == (416, "OFFSET_OUT_OF_RANGE", 0, 5)
         assert told["detail"] == "single/0 holds offsets 0 to 5; 6 was asked for"
+        assert told["hint"] == "Ask for offset=earliest (0), or for offset=latest (5) to get what comes next."
         assert answer.headers["content-range"] == "offsets */5"
         for accept in ("application/x-ndjson", "text/event-stream", "application/vnd.apache.arrow.stream"):
             assert await client.refused(client.get(f"{RECORDS}?offset=6", accept=accept)) == (416, "OFFSET_OUT_OF_RANGE")
@@ -195,7 +209,8 @@ def test_formats_say_how_keys_and_values_are_given(tmp_path: Path) -> None:
 def test_a_long_poll_is_answered_by_the_record_that_it_waits_for(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         polling = asyncio.ensure_future(client.get(f"{RECORDS}?offset=latest&wait_ms=15000"))
-        assert not (await asyncio.wait((polling,), timeout=0.05))[0]
+        await until(lambda: len(broker.http._waits._waits) == 1)
+        assert not polling.done()
         await fill(client, 1)
         assert [record["value"] for record in (await polling).json["records"]] == [0]
         nothing = (await client.get(f"{RECORDS}?offset=latest&wait_ms=20")).json
@@ -237,3 +252,175 @@ def test_a_large_answer_is_bounded_and_whole(tmp_path: Path) -> None:
         assert page["records"][-1]["value"] == f"{(len(page['records']) - 1) // 4:06d}" * 2000
 
     serve(tmp_path, scenario, settings=GatewaySettings(fetch_bytes_max=300 * KIB))
+
+
+def test_what_was_compressed_far_is_answered_a_part_at_a_time(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        batch = encode_records([(None, b"%06d" % number * 100, (), T0) for number in range(2000)], codec=Codec.ZSTD)
+        await client.post(f"{PRODUCE}?partition=0", batch, "application/vnd.tidelog.record-batch")
+        for accept in ("application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"):
+            offset, answers = 0, 0
+            while offset < 2000:
+                answer = await client.get(f"{RECORDS}?offset={offset}&max_bytes={32 * KIB}", accept=accept)
+                assert len(answer.body) <= 300 * KIB
+                offset, before = int(answer.headers["tidelog-next-offset"]), offset
+                assert offset > before
+                answers += 1
+            assert answers >= 1_200_000 // (300 * KIB)
+
+    serve(tmp_path, scenario, settings=GatewaySettings(message_bytes_max=64 * KIB))
+
+
+# ── room for answers ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+SMALL_ROOM = GatewaySettings(message_bytes_max=64 * KIB, answer_bytes_max=128 * KIB)
+
+
+def room_of(broker: SmallBroker) -> AnswerRoom:
+    return broker.http._app._fetch.room
+
+
+async def fill_up(room: AnswerRoom, stack: ExitStack) -> None:
+    while room.bytes_used < 128 * KIB:
+        await stack.enter_context(room.place()).ask(128 * KIB, timeout_s=0)
+
+
+def test_a_reader_waits_for_room_and_is_then_throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_room, "ROOM_WAIT_S", 0.02)
+
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await fill(client)
+        with ExitStack() as others:
+            await fill_up(room_of(broker), others)
+            for accept in ("application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"):
+                answer = await client.get(RECORDS, accept=accept)
+                assert (answer.status, answer.json["code"], answer.json["retryable"]) == (429, "THROTTLED", True)
+                assert answer.headers["retry-after"] == "1"
+                assert "readers take their answers too slowly" in answer.json["hint"]
+            assert (await client.get(f"{RECORDS}?offset=latest")).status == 200, "nothing to read takes no room"
+            patient = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=15000"))
+            assert not (await asyncio.wait((patient,), timeout=0.1))[0]
+        assert len((await patient).json["records"]) == 5
+        await until(lambda: room_of(broker).bytes_used == 0)
+
+    serve(tmp_path, scenario, settings=SMALL_ROOM)
+
+
+def test_a_long_poll_that_waits_for_records_holds_no_room(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        polls = [asyncio.ensure_future(client.get(f"{RECORDS}?offset=latest&wait_ms=15000")) for _ in range(20)]
+        await until(lambda: len(broker.http._waits._waits) == 20)
+        assert room_of(broker).bytes_used_peak == 0
+        await fill(client, 1)
+        assert [len(answer.json["records"]) for answer in await asyncio.gather(*polls)] == [1] * 20
+        assert 0 < room_of(broker).bytes_used_peak <= 128 * KIB
+        await until(lambda: room_of(broker).bytes_used == 0)
+
+    serve(tmp_path, scenario, settings=SMALL_ROOM)
+
+
+def test_a_reader_that_hangs_up_while_it_waits_for_room_leaves_its_place(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await fill(client)
+        with ExitStack() as others:
+            await fill_up(room_of(broker), others)
+            vanishing = [asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=15000")) for _ in range(5)]
+            assert not (await asyncio.wait(vanishing, timeout=0.1))[0]
+            for poll in vanishing:
+                poll.cancel()
+            await asyncio.wait(vanishing)
+            await until(lambda: not broker.http._state.tasks)
+        assert room_of(broker).bytes_used == 0
+        assert room_of(broker).bytes_used_peak == 128 * KIB
+
+    serve(tmp_path, scenario, settings=SMALL_ROOM)
+
+
+async def fill_widely(client: Client) -> None:
+    """8 MiB: more than the buffers between two sockets take."""
+    for _ in range(8):
+        assert (await client.produce(PRODUCE, [{"value": "x" * 1000}] * 1000)).status == 200
+
+
+WIDE = f"{RECORDS}?max_bytes=8388608"
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"),
+    [
+        (WIDE, "application/json"),
+        (WIDE, "application/x-ndjson"),
+        (WIDE, "application/vnd.apache.arrow.stream"),
+        (WIDE, "text/event-stream"),
+        ("/v1/topics/single/records?max_bytes=8388608", "application/x-ndjson"),
+    ],
+)
+def test_a_reader_that_vanishes_within_its_answer_gives_its_room_back_at_once(tmp_path: Path, path: str, accept: str) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await fill_widely(client)
+        room = room_of(broker)
+        with stalled_http(broker.http_address, path, accept=accept):
+            await until(lambda: room.bytes_used_peak > 0)
+            assert not (await asyncio.wait(broker.http._state.tasks, timeout=0.2))[0]
+            assert room.bytes_used > 1 * MIB
+        async with asyncio.timeout(2):
+            await until(lambda: room.bytes_used == 0)
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+def test_a_reader_that_takes_nothing_loses_its_connection_and_its_room(tmp_path: Path, accept: str) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await fill_widely(client)
+        room = room_of(broker)
+        with stalled_http(broker.http_address, WIDE, accept=accept) as stalled:
+            await until(lambda: room.bytes_used_peak > 0)
+            async with asyncio.timeout(5):
+                await until(lambda: room.bytes_used == 0)
+            assert len((await client.get(WIDE)).json["records"]) > 5000
+            received = await asyncio.to_thread(read_to_the_end, stalled)
+        assert received.startswith(b"HTTP/1.1 200")
+        assert len(received) < 8 * MIB
+
+    serve(tmp_path, scenario, settings=GatewaySettings(answer_timeout_ms=100))
+
+
+def read_to_the_end(reader: socket.socket) -> bytes:
+    received = bytearray()
+    while chunk := reader.recv(1 << 16):
+        received += chunk
+    return bytes(received)
+
+
+def test_an_answer_on_its_way_does_not_keep_the_batches_that_it_was_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Batches(list[Buffer]):
+        """That may be watched going."""
+
+    watched: list[weakref.ref[Batches]] = []
+    as_it_is = Log.fetch
+
+    async def watching(self: Log, *arguments: Any, **options: Any) -> list[Fetched | TidelogError]:
+        found: list[Fetched | TidelogError] = []
+        for answer in await as_it_is(self, *arguments, **options):
+            assert isinstance(answer, Fetched)
+            batches = Batches(answer.batches)
+            watched.append(weakref.ref(batches))
+            found.append(answer._replace(batches=batches))
+        return found
+
+    monkeypatch.setattr(Log, "fetch", watching)
+
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await fill_widely(client)
+        for accept in ("application/json", "text/event-stream"):
+            watched.clear()
+            with stalled_http(broker.http_address, WIDE, accept=accept):
+                await until(lambda: len(watched) >= 2 and all(batches() is None for batches in watched))
+                assert room_of(broker).bytes_used > 0
+            await until(lambda: room_of(broker).bytes_used == 0)
+
+    serve(tmp_path, scenario)

@@ -16,6 +16,7 @@ from segments.log_reader import Fetched
 from segments.record_batch import split_batches
 from segments.record_columns import iterate_records
 from segments.settings import KIB, MIB, SegmentSettings
+from segments.watched_store import Trouble
 from tests.gateway.http_client import Client, serve
 from tests.gateway.small_broker import NOW_MS, SmallBroker, until
 from tests.segments.batches import batch_of, sequenced_batch
@@ -295,6 +296,41 @@ def test_types_that_are_not_read_or_not_answered_are_refused(tmp_path: Path) -> 
     serve(tmp_path, scenario)
 
 
+def test_whoever_produces_to_the_path_of_a_partition_is_told_how(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        for method in ("POST", "PUT"):
+            answer = await client.ask(method, "/v1/topics/orders/partitions/2/records", json={"records": [{}]})
+            assert (answer.status, answer.headers["allow"]) == (405, "GET")
+            assert answer.json["hint"] == "Produce with POST /v1/topics/orders/records?partition=2."
+        assert (await client.ask("PUT", ORDERS)).json["hint"] == "Produce with POST /v1/topics/orders/records."
+        assert (await client.ask("DELETE", ORDERS)).json["hint"] == "Possible: GET, POST."
+
+    serve(tmp_path, scenario)
+
+
+def test_what_is_too_large_is_told_the_setting_to_raise(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await broker.create_topic("small", 1, {"max.message.bytes": "2048"})
+        large = {"value": "x" * 20_000}
+        for topic, hint in (
+            ("small", "tidelog topic alter small --set max.message.bytes=8192"),
+            ("single", "--message-bytes-max 8192, then raise max.message.bytes of the topic single"),
+        ):
+            path = f"/v1/topics/{topic}/records"
+            for answer in (
+                await client.produce(path, [large]),
+                await client.post(path, arrow(value=[large["value"]]), ARROW),
+                await client.post(f"{path}?partition=0", batch_of(b"x" * 20_000), BATCH),
+            ):
+                assert (answer.status, answer.json["code"]) == (413, "TOO_LARGE")
+                assert hint in answer.json["hint"]
+        body = await client.produce(SINGLE, [large] * 4)
+        assert (body.status, "larger --request-bytes-max" in body.json["hint"]) == (413, True)
+
+    settings = GatewaySettings(message_bytes_max=8 * KIB, request_bytes_max=64 * KIB)
+    serve(tmp_path, scenario, settings=settings)
+
+
 # ── acknowledgements ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -330,6 +366,28 @@ def test_a_commit_that_does_not_come_in_time_is_a_504_that_may_be_durable(tmp_pa
         broker.store.let_go()
         await until(lambda: broker.budget.bytes_used == 0)
         assert await values(broker) == [b"1"]
+
+    serve(tmp_path, scenario)
+
+
+def test_who_waits_for_a_bucket_that_takes_no_writes_is_told_why(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        broker.bucket_trouble = Trouble("No space left on device", "Free disk space.")
+        broker.store.hold()
+        unknown = await client.produce(f"{SINGLE}?timeout_ms=20", [{"value": 1}])
+        assert (unknown.status, unknown.json["code"]) == (504, "OUTCOME_UNKNOWN")
+        assert "(No space left on device)" in unknown.json["detail"]
+        assert unknown.json["hint"].startswith("Free disk space. Read back before you retry")
+        wrong = await client.produce(SINGLE, [{"partition": 9}])
+        assert "bucket" not in wrong.json["detail"]
+        broker.log.drop(partition_of(broker.topic_cache.get("orders"), 1))
+        half = client.produce(f"{ORDERS}?timeout_ms=20", [{"partition": 1}, {"partition": 1}, {"partition": 0}])
+        told = [result["error"] for result in (await half).json["results"]]
+        assert [error["code"] for error in told] == ["NO_LEADER", "NO_LEADER", "OUTCOME_UNKNOWN"]
+        assert all(error["detail"].count("No space left on device") == 1 for error in told)
+        broker.bucket_trouble = None
+        broker.store.let_go()
+        assert (await client.produce(SINGLE, [{"value": 2}])).status == 200
 
     serve(tmp_path, scenario)
 

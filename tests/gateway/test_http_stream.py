@@ -2,17 +2,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from gateway import http_stream
+from gateway import answer_room, http_stream
 from gateway.doors import partition_of
+from gateway.settings import GatewaySettings
+from segments.compression import Codec
+from segments.record_columns import encode_records
+from segments.settings import KIB, MIB
 from tests.gateway.http_client import Client, serve
-from tests.gateway.small_broker import SmallBroker
+from tests.gateway.small_broker import SmallBroker, until
+from tests.gateway.stalled_readers import closing, stalled_http
 
 pytestmark = pytest.mark.slow
 
@@ -279,3 +284,64 @@ def test_readers_that_never_read_do_not_stop_the_others(tmp_path: Path) -> None:
             writer.transport.abort()
 
     serve(tmp_path, scenario)
+
+
+def test_a_stream_waits_for_room_with_signs_of_life_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_stream, "PING_MS", 10)
+    monkeypatch.setattr(answer_room, "ROOM_WAIT_S", 0.01)
+
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        room = broker.http._app._fetch.room
+        await produce(client, *range(3))
+        with ExitStack() as others:
+            while room.bytes_used < 128 * KIB:
+                await others.enter_context(room.place()).ask(128 * KIB, timeout_s=0)
+            async with events(client, PARTITION) as stream, client.session.get(TOPIC) as lines:
+                first = asyncio.ensure_future(stream.next())
+                await until(lambda: stream.pings >= 3)
+                assert not first.done()
+                others.close()
+                assert values([await first, await stream.next(), await stream.next()]) == [0, 1, 2]
+                told = [msgspec.json.decode(await lines.content.readline()) for _ in range(3)]
+                assert values(told) == [0, 1, 2]
+                await produce(client, 3)
+                assert (await stream.next())["value"] == 3
+            await until(lambda: room.bytes_used == 0)
+
+    serve(tmp_path, scenario, settings=GatewaySettings(message_bytes_max=64 * KIB, answer_bytes_max=128 * KIB))
+
+
+def test_idle_streams_hold_no_room_and_stalled_ones_no_more_than_there_is(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        room = broker.http._app._fetch.room
+        async with events(client, PARTITION) as idle:
+            assert room.bytes_used_peak == 0
+            for _ in range(8):
+                assert (await client.produce(TOPIC, [{"value": "x" * 50_000, "partition": 1}] * 18)).status == 200
+                assert len(await idle.take(18)) == 18
+            await until(lambda: room.bytes_used == 0)
+            with closing([stalled_http(broker.http_address, PARTITION, accept="text/event-stream") for _ in range(20)]):
+                await until(lambda: room.bytes_used > 2 * MIB)
+                assert (await client.produce(TOPIC, [{"value": 7, "partition": 1}])).status == 200
+                assert (await idle.next())["value"] == 7, "readers that take nothing shut the door to the others"
+            await until(lambda: room.bytes_used == 0)
+        assert room.bytes_used_peak <= 8 * MIB
+
+    serve(tmp_path, scenario, settings=GatewaySettings(answer_bytes_max=8 * MIB))
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
+def test_a_stream_of_what_was_compressed_far_comes_in_parts_each_record_once(tmp_path: Path, accept: str) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        for partition in range(3):
+            batch = encode_records([(None, b"%06d" % number * 100, (), 0) for number in range(1000)], codec=Codec.ZSTD)
+            await client.post(f"{TOPIC}?partition={partition}", batch, "application/vnd.tidelog.record-batch")
+        answer = await client.get(f"{TOPIC}?max_bytes={32 * KIB}&wait_ms=0", accept=accept)
+        if accept == "application/x-ndjson":
+            told = answer.lines
+        else:
+            told = [msgspec.json.decode(line[6:]) for line in answer.body.splitlines() if line.startswith(b"data: ")]
+        for partition in range(3):
+            assert [record["offset"] for record in told if record["partition"] == partition] == list(range(1000))
+
+    serve(tmp_path, scenario, settings=GatewaySettings(message_bytes_max=64 * KIB))

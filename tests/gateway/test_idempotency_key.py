@@ -4,10 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.idempotency_key import KEY_CHARACTERS_MAX, ProducerFields, partition_for_keyless, producer_of
-from metadata.errors import InvalidArgument
-from metadata.model import ProducerId, TopicId
-from segments.producer_state import ONE_SHOT, SEQUENCE_MAX
+from gateway.idempotency_key import (
+    KEY_CHARACTERS_MAX,
+    ProducerFields,
+    partition_for_keyless,
+    partitions_routed_over,
+    producer_of,
+)
+from metadata.errors import IdempotencyKeyReused, InvalidArgument
+from metadata.model import Offset, ProducerId, TopicId
+from metadata.topic import PARTITION_COUNT_MAX
+from segments.producer_state import ONE_SHOT, SEQUENCE_MAX, SequencedBatch
 
 ORDERS = TopicId("0" * 31 + "1")
 PAYMENTS = TopicId("0" * 31 + "2")
@@ -46,6 +53,40 @@ def test_another_body_or_type_has_another_fingerprint() -> None:
         producer(media_type="application/x-ndjson").base_sequence,
     }
     assert len(prints) == 3
+
+
+def test_where_the_records_were_asked_to_go_is_part_of_the_fingerprint() -> None:
+    """Left out it is as before there was a query to tell apart: see the literal above."""
+    queries = [(None, None), (0, None), (1, None), (None, 0), (None, 1), (0, 0), (2**31 - 1, 2**63 - 1)]
+    prints = {
+        producer_of(b"k", topic_id=ORDERS, media_type="a/b", body=b"", partition=partition, expected_offset=offset).base_sequence
+        for partition, offset in queries
+    }
+    assert len(prints) == len(queries)
+
+
+def written(producer: ProducerFields, partition_count: int) -> SequencedBatch:
+    sequence = producer.base_sequence
+    return SequencedBatch(producer.producer_id, partition_count, sequence, sequence, Offset(0), Offset(0))
+
+
+def test_a_new_request_is_routed_over_the_present_partitions_and_a_repeat_as_the_first_time() -> None:
+    first = producer()
+    assert partitions_routed_over(first, [], present=9) == 9
+    assert partitions_routed_over(first, [written(first, 3)], present=9) == 3
+    assert partitions_routed_over(first, [written(first, 3), written(first, 3)], present=9) == 3
+    assert partitions_routed_over(first, [written(first, 0)], present=9) == 9, "written before the count was kept"
+
+
+def test_what_another_request_wrote_under_the_key_refuses_this_one() -> None:
+    first, other = producer(body=b"1"), producer(body=b"2")
+    for held in ([written(first, 3)], [written(other, 3), written(first, 3)]):
+        with pytest.raises(IdempotencyKeyReused, match="used before for another request"):
+            partitions_routed_over(other, held, present=3)
+
+
+def test_the_count_of_partitions_fits_the_epoch_of_a_batch() -> None:
+    assert PARTITION_COUNT_MAX < 2**15
 
 
 @pytest.mark.parametrize("key", [b"", b'""', b" k", b"k ", b"caf\xc3\xa9", b"a\tb", b"k" * (KEY_CHARACTERS_MAX + 1)])

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +16,10 @@ from gateway.json_bodies import RECORDS_MAX, ParsedRecords, parse_json, parse_li
 from metadata.errors import InvalidArgument, TooLarge
 
 NOW = 1_750_000_000_000
+
+
+MIB = 1 << 20
+BODY_BYTES = 16 * MIB
 
 
 def parsed(records: list[dict[str, Any]]) -> ParsedRecords:
@@ -93,25 +100,34 @@ def test_numbers_keep_their_text() -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", r"byte 0"),
-        (b"{", r"byte 1"),
+        (b"", r"the body is empty \(byte 0\)"),
+        (b"{", r"ends too early \(byte 1\)"),
         (b'{"records":[{"value":nul}]}', r"invalid character \(byte 25\)"),
         (b'{"records":[{"value":1,}]}', r"trailing comma.*byte"),
         (b'{"records":[]} x', r"trailing characters \(byte 16\)"),
         (b'{"records":[{"value":"\xff"}]}', r"not UTF-8 \(byte 22\)"),
-        (b'{"records":[{"value":"\\ud800"}]}', r"truncated|can't be stored as UTF-8"),
-        (b'{"records":[{"valeu":1}]}', r"unknown field `valeu` - at `\$\.records\[0\]`"),
-        (b'{"records":[{}],"topic":"x"}', r"unknown field `topic`"),
-        (b'{"records":{}}', r"Expected `array`, got `object` - at `\$\.records`"),
-        (b'{"records":[1]}', r"Expected `object`, got `int` - at `\$\.records\[0\]`"),
-        (b'{"records":[{"partition":"1"}]}', r"\$\.records\[0\]\.partition"),
-        (b'{"records":[{"partition":1.5}]}', r"\$\.records\[0\]\.partition"),
-        (b'{"records":[{"headers":[{"value":1}]}]}', r"missing required field `key`"),
+        (b'{"records":[{"value":"\\ud800"}]}', r"half of a surrogate pair, which can't be stored as UTF-8"),
+        (b'{"records":[{"valeu":1}]}', r"^records\[0\] has a field 'valeu' that is not known$"),
+        (b'{"records":[{}],"topic":"x"}', r"^the body has a field 'topic' that is not known$"),
+        (b'{"records":{}}', r"^records must be a list; it is an object$"),
+        (b'{"records":[{},1]}', r"^records\[1\] must be an object; it is a whole number$"),
+        (b'{"records":[{"partition":"1"}]}', r"^records\[0\]\.partition must be a whole number or null; it is a string$"),
+        (b'{"records":[{"partition":1.5}]}', r"^records\[0\]\.partition must be .*; it is a number with a point or an exponent$"),
+        (b'{"records":[{"partition":1e400}]}', r"^records\[0\]\.partition can't be taken: number out of range$"),
+        (
+            b'{"records":[{"partition":' + b"9" * 5000 + b"}]}",
+            r"^records\[0\]\.partition can't be taken: integer value out of range$",
+        ),
+        (b'{"records":[{"headers":[{"value":1}]}]}', r"^records\[0\]: headers\[0\] lacks the field 'key'$"),
+        (b'{"records":[{"headers":[{"key":1}]}]}', r"^records\[0\]: headers\[0\]\.key must be a string; it is a whole number$"),
+        (b'{"records":[{},{"headers":"x"}]}', r"^records\[1\]: headers must be an object, a list or null; it is a string$"),
         (b'{"records":[{"headers":{"a":nul}}]}', r"byte"),
-        (b"[]", r"Expected `object`, got `array`"),
-        (b"{}", r"missing required field `records`"),
+        (b"[]", r"^the body must be an object; it is a list$"),
+        (b"{}", r"^the body lacks the field 'records'$"),
         (b'{"records":[]}', "no records"),
         (b'{"records":[{"value":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}", "nested too deeply"),
+        (b'{"records":[{"headers":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}]}", "nested too deeply"),
+        (b"[" * 1_000_000, "must be an object; it is a list"),
     ],
 )
 def test_what_is_wrong_is_named_by_its_place(body: bytes, said: str) -> None:
@@ -119,11 +135,45 @@ def test_what_is_wrong_is_named_by_its_place(body: bytes, said: str) -> None:
         parse_json(body, now_ms=NOW, headers_max=10)
 
 
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        (b'[{"value":1}]', r'Send \{"records": \[.*application/x-ndjson'),
+        (b'{"value":1}', r'Send \{"records": \['),
+        (b'{"records":[]}', r'Send \{"records": \['),
+        (b'{"records":[{"value":1,}]}', r'Send \{"records": \['),
+        (b'{"records":[7]}', r'A record is an object: \{"key"'),
+        (b'{"records":[{"valeu":1}]}', "Did you mean 'value'?"),
+        (b'{"records":[{"topic":1}]}', "key, value, headers, partition, timestamp"),
+        (b'{"records":[{"partition":"1"}]}', '"partition": 0'),
+        (b'{"records":[{"timestamp":"now"}]}', '"timestamp": 1750000000000'),
+        (b'{"records":[{"headers":1}]}', '"headers": {"trace": "a1"}'),
+        (b'{"records":[{"value":' + b"[" * 5000 + b"]" * 5000 + b"}]}", "900 levels"),
+    ],
+)
+def test_what_is_wrong_comes_with_an_example_of_what_is_right(body: bytes, hint: str) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        parse_json(body, now_ms=NOW, headers_max=10)
+    assert re.search(hint, refusal.value.hint), refusal.value.hint
+
+
+def test_a_body_of_the_other_json_type_is_told_which_it_is() -> None:
+    with pytest.raises(InvalidArgument, match="line 1 has a field 'records' that is not known") as refusal:
+        parse_lines(b'{"records":[{"value":1}]}', now_ms=NOW, headers_max=10)
+    assert "application/json" in refusal.value.hint
+    with pytest.raises(InvalidArgument, match=r"line 1 is not JSON: trailing characters") as refusal:
+        parse_lines(b"{} {}", now_ms=NOW, headers_max=10)
+    assert "one record per line" in refusal.value.hint
+
+
 def test_a_wrong_line_is_named_by_its_number() -> None:
     for body, said in (
         (b'{"value":1}\n\n{"valeu":2}\n', "line 3.*valeu"),
         (b'{"value":1}\n{"value":\n', r"line 2.*byte 9"),
         (b'{"value":1} {"value":2}\n{}', r"line 1.*trailing"),
+        (b'\n{"partition":"x"}', r"^line 2: partition must be a whole number or null; it is a string$"),
+        (b'{}\n{"headers":[{"key":1}]}', r"^line 2: headers\[0\]\.key must be a string"),
+        (b"{}\n{}\n7", r"^line 3 must be an object; it is a whole number$"),
         (b"\n\n", "no records"),
     ):
         with pytest.raises(InvalidArgument, match=said):
@@ -144,6 +194,70 @@ def test_too_many_headers_or_records_are_refused() -> None:
         parse_lines(b"{}\n" * (RECORDS_MAX + 1), now_ms=NOW, headers_max=10)
     with pytest.raises(TooLarge, match=f"{RECORDS_MAX} are taken"):
         parse_lines(b"\n" * (3 * RECORDS_MAX), now_ms=NOW, headers_max=10)
+    with pytest.raises(TooLarge, match=r"^line 401: the request has 401000 headers by here; 400000 are taken"):
+        parse_lines(b'{"headers":[%b]}\n' % b",".join([b'{"key":"a"}'] * 1000) * 500, now_ms=NOW, headers_max=1000)
+
+
+# ── what a body may take of memory ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def filled(head: bytes, unit: bytes, tail: bytes) -> bytes:
+    return head + unit * ((BODY_BYTES - len(head) - len(tail)) // len(unit)) + tail
+
+
+GREEDY: dict[str, tuple[Callable[..., ParsedRecords], Callable[[], bytes]]] = {
+    "empty records": (parse_json, lambda: filled(b'{"records":[', b"{},", b"{}]}")),
+    "empty records behind text with a bracket": (parse_json, lambda: filled(b'{"records":[{"value":"]}\\""},', b"{},", b"{}]}")),
+    "empty records before a syntax error": (parse_json, lambda: filled(b'{"records":[', b"{},", b"")),
+    "numbers in place of records": (parse_json, lambda: filled(b'{"records":[', b"1,", b"1]}")),
+    "records with a field": (parse_json, lambda: filled(b'{"records":[', b'{"partition":0},', b"{}]}")),
+    "headers of one record": (parse_json, lambda: filled(b'{"records":[{"headers":[', b'{"key":""},', b'{"key":""}]}]}')),
+    "named headers of one record": (
+        parse_json,
+        lambda: b'{"records":[{"headers":{' + b",".join(b'"%x":0' % number for number in range(1_500_000)) + b"}}]}",
+    ),
+    "headers of all records": (
+        parse_json,
+        lambda: filled(b'{"records":[', b'{"headers":{' + b",".join(b'"%x":0' % number for number in range(900)) + b"}},", b"{}]}"),
+    ),
+    "arrays in arrays": (parse_json, lambda: filled(b'{"records":[{"value":', b"[", b"")),
+    "objects in objects": (parse_json, lambda: filled(b'{"records":[{"value":', b'{"":', b"")),
+    "brackets in a string": (parse_json, lambda: filled(b'{"records":[{"value":"', b'\\"{', b'"}]}')),
+    "a string that is wide in memory": (parse_json, lambda: filled(b'{"records":[{"value":"\xf0\x9f\x92\xa5', b"a", b'"}]}')),
+    "line breaks": (parse_lines, lambda: b"\n" * BODY_BYTES),
+    "empty records in lines": (parse_lines, lambda: filled(b"", b"{}\n", b"")),
+    "empty records in one line": (parse_lines, lambda: filled(b"", b"{} ", b"")),
+    "as many lines as are taken": (parse_lines, lambda: filled(b"", b'{"value":"' + b"x" * 70 + b'"}\n', b"")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", GREEDY)
+def test_no_body_takes_more_than_some_times_its_bytes(kind: str) -> None:
+    """16 MiB of `{}` made five million objects, 650 MiB, before they were counted."""
+    parse, make = GREEDY[kind]
+    body = make()
+    assert len(body) <= BODY_BYTES
+    tracemalloc.start()
+    try:
+        with suppress(InvalidArgument, TooLarge):
+            parse(body, now_ms=NOW, headers_max=1000)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 9 * BODY_BYTES, f"{peak_bytes / MIB:.0f} MiB"
+
+
+def test_short_records_are_taken_up_to_the_bound_whatever_they_hold() -> None:
+    """More brackets than records are taken, but in strings and in values."""
+    nested = b'{"value":{"a":[{},{},{}],"b":"}{{"}}'
+    body = b'{"records":[' + b",".join([nested] * 60_000) + b"]}"
+    assert len(parse_json(body, now_ms=NOW, headers_max=10).records) == 60_000
+    lines = parse_lines(b"\n".join([nested] * 60_000), now_ms=NOW, headers_max=10)
+    assert len(lines.records) == 60_000
+    assert (
+        len(parse_json(b'{"records":[' + b"{}," * (RECORDS_MAX - 1) + b"{}]}", now_ms=NOW, headers_max=10).records) == RECORDS_MAX
+    )
 
 
 @given(st.binary(max_size=40))

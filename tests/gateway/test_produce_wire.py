@@ -3,13 +3,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.produce_wire import AppendRequest, ProduceCall, _parse_ready_batches, _parse_with_protobuf, parse_produce
+from gateway.produce_wire import (
+    APPENDS_MAX,
+    UNUSUAL_BYTES_MAX,
+    AppendRequest,
+    ProduceCall,
+    _parse_by_hand,
+    _parse_with_protobuf,
+    parse_produce,
+)
 from gateway.proto import log_pb2
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, TooLarge
 from segments.log import Acks
+from tests.gateway.wire_fields import wire_fields
 
 appends = st.builds(
     log_pb2.Append,
@@ -35,16 +45,26 @@ requests = st.builds(
 
 
 def told(message: bytes, parse: Callable[[bytes], ProduceCall]) -> object:
-    """What the parser makes of the message, in a form that can be compared, or why it refuses it."""
+    """What the parser makes of the message, in a form that can be compared.
+
+    Read by hand, records are still bytes: whoever decodes them refuses what protobuf refuses with the whole message.
+    """
     try:
         call = parse(message)
-    except InvalidArgument as error:
-        return error.message
-    appends = [
-        (topic, partition, batch, None if records is None else records.SerializeToString(), expected_offset)
-        for topic, partition, batch, records, expected_offset in call.appends
-    ]
+        appends = [
+            (topic, partition, batch, None if records is None else known(records), expected_offset)
+            for topic, partition, batch, records, expected_offset in call.appends
+        ]
+    except (InvalidArgument, DecodeError):
+        return "refused"
     return call.correlation_id, call.acks, call.timeout_ms, appends
+
+
+def known(records: memoryview) -> bytes:
+    """The records without fields of newer clients, which a parser may keep or not."""
+    read = log_pb2.RecordList.FromString(bytes(records))
+    read.DiscardUnknownFields()
+    return read.SerializeToString()
 
 
 @given(requests)
@@ -62,6 +82,11 @@ def test_both_ways_agree_on_a_message_that_was_damaged(request: log_pb2.ProduceR
     cut = data.draw(st.integers(0, len(message)))
     for damaged in (bytes(message), bytes(message[:cut])):
         assert told(damaged, parse_produce) == told(damaged, _parse_with_protobuf)
+
+
+@given(wire_fields)
+def test_both_ways_agree_on_any_fields(message: bytes) -> None:
+    assert told(message, parse_produce) == told(message, _parse_with_protobuf)
 
 
 @given(st.binary(max_size=60))
@@ -87,12 +112,56 @@ def test_a_ready_batch_is_a_view_of_the_message_and_not_a_copy() -> None:
     assert batch.obj is message
 
 
-@given(st.lists(appends, max_size=4))
-def test_ready_batches_are_read_by_hand(found: list[log_pb2.Append]) -> None:
+@given(requests)
+def test_what_encoders_write_is_read_by_hand(request: log_pb2.ProduceRequest) -> None:
     """Else the comparison above would compare protobuf with itself."""
-    usual = [append for append in found if append.partition >= 0 and append.expected_offset >= 0]
-    message = log_pb2.ProduceRequest(correlation_id=7, appends=usual).SerializeToString()
-    assert len(_parse_ready_batches(memoryview(message)).appends) == len(usual)
+    message = request.SerializeToString()
+    assert len(_parse_by_hand(memoryview(message)).appends) == len(request.appends)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        b"\x78\xff\x01",
+        b"\x79" + bytes(8),
+        b"\x7a\x03abc",
+        b"\x7d" + bytes(4),
+        b"\x82\x01\x01x",
+        b"\x98\x01\x07",
+        b"\x09" + bytes(8),
+    ],
+    ids=["varint", "fixed64", "bytes", "fixed32", "field 16", "field 19, varint", "a known field in another form"],
+)
+def test_fields_of_a_newer_client_are_skipped_by_hand(field: bytes) -> None:
+    append = log_pb2.Append(topic="orders", partition=3, record_batch=b"batch").SerializeToString() + field
+    message = field + b"\x22" + bytes([len(append)]) + append + field
+    assert [(topic, partition) for topic, partition, *_ in _parse_by_hand(memoryview(message)).appends] == [("orders", 3)]
+    assert told(message, parse_produce) == told(message, _parse_with_protobuf)
+
+
+def test_a_payload_that_is_given_twice_is_what_protobuf_makes_of_it() -> None:
+    batch, records = log_pb2.Append(record_batch=b"batch"), log_pb2.Append(records=log_pb2.RecordList(records=[log_pb2.Record()]))
+    for first, second in ((batch, batch), (batch, records), (records, batch), (records, records)):
+        append = first.SerializeToString() + second.SerializeToString()
+        message = b"\x22" + bytes([len(append)]) + append
+        (read,) = parse_produce(message).appends
+        assert (read.record_batch is not None, read.records is not None) == (second is batch, second is records)
+        assert told(message, parse_produce) == told(message, _parse_with_protobuf)
+
+
+def test_a_message_that_only_protobuf_can_read_must_be_short() -> None:
+    """It would make hundreds of megabytes of objects of it."""
+    group = b"\x7b\x7c"
+    assert parse_produce(group).appends == []
+    with pytest.raises(InvalidArgument, match="is not a ProduceRequest, or is no usual one"):
+        parse_produce(group + b"\x22\x00" * (UNUSUAL_BYTES_MAX // 2))
+
+
+@pytest.mark.parametrize("unusual", [b"", b"\x7b\x7c"], ids=["by hand", "with protobuf"])
+def test_more_appends_than_are_taken_are_refused(unusual: bytes) -> None:
+    assert len(parse_produce(b"\x22\x00" * APPENDS_MAX + unusual).appends) == APPENDS_MAX
+    with pytest.raises(TooLarge, match="more than 10000 appends"):
+        parse_produce(b"\x22\x00" * (APPENDS_MAX + 1) + unusual)
 
 
 def test_acks_that_do_not_exist_are_refused() -> None:

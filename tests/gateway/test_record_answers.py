@@ -3,11 +3,24 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gateway.record_answers import ARROW_SCHEMA, Formats, as_arrow, as_events, as_lines, as_page, error_event, error_line
+from gateway.record_answers import (
+    ARROW_SCHEMA,
+    Formats,
+    as_arrow,
+    as_events,
+    as_lines,
+    as_objects,
+    as_page,
+    error_event,
+    error_line,
+)
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Offset
 from segments.batch_kernel import NewRecordTuple, RecordTuple
+from segments.compression import Codec
 from segments.json_values import JsonFormat
 from segments.log_reader import Fetched
 from segments.record_columns import encode_records
@@ -25,7 +38,9 @@ def fetched(*batches: bytes, next_offset: int = 0) -> Fetched:
 
 
 def test_a_page_tells_records_and_where_to_read_on() -> None:
-    assert msgspec.json.decode(as_page(RECORDS, 3, AUTO, fetched(), 8)) == {
+    pieces = [as_objects(RECORDS[:2], 3, AUTO), as_objects(RECORDS[2:], 3, AUTO)]
+    assert msgspec.json.decode(as_page([], fetched(), 8))["records"] == []
+    assert msgspec.json.decode(as_page(pieces, fetched(), 8)) == {
         "records": [
             {
                 "partition": 3,
@@ -80,7 +95,12 @@ def test_arrow_begins_at_the_asked_offset_and_ends_at_the_limit() -> None:
     batches = [encode_records(new[:6], base_offset=20), encode_records(new[6:], base_offset=26)]
     for records_max, offsets, expected_next in ((3, [22, 23, 24], 25), (100, list(range(22, 30)), 30)):
         body, next_offset = as_arrow(
-            fetched(*batches, next_offset=30), 4, offset=22, records_max=records_max, decompressed_bytes_max=1 << 20
+            fetched(*batches, next_offset=30),
+            4,
+            offset=22,
+            records_max=records_max,
+            bytes_max=1 << 20,
+            decompressed_bytes_max=1 << 20,
         )
         table = pa.ipc.open_stream(body).read_all()
         assert table.schema == ARROW_SCHEMA
@@ -89,8 +109,38 @@ def test_arrow_begins_at_the_asked_offset_and_ends_at_the_limit() -> None:
         assert next_offset == expected_next
 
 
+@settings(deadline=None)
+@given(
+    batch_sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5), bytes_max=st.integers(1, 4000), codec=st.sampled_from(Codec)
+)
+def test_arrow_after_arrow_reads_every_record_once_and_takes_about_so_many_bytes(
+    batch_sizes: list[int], bytes_max: int, codec: Codec
+) -> None:
+    batches, end = [], 0
+    for size in batch_sizes:
+        batches.append(encode_records([(b"k", b"v" * 100, (), 7)] * size, base_offset=end, codec=codec))
+        end += size
+    found, offset = [], 0
+    while offset < end:
+        first = next(at for at in range(len(batches)) if offset < sum(batch_sizes[: at + 1]))
+        body, next_offset = as_arrow(
+            fetched(*batches[first:], next_offset=end),
+            0,
+            offset=offset,
+            records_max=50,
+            bytes_max=bytes_max,
+            decompressed_bytes_max=1 << 20,
+        )
+        table = pa.ipc.open_stream(body).read_all()
+        assert table.num_rows == 1 or table.drop_columns("partition").nbytes <= bytes_max
+        found += table.column("offset").to_pylist()
+        assert next_offset > offset
+        offset = next_offset
+    assert found == list(range(end))
+
+
 def test_arrow_of_nothing_is_an_empty_table() -> None:
-    body, next_offset = as_arrow(fetched(next_offset=7), 0, offset=7, records_max=5, decompressed_bytes_max=1)
+    body, next_offset = as_arrow(fetched(next_offset=7), 0, offset=7, records_max=5, bytes_max=0, decompressed_bytes_max=1)
     assert pa.ipc.open_stream(body).read_all().num_rows == 0
     assert next_offset == 7
 
@@ -99,7 +149,7 @@ def test_a_stored_batch_that_can_not_be_opened_is_corrupt_and_not_the_readers_fa
     batch = bytearray(encode_records([(None, b"x" * 50, (), 1)]))
     batch[-3] ^= 1
     with pytest.raises(Corrupt, match="from offset 0 on"):
-        as_arrow(fetched(bytes(batch)), 0, offset=0, records_max=5, decompressed_bytes_max=1 << 20)
+        as_arrow(fetched(bytes(batch)), 0, offset=0, records_max=5, bytes_max=1 << 20, decompressed_bytes_max=1 << 20)
 
 
 def test_streams_tell_why_they_end() -> None:

@@ -36,16 +36,28 @@ def test_a_local_bucket_flushes_sooner_than_s3_unless_told_otherwise(tmp_path: P
     [
         ({"lingr_ms": 3}, {}, "--lingr-ms is not a setting"),
         ({}, {"TIDELOG_LINGR_MS": "3"}, "TIDELOG_LINGR_MS is not a setting"),
-        ({}, {"TIDELOG_LINGER_MS": "soon"}, "TIDELOG_LINGER_MS is 'soon', which is not float"),
-        ({}, {"TIDELOG_SEGMENT_BYTES_MAX": "8 parsecs"}, "which is not int"),
+        ({}, {"TIDELOG_LINGER_MS": "soon"}, "TIDELOG_LINGER_MS is 'soon', which is not a number"),
+        ({}, {"TIDELOG_SEGMENT_BYTES_MAX": "8 parsecs"}, "which is not a whole number"),
         ({"linger_ms": -1.0}, {}, "linger_ms is -1.0"),
         ({"buffer_bytes_max": 1024}, {}, "below segment_bytes_max"),
         ({"message_bytes_max": 32 << 20}, {}, "above request_bytes_max"),
+        ({"answer_bytes_max": "1MiB"}, {}, r"answer_bytes_max \(1048576\) has no room for two batches of message_bytes_max"),
+        ({"answer_timeout_ms": 0}, {}, "answer_timeout_ms is 0"),
     ],
 )
 def test_what_is_wrong_is_named_where_it_stood(flags: dict[str, object], environ: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         load_settings({"data_dir": "d"} | flags, environ)
+
+
+def test_an_etcd_is_named_with_its_user_and_the_password_shows_nowhere() -> None:
+    flags = {"data_dir": "d", "etcd": "https://a:2379,https://b:2379", "etcd_user": "tidelog", "etcd_ca": "ca.pem"}
+    settings = load_settings(flags, {"TIDELOG_ETCD_PASSWORD": "hunter2"})
+    assert [address.url for address in settings.metadata.addresses] == ["https://a:2379", "https://b:2379"]
+    assert settings.metadata.etcd_ca == Path("ca.pem")
+    assert settings.metadata.etcd_password is not None
+    assert settings.metadata.etcd_password.reveal() == "hunter2"
+    assert "hunter2" not in repr(settings)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:

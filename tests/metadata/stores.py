@@ -1,17 +1,27 @@
-"""The metadata stores that the contract suite runs against. A new store adds its opener to STORES, and passes the same tests."""
+"""The metadata stores that the contract suite runs against. A new store adds its opener to STORES, and passes the same tests.
+
+On etcd, leases end by the test's clock as well: what is due is revoked, which is what etcd itself does with a lease that has
+expired. That real time ends them, too, is tested in test_etcd_store.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+import pytest
+
+from metadata.etcd_store import EtcdStore
 from metadata.model import Revision
 from metadata.sqlite_store import SqliteStore
 from metadata.store import NO_LEASE, Compare, Delete, LeaseId, MetadataStore, Operation, Put, WatchBatch
+from tests.etcd_server import OF_THE_SYSTEM, SHARED, SharedEtcd, settings
 
 T = TypeVar("T")
 NOW = Revision(0)
@@ -28,6 +38,8 @@ class OpenStore:
     pass_time: Callable[[float], Awaitable[None]]
     """Lets so many seconds go by for leases, and sees to it that those which are due have ended."""
     compact: Callable[[Revision], Awaitable[None]]
+    sent_ahead: int = 0
+    """So many transactions of 10 kB may be on their way to a watch that nobody reads."""
 
     def key(self, name: str) -> str:
         return self.prefix + name
@@ -81,7 +93,52 @@ async def open_sqlite(directory: Path) -> AsyncIterator[OpenStore]:
         await store.close()
 
 
-STORES: Mapping[str, Opener] = {"sqlite": open_sqlite}
+class EtcdWithClock(EtcdStore):
+    """An etcd whose leases end by a clock that the test moves."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        super().__init__(settings(url))
+        self._clock = clock
+        self._leases: dict[LeaseId, tuple[float, float]] = {}  # time to live, and when it ends by the clock; seconds
+
+    async def grant_lease(self, ttl_s: float) -> LeaseId:
+        lease = await super().grant_lease(ttl_s)
+        self._leases[lease] = (ttl_s, self._clock() + ttl_s)
+        return lease
+
+    async def keep_alive(self, lease: LeaseId) -> float:
+        answered = await super().keep_alive(lease)
+        ttl_s, _ = self._leases[lease]
+        self._leases[lease] = (ttl_s, self._clock() + ttl_s)
+        return answered
+
+    async def end_leases(self, *, all_of_them: bool) -> None:
+        for lease, (_, ends_at) in tuple(self._leases.items()):
+            if all_of_them or ends_at <= self._clock():
+                await self.revoke_lease(lease)
+                del self._leases[lease]
+
+
+@asynccontextmanager
+async def open_etcd(directory: Path, *, shared: SharedEtcd = SHARED) -> AsyncIterator[OpenStore]:
+    clock = Clock()
+    store = EtcdWithClock(shared.member.url, clock)
+
+    async def pass_time(seconds: float) -> None:
+        clock.now += seconds
+        await store.end_leases(all_of_them=False)
+
+    try:
+        yield OpenStore(store, f"/contract/{uuid.uuid4().hex}/", pass_time, shared.member.compact, sent_ahead=400)
+    finally:
+        await store.end_leases(all_of_them=True)  # or they would end, and raise the revision, during the next test
+        await store.close()
+
+
+STORES: dict[str, Opener] = {"sqlite": open_sqlite, "etcd": open_etcd}
+if OF_THE_SYSTEM is not None:
+    STORES["etcd of the system"] = partial(open_etcd, shared=OF_THE_SYSTEM)
+EACH_STORE = [pytest.param(opener, id=name, marks=[pytest.mark.slow] * (name != "sqlite")) for name, opener in STORES.items()]
 
 
 async def take(batches: AsyncIterator[WatchBatch], count: int) -> list[WatchBatch]:

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId
-from segments.fetch_plan import FetchPart, FromCache, FromWal, plan_fetch
+from segments.fetch_plan import RUNS_MAX, FetchPart, FromCache, FromWal, plan_fetch
 from segments.run_index import RunIndex
 from tests.segments.batches import run_of
 
 RUN_BYTES = 100
 
 
-def index_of(*lengths: int) -> RunIndex:
-    """Runs of so many records each, from offset 0 on, of RUN_BYTES each."""
-    index, at = RunIndex(), 0
+def index_of(*lengths: int, start_offset: int = 0) -> RunIndex:
+    """Runs of so many records each, of RUN_BYTES each."""
+    index, at = RunIndex(), start_offset
     for seq, length in enumerate(lengths):
         index.add(run_of(at, length), session=SessionId(1), seq=SegmentSeq(seq))
         at += length
@@ -31,7 +31,7 @@ def plan(runs: RunIndex, offset: int, *, hot_start_offset: int | None = None, by
 
 
 def test_the_tail_comes_from_the_hot_pool() -> None:
-    assert plan(index_of(5, 5), 7, hot_start_offset=6) == [FromCache(Offset(7), 1000)]
+    assert plan(index_of(5, 5), 7, hot_start_offset=6) == [FromCache(Offset(7))]
 
 
 def test_history_comes_from_the_bucket_and_goes_over_into_the_hot_pool() -> None:
@@ -40,9 +40,9 @@ def test_history_comes_from_the_bucket_and_goes_over_into_the_hot_pool() -> None
     assert first is not None
     assert second is not None
     assert plan(runs, 3, hot_start_offset=10) == [
-        FromWal(Offset(3), first, 1000),
-        FromWal(Offset(5), second, 900),
-        FromCache(Offset(10), 800),
+        FromWal(Offset(3), first),
+        FromWal(Offset(5), second),
+        FromCache(Offset(10)),
     ]
 
 
@@ -58,9 +58,14 @@ def test_the_plan_ends_when_the_bytes_do_but_has_one_part_at_least() -> None:
     assert len(plan(runs, 0, bytes_max=RUN_BYTES + 1)) == 2
 
 
+def test_the_plan_has_a_bounded_number_of_runs_and_the_hot_pool_behind_them() -> None:
+    runs = index_of(*[1] * 1000)
+    assert len(plan(runs, 0, bytes_max=1 << 30)) == RUNS_MAX
+    assert len(plan(runs, 0, hot_start_offset=RUNS_MAX, bytes_max=1 << 30)) == RUNS_MAX + 1
+
+
 def test_a_committed_offset_that_nothing_holds_is_corrupt() -> None:
-    runs = index_of(5, 5)
-    runs.drop_before(5)
+    runs = index_of(5, start_offset=5)
     with pytest.raises(Corrupt, match=r"offset 2 is committed \(high watermark 10\), but no segment holds it"):
         plan(runs, 2, hot_start_offset=9)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from dataclasses import replace
 
 from metadata.errors import (
@@ -118,6 +119,33 @@ def test_log_append_time_replaces_the_producers_time() -> None:
         assert header.log_append_time
         assert header.max_timestamp == virtual_loop().now_ms()
         assert records_in([stored]) == [(0, b"a")]
+
+    with_log(bucket(), work)
+
+
+def test_each_producer_of_a_segment_that_was_refused_has_an_error_of_its_own() -> None:
+    """One instance for all would carry the traceback of each who raised it, and what one of them notes on it."""
+    store = bucket()
+    store.plant(key_of(0), seal_of(SESSION.id, 0))
+
+    async def work(log: Log) -> None:
+        pending = [await append(log, batch_of(b"%d" % number)) for number in range(20)]
+        refusals = await asyncio.gather(*[refusal_of(log.committed(one, timeout_s=10)) for one in pending])
+        assert {type(refusal) for refusal in refusals} == {SessionFenced}
+        assert len({id(refusal) for refusal in refusals}) == 20
+        assert len({len(traceback.extract_tb(refusal.__traceback__)) for refusal in refusals}) == 1
+        assert len({id(refusal.details) for refusal in refusals}) == 20
+
+    with_log(store, work)
+
+
+def test_each_reader_of_a_partition_that_is_refused_has_an_error_of_its_own() -> None:
+    async def work(log: Log) -> None:
+        damaged = partition_of(9)
+        log.refuse(damaged, Corrupt("its segment is gone", key=key_of(0)))
+        first, second = [await refusal_of(fetch(log, 0, partition=damaged)) for _ in range(2)]
+        assert first is not second
+        assert (first.message, first.details) == (second.message, second.details) == ("its segment is gone", {"key": key_of(0)})
 
     with_log(bucket(), work)
 
@@ -347,7 +375,7 @@ def test_when_the_log_is_cancelled_its_producers_and_readers_are_told() -> None:
         await asyncio.sleep(0.5)
         running.cancel()
         await asyncio.wait((running,))
-        assert [type(await task) for task in waiting] == [OutcomeUnknown, SessionFenced, Unavailable]
+        assert [type(await task) for task in waiting] == [OutcomeUnknown, SessionFenced, SessionFenced]
         assert now_s() == 0.5
         assert budget.bytes_used == 0
 
@@ -383,13 +411,15 @@ def test_a_read_that_has_a_part_still_to_come_when_the_session_ends_answers_what
         await asyncio.sleep(1)
         store.plant(key_of(3), seal_of(SESSION.id, 3))
         assert isinstance(await refusal_of(produce(log)), SessionFenced)
+        log._hot.drop(ORDERS)  # evicted: now the second batch is on the bucket only
         assert await reading == [b"a"]
         assert now_s() == 3
         assert isinstance(await refusal_of(fetch(log, 1)), Unavailable)
         assert (await before_the_seal).base_offset == 2
         assert now_s() == 9
 
-    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=1, hedge_after_ms=10_000))
+    one_batch = len(batch_of(b"b")) + BATCH_MEMORY_BYTES
+    with_log(store, work, replace(SETTINGS, hot_pool_bytes_max=one_batch, hedge_after_ms=10_000))
 
 
 def test_an_answer_that_was_lost_on_the_way_back_is_no_loss() -> None:

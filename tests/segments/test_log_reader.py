@@ -16,7 +16,7 @@ from segments.bucket_layout import segment_key
 from segments.byte_budget import ByteBudget
 from segments.cold_pool import ColdPool
 from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
-from segments.log_reader import Explanation, Fetched, LedPartition, LogReader, TimestampedOffset
+from segments.log_reader import Explanation, Fetched, FetchTarget, LedPartition, LogReader, TimestampedOffset
 from segments.partition_log import PartitionLog
 from segments.producer_state import ProducerStates
 from segments.record_batch import parse_header, with_log_append_time
@@ -59,16 +59,23 @@ class Partition:
         )
         log.end_offset = Offset(self.end + 5)  # buffered, not committed
         self.led = LedPartition(log, runs)
+        self.batches = batches
+        self.hot_start = batches[len(batches) - hot_batches].base_offset if hot_batches else self.end
         self.hot = HotPool(sum(batch.size_bytes + BATCH_MEMORY_BYTES for batch in batches[len(batches) - hot_batches :]))
         self.hot.add(ORDERS, batches)
 
-    def damage(self, seq: int, offset: int) -> None:
-        """Flips a bit in the record with this offset, where it lies on the bucket."""
+    def damage(self, seq: int, offset: int) -> range:
+        """Changes a byte in the batch with this offset, where it lies on the bucket; the offsets of that batch."""
         place = self.led.runs.find(offset)
         assert place is not None
+        (batch,) = [batch for batch in self.batches if batch.base_offset <= offset <= batch.last_offset]
+        at = place.start + sum(
+            other.size_bytes for other in self.batches if place.base_offset <= other.base_offset < batch.base_offset
+        )
         body = bytearray(self.store.content(key_of(seq)))
-        body[place.end - 1] ^= 1
+        body[at + batch.size_bytes - 1] = 0xFF
         self.store.plant(key_of(seq), bytes(body))
+        return range(batch.base_offset, batch.last_offset + 1)
 
     def with_reader(self, work: Callable[[LogReader], Awaitable[T]]) -> T:
         async def main() -> T:
@@ -86,7 +93,20 @@ class Partition:
         return run(main())
 
     def read(self, offset: int, *, bytes_max: int = EVERYTHING) -> Fetched:
-        return self.with_reader(lambda reader: reader.read(self.led, offset, bytes_max=bytes_max))
+        return self.with_reader(lambda reader: self.fetch(reader, offset, bytes_max=bytes_max))
+
+    async def fetch(self, reader: LogReader, offset: int, *, bytes_max: int = EVERYTHING) -> Fetched:
+        (answer,) = await reader.fetch(
+            [FetchTarget(ORDERS, offset, bytes_max)],
+            lambda _: self.led,
+            asyncio.Event(),
+            bytes_max=bytes_max,
+            bytes_min=1,
+            wait_ms_max=0,
+        )
+        if isinstance(answer, TidelogError):
+            raise answer
+        return answer
 
     def first_at(self, timestamp_ms: int) -> TimestampedOffset | None:
         return self.with_reader(lambda reader: reader.first_at(self.led, timestamp_ms))
@@ -153,32 +173,72 @@ def test_reading_on_from_any_offset_gives_every_record_once_wherever_it_lies(
 # ── what happens meanwhile ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_when_the_tail_is_evicted_while_history_is_read_the_reader_gets_the_history() -> None:
+def test_when_the_tail_is_evicted_while_history_is_read_the_reader_gets_it_from_the_bucket() -> None:
     partition = Partition([A], [B], hot_batches=1)
     partition.store.script("get", key_of(0), slow(1))
 
     async def work(reader: LogReader) -> Fetched:
-        reading = asyncio.create_task(reader.read(partition.led, 0, bytes_max=EVERYTHING))
+        reading = asyncio.create_task(partition.fetch(reader, 0))
         await asyncio.sleep(0.5)
         partition.hot.drop(ORDERS)
         return await reading
 
     fetched = partition.with_reader(work)
-    assert (records_in(fetched.batches), fetched.next_offset) == (partition.records[:2], 2)
+    assert (records_in(fetched.batches), fetched.next_offset) == (partition.records, 3)
+
+
+def test_the_runs_of_a_history_are_read_at_the_same_time() -> None:
+    partition = Partition(*[[batch_of(b"v")] for _ in range(20)])
+    for seq in range(20):
+        partition.store.script("get", key_of(seq), slow(1))
+
+    async def work(reader: LogReader) -> float:
+        assert records_in((await partition.fetch(reader, 0)).batches) == partition.records
+        return asyncio.get_running_loop().time()
+
+    assert partition.with_reader(work) == 2  # sixteen at a time
+
+
+def test_a_history_of_tiny_runs_is_answered_in_parts() -> None:
+    partition = Partition(*[[batch_of(b"v")] for _ in range(100)])
+    assert partition.read(0).next_offset == 64
+    assert partition.store.count("get") == 64
+    assert partition.read(64).next_offset == 100
 
 
 # ── what is damaged, or can't be read now ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_damaged_run_is_corrupt_and_what_stands_before_and_behind_it_is_read() -> None:
-    partition = Partition([A], [B], [C])
-    partition.damage(1, 2)
+def test_a_damaged_batch_is_corrupt_and_what_stands_before_and_behind_it_is_read() -> None:
+    partition = Partition([A], [B, D, C], [D])
+    partition.damage(1, 3)
     before = partition.read(0)
-    assert (records_in(before.batches), before.next_offset) == (partition.records[:2], 2)
-    with pytest.raises(Corrupt) as damage:
-        partition.read(2)
-    assert damage.value.details["key"] == key_of(1)
-    assert records_in(partition.read(3).batches) == partition.records[3:]
+    assert (records_in(before.batches), before.next_offset) == (partition.records[:3], 3)
+    with pytest.raises(Corrupt, match="offset 3 can't be read") as damage:
+        partition.read(3)
+    assert (damage.value.details["key"], damage.value.details["next_offset"]) == (key_of(1), 4)
+    assert records_in(partition.read(4).batches) == partition.records[4:]
+
+
+@given(st.data())
+def test_every_sound_record_is_read_once_by_who_steps_over_the_damaged_ones(data: st.DataObject) -> None:
+    partition = Partition([A, B, C], [D, A], [C, B, B], hot_batches=data.draw(st.integers(0, 2)))
+    damaged = data.draw(st.sets(st.integers(0, partition.hot_start - 1), min_size=1))
+    lost: set[int] = set()
+    for offset in damaged:
+        lost.update(partition.damage(2 if offset >= 9 else 1 if offset >= 6 else 0, offset))
+    at, read = 0, list[tuple[int, bytes | None]]()
+    while at < partition.end:
+        try:
+            fetched = partition.read(at, bytes_max=data.draw(st.sampled_from((1, 200, EVERYTHING))))
+        except Corrupt as error:
+            following = int(error.details["next_offset"])
+            assert set(range(at, following)) <= lost
+            at = following
+        else:
+            read += records_in(fetched.batches, from_offset=at)
+            at = fetched.next_offset
+    assert read == [record for record in partition.records if record[0] not in lost]
 
 
 def test_when_the_bucket_fails_half_way_what_was_read_is_answered() -> None:
@@ -232,6 +292,18 @@ def test_only_runs_that_can_hold_the_time_are_read() -> None:
     assert [call.key for call in partition.store.calls] == [key_of(7)]
 
 
+def test_a_damaged_batch_that_may_hold_the_time_is_told_of_and_an_older_one_is_passed_over() -> None:
+    t = TIMESTAMP_MS
+    partition = Partition([batch_of(b"0", timestamps_ms=[t]), batch_of(b"1", timestamps_ms=[t + 9]), batch_of(b"2")])
+    partition.damage(0, 0)
+    assert partition.first_at(t + 1) == (1, t + 9)
+    with pytest.raises(Corrupt, match="offset 0 can't be read") as damage:
+        partition.first_at(t)
+    assert damage.value.details["next_offset"] == 1
+    partition.led.log.log_start_offset = Offset(1)
+    assert partition.first_at(t) == (1, t + 9)
+
+
 def test_a_record_below_the_log_start_is_not_found() -> None:
     partition = Partition([A, B], [C])
     partition.led.log.log_start_offset = Offset(1)
@@ -260,3 +332,11 @@ def test_an_offset_is_explained_by_the_bytes_that_hold_it(offset: int, first: in
 def test_an_offset_that_holds_no_record_is_out_of_range(offset: int) -> None:
     with pytest.raises(OutOfRange):
         Partition([A, B]).explain(offset)
+
+
+def test_an_offset_in_a_damaged_batch_can_t_be_explained_and_its_neighbours_can() -> None:
+    partition = Partition([A, B, C])
+    partition.damage(0, 2)
+    with pytest.raises(Corrupt, match="offset 2 can't be read"):
+        partition.explain(2)
+    assert (partition.explain(1).last_offset, partition.explain(3).base_offset) == (1, 3)

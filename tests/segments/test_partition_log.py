@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import ConditionFailed, OutOfOrderSequence, OutOfRange
-from metadata.model import LeaderEpoch, Offset
+from metadata.model import LeaderEpoch, Offset, ProducerId
 from segments.partition_log import Appended, Bounds, PartitionLog
-from segments.producer_state import ProducerStates
+from segments.producer_state import ONE_SHOT, ProducerStates, SequencedBatch
 from tests.segments.batches import EPOCH, ORDERS, batch_of, header_of, sequenced_batch
 
 
@@ -68,6 +68,17 @@ def test_an_idempotent_repeat_gets_the_offsets_of_the_first_time() -> None:
     append(log, sequenced_batch(2, 0))
     assert append(log, sequenced_batch(1, 0, b"a", b"b")) == first._replace(duplicate=True)
     assert log.end_offset == 13
+
+
+def test_what_a_one_shot_producer_wrote_is_told_before_and_after_its_commit() -> None:
+    log = partition_log(end_offset=10)
+    key = ProducerId(ONE_SHOT + 1)
+    assert log.written_once(key, now_ms=0) is None
+    append(log, sequenced_batch(key, 77, b"a", b"b", producer_epoch=3))
+    told = SequencedBatch(key, 3, 77, 78, Offset(10), Offset(11))
+    assert log.written_once(key, now_ms=0) == told
+    log.commit(base_offset=Offset(10), last_offset=Offset(11))
+    assert log.written_once(key, now_ms=0) == told
 
 
 def test_an_append_may_insist_on_the_end_of_the_log() -> None:

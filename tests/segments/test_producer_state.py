@@ -194,6 +194,21 @@ def test_one_shot_producers_are_forgotten_like_others_but_push_out_none_of_them(
     assert len(leader.states) == 1
 
 
+def test_what_a_one_shot_producer_wrote_is_told_for_as_long_as_it_is_remembered() -> None:
+    leader = Leader(producers_max=2)
+    key = ProducerId(ONE_SHOT + 5)
+    assert leader.states.written_once(key, now_ms=0) is None
+    written = leader.send(key, 0x1234, records=2, epoch=6)
+    assert leader.states.written_once(key, now_ms=EXPIRY_MS - 1) == written
+    assert leader.states.written_once(key, now_ms=EXPIRY_MS) is None
+    assert len(leader.states) == 1, "to be asked forgets nobody"
+    leader.send(ALICE, 0)
+    assert leader.states.written_once(ALICE, now_ms=0) is None, "it writes more than once"
+    for other in (1, 2):
+        leader.send(ONE_SHOT + other, 7)
+    assert leader.states.written_once(key, now_ms=0) is None
+
+
 # ── against a model that forgets nothing ────────────────────────────────────────────────────────────────────────────────
 
 steps = st.lists(st.tuples(st.sampled_from([ALICE, BOB]), st.integers(-7, 2), st.integers(1, 4)), max_size=40)

@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -66,6 +66,8 @@ class Clients:
     unknown: int = 0
     duplicates: int = 0
     """Repeats that were answered with the place of the first time."""
+    left_out: int = 0
+    """Partitions of which an answer brought nothing, though there was something to read."""
 
     def record(self, event: Event) -> None:
         self.events.append(event)
@@ -168,57 +170,93 @@ class Producer:
 
 
 class Reader:
-    """Polls one partition."""
+    """Polls its partitions, all in one fetch. Those that brought records are asked for last the next time, as Kafka's consumers do."""
 
-    def __init__(self, clients: Clients, name: str, partition: TopicPartition) -> None:
+    def __init__(self, clients: Clients, name: str, partitions: Sequence[TopicPartition]) -> None:
         self._clients = clients
         self._name = name
-        self._partition = partition
         self._chance = random.Random(f"{clients.seed}/{name}")
-        self._leader_epoch = LeaderEpoch(-1)
-        self.offset = 0
+        self._leader_epochs = dict.fromkeys(partitions, LeaderEpoch(-1))
+        self.offsets: dict[TopicPartition, int] = dict.fromkeys(partitions, 0)
+        """Where it reads on, by partition."""
 
     async def run(self) -> None:
-        """Until its topic is deleted. Now and then it begins again at 0, and so reads what only the bucket still holds."""
-        while self._partition.topic_id not in self._clients.deleted:
-            broker = self._clients.route(self._chance, self._partition)
-            await self.poll(broker, bytes_max=self._chance.choice((1, 500, 5000)), wait_ms_max=self._chance.choice((0, 500)))
-            if self._chance.random() < 0.02:
-                self.offset = 0
-            await asyncio.sleep(self._chance.expovariate(2))
+        """Until a topic of its is deleted. Now and then it begins one again at 0, and so reads what only the bucket still holds."""
+        chance = self._chance
+        while not any(partition.topic_id in self._clients.deleted for partition in self.offsets):
+            broker = self._clients.route(chance, chance.choice(sorted(self.offsets)))
+            await self.poll(
+                broker,
+                bytes_max=chance.choice((1, 500, 5000)),
+                bytes_min=chance.choice((1, 1, 2000)),
+                wait_ms_max=chance.choice((0, 500)),
+            )
+            if chance.random() < 0.02:
+                self.offsets[chance.choice(sorted(self.offsets))] = 0
+            await asyncio.sleep(chance.expovariate(2))
 
-    async def poll(self, broker: BrokerProcess, *, bytes_max: int, wait_ms_max: int) -> Fetched | None:
-        """One fetch, written down; None when it failed."""
-        known = self._leader_epoch
+    async def poll(self, broker: BrokerProcess, *, bytes_max: int, bytes_min: int = 1, wait_ms_max: int) -> list[Fetched]:
+        """One fetch, written down; without the partitions that failed."""
+        targets = [FetchTarget(partition, offset, bytes_max) for partition, offset in self.offsets.items()]
+        known = dict(self._leader_epochs)
 
-        async def fetch(log: Log) -> tuple[LeaderEpoch, FetchedBatches]:
-            check_epoch(log, self._partition, known)
-            target = FetchTarget(self._partition, self.offset, bytes_max)
-            (answer,) = await log.fetch([target], bytes_max=bytes_max, wait_ms_max=wait_ms_max)
-            if isinstance(answer, TidelogError):
-                raise answer
-            return log.bounds(self._partition).leader_epoch, answer
+        async def fetch(log: Log) -> list[tuple[LeaderEpoch, FetchedBatches] | TidelogError]:
+            refused = {target.partition: _stale(log, target.partition, known[target.partition]) for target in targets}
+            asked = [target for target in targets if refused[target.partition] is None]
+            fetched = await log.fetch(asked, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max) if asked else []
+            answers = {target.partition: answer for target, answer in zip(asked, fetched, strict=True)}
+            return [
+                refused[target.partition] or _with_epoch(log, target.partition, answers[target.partition]) for target in targets
+            ]
 
         try:
-            epoch, answer = await broker.call(fetch, latency_s=self._chance.uniform(0.0005, 0.005), timeout_s=10.0, hang_up=True)
-        except NotLeader as error:
-            self._clients.stale_epochs += 1
-            self._clients.note(f"{self._name} was answered {error}")
-            self._leader_epoch = max(self._leader_epoch, self._clients.epoch_of(self._partition))
-            return None
+            answers = await broker.call(fetch, latency_s=self._chance.uniform(0.0005, 0.005), timeout_s=10.0, hang_up=True)
         except TidelogError as error:
             self._clients.note(f"{self._name} was answered {error.code}")
+            return []
+        return [
+            fetched
+            for target, answer in zip(targets, answers, strict=True)
+            if (fetched := self._take_in(target, answer)) is not None
+        ]
+
+    def _take_in(self, target: FetchTarget, answer: tuple[LeaderEpoch, FetchedBatches] | TidelogError) -> Fetched | None:
+        partition = target.partition
+        if isinstance(answer, TidelogError):
+            self._clients.note(f"{self._name} was answered {answer.code} for {partition}")
+            if isinstance(answer, NotLeader):
+                self._clients.stale_epochs += 1
+                self._leader_epochs[partition] = max(self._leader_epochs[partition], self._clients.epoch_of(partition))
             return None
-        self._leader_epoch = max(self._leader_epoch, epoch)
-        records = [held for held in records_of(split_batches(b"".join(answer.batches))) if held[0] >= self.offset]
-        fetched = Fetched(self._name, str(self._partition), self.offset, tuple(records), answer.high_watermark)
+        epoch, batches = answer
+        self._leader_epochs[partition] = max(self._leader_epochs[partition], epoch)
+        records = [held for held in records_of(split_batches(b"".join(batches.batches))) if held[0] >= target.offset]
+        fetched = Fetched(self._name, str(partition), target.offset, tuple(records), batches.high_watermark)
         self._clients.record(fetched)
-        self.offset = answer.next_offset
+        self._clients.left_out += not records and target.offset < batches.high_watermark
+        if records:
+            del self.offsets[partition]
+            self.offsets[partition] = batches.next_offset
         return fetched
 
 
-def check_epoch(log: Log, partition: TopicPartition, known: LeaderEpoch) -> None:
+def _stale(log: Log, partition: TopicPartition, known: LeaderEpoch) -> TidelogError | None:
     """As the doors do for a fetch that carries the reader's current leader epoch; -1 where it knows none yet."""
-    led = log.bounds(partition).leader_epoch
-    if known not in (LeaderEpoch(-1), led):
-        raise NotLeader(f"{partition} is led here at epoch {led}; the reader knows epoch {known}")
+    try:
+        led = log.bounds(partition).leader_epoch
+    except TidelogError as error:
+        return error
+    if known in (LeaderEpoch(-1), led):
+        return None
+    return NotLeader(f"{partition} is led here at epoch {led}; the reader knows epoch {known}")
+
+
+def _with_epoch(
+    log: Log, partition: TopicPartition, answer: FetchedBatches | TidelogError
+) -> tuple[LeaderEpoch, FetchedBatches] | TidelogError:
+    if isinstance(answer, TidelogError):
+        return answer
+    try:
+        return log.bounds(partition).leader_epoch, answer
+    except TidelogError as error:
+        return error

@@ -1,10 +1,9 @@
-"""Topics of one simulated world, and the clients that produce to them and read them while topics grow, go and come again."""
+"""The topics of one simulated world, and the clients that produce to them and read them while topics grow, go and come again."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 
 from metadata.model import Partition, TopicPartition
 from metadata.sqlite_store import SqliteStore
@@ -15,29 +14,31 @@ from tests.simulation.virtual_loop import virtual_loop
 
 ORDERS, CHURN = "orders", "churn"
 """A topic that stays, and one that is deleted and made again."""
-PARTITIONS_MAX = 8
+PARTITIONS_MAX = 6
 KINDS = (Kind.IDEMPOTENT, Kind.IDEMPOTENT, Kind.IDEMPOTENT, Kind.KEYED, Kind.PLAIN, Kind.PLAIN, Kind.HASTY)
 KINDS_OF_MORE = (Kind.IDEMPOTENT, Kind.PLAIN)
-"""Of the producers of partitions that come later."""
-PRODUCERS_MAX = 16
+"""The producers of partitions that come later."""
+PRODUCERS_MAX = 14
 
 
 class Load:
-    """Its owner enters `begin` with a group for its tasks, which end by themselves once the clients are `finishing`."""
+    """`begin` starts its tasks in the owner's group; producers end by themselves once the clients are `finishing`."""
 
-    def __init__(self, clients: Clients, metadata: SqliteStore, chance: random.Random, failures: list[str], settle_s: float) -> None:
-        """A producer that has not come to its end `settle_s` after the beginning is a failure."""
+    def __init__(
+        self, clients: Clients, metadata: SqliteStore, chance: random.Random, failures: list[str], *, settle_s: float
+    ) -> None:
+        """A producer that has not come to its end by `settle_s` is a failure."""
+        self.deleted: list[TopicPartition] = []
+        self.topics_changed = 0
         self._clients = clients
         self._chance = chance
         self._failures = failures
         self._settle_s = settle_s
-        self._topics = Topics(
-            metadata, new_id=lambda: f"{chance.getrandbits(128):032x}", now_ms=lambda: virtual_loop().now_ms()
-        )
+        self._topics = Topics(metadata, new_id=lambda: f"{chance.getrandbits(128):032x}", now_ms=lambda: virtual_loop().now_ms())
         self._held: dict[str, Topic] = {}
+        self._changing = asyncio.Lock()
         self._producers = 0
-        self.deleted: list[TopicPartition] = []
-        self.topics_changed = 0
+        self._readers: list[asyncio.Task[None]] = []
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -52,36 +53,37 @@ class Load:
         for _ in range(3):
             self._read(self._chance.choice(orders))
         if self._chance.random() < 0.7:
-            await self.make_again()
+            self._produce_more(self._chance.choice(_partitions(await self._create(CHURN))))
+
+    def stop_reading(self) -> None:
+        for reader in self._readers:
+            reader.cancel()
 
     async def grow(self) -> None:
         """One partition more for a topic, and producers for it."""
-        name = self._chance.choice(list(self._held))
-        count = self._held[name].partition_count + 1
-        if count <= PARTITIONS_MAX:
-            self._held[name] = await self._topics.alter(name, partition_count=count)
-            self.topics_changed += 1
-            self._produce_more(TopicPartition(self._held[name].id, Partition(count - 1)))
+        async with self._changing:
+            name = self._chance.choice(list(self._held))
+            count = self._held[name].partition_count + 1
+            if count <= PARTITIONS_MAX:
+                self._held[name] = await self._topics.alter(name, partition_count=count)
+                self.topics_changed += 1
+                self._produce_more(TopicPartition(self._held[name].id, Partition(count - 1)))
 
     async def make_again(self) -> None:
         """Deletes a topic while it is produced to, and makes one of the same name."""
-        old = self._held.pop(CHURN, None)
-        if old is not None:
-            await self._topics.delete(CHURN)
-            self.deleted += _partitions(old)
-            self._clients.deleted.add(old.id)
-            await asyncio.sleep(self._chance.choice((0.0, 0.0, 5.0)))
-        if CHURN in self._held:
-            return  # it was made again meanwhile
-        new = _partitions(await self._create(CHURN))
-        self.topics_changed += 1
-        self._produce_more(self._chance.choice(new))
+        async with self._changing:
+            old = self._held.pop(CHURN, None)
+            if old is not None:
+                await self._topics.delete(CHURN)
+                self.deleted += _partitions(old)
+                await asyncio.sleep(self._chance.choice((0.0, 0.5, 5.0)))  # its producers don't know it yet
+                self._clients.deleted.add(old.id)
+            self.topics_changed += 1
+            self._produce_more(self._chance.choice(_partitions(await self._create(CHURN))))
 
     async def _create(self, name: str) -> Topic:
-        count = self._chance.randint(1, 4)
-        self._held[name] = topic = Topic(name=name, partition_count=count)  # nobody makes it a second time while this is under way
-        self._held[name] = topic = await self._topics.create(name, count)
-        return topic
+        self._held[name] = await self._topics.create(name, self._chance.randint(1, 4))
+        return self._held[name]
 
     def _produce_more(self, partition: TopicPartition) -> None:
         for kind in KINDS_OF_MORE:
@@ -95,8 +97,8 @@ class Load:
             self._tasks.create_task(self._settles(name, Producer(self._clients, name, partition, kind)))
 
     def _read(self, partition: TopicPartition) -> None:
-        self._producers += 0
-        self._tasks.create_task(Reader(self._clients, f"reader of {partition}", partition).run())
+        reader = Reader(self._clients, f"reader{len(self._readers)}", partition)
+        self._readers.append(self._tasks.create_task(reader.run()))
 
     async def _settles(self, name: str, producer: Producer) -> None:
         running = asyncio.ensure_future(producer.run())

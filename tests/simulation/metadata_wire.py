@@ -19,7 +19,12 @@ from tests.simulation.appointments import Writer
 
 class MetadataWire:
     def __init__(
-        self, store: MetadataStore, chance: random.Random, *, sender: Callable[[], Writer], wrote: Callable[[Revision, Writer], None]
+        self,
+        store: MetadataStore,
+        chance: random.Random,
+        *,
+        sender: Callable[[], Writer],
+        wrote: Callable[[Revision, Writer], None],
     ) -> None:
         """`wrote` is told of each transaction that has happened, with its `sender` as of when it was sent."""
         self._store = store

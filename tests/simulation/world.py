@@ -93,8 +93,9 @@ class World:
         for number in range(self._chance.randint(1, BROKERS_MAX)):
             self._start_broker(site, f"b{number + 1}")
         async with asyncio.TaskGroup() as readers:
+            of_one = [Reader(self._clients, f"reader{n}", [self._chance.choice(partitions)]) for n in range(3)]
             reading = [
-                readers.create_task(Reader(self._clients, f"reader{n}", self._chance.choice(partitions)).run()) for n in range(3)
+                readers.create_task(reader.run()) for reader in (*of_one, Reader(self._clients, "reader of all", partitions))
             ]
             async with asyncio.TaskGroup() as producers:
                 for n, kind in enumerate([Kind.IDEMPOTENT] * 3 + [Kind.KEYED, Kind.PLAIN, Kind.PLAIN]):
@@ -291,18 +292,16 @@ class World:
             task.cancel()
 
     async def _read_to_the_end(self, partition: TopicPartition) -> list[tuple[int, RecordId]]:
-        reader = Reader(self._clients, f"last reader of {partition.partition}", partition)
+        reader = Reader(self._clients, f"last reader of {partition.partition}", [partition])
         records: list[tuple[int, RecordId]] = []
         deadline_s = virtual_loop().time() + CALM_S_MAX
         while virtual_loop().time() < deadline_s:
-            fetched = await reader.poll(self._leader(partition), bytes_max=50_000, wait_ms_max=0)
-            if fetched is not None:
+            for fetched in await reader.poll(self._leader(partition), bytes_max=50_000, wait_ms_max=0):
                 records += fetched.records
-                if reader.offset >= fetched.high_watermark:
+                if reader.offsets[partition] >= fetched.high_watermark:
                     return records
-            else:
-                await asyncio.sleep(0.1)
-        self._failures.append(f"{partition} can't be read beyond offset {reader.offset}")
+            await asyncio.sleep(0.01)
+        self._failures.append(f"{partition} can't be read beyond offset {reader.offsets[partition]}")
         return records
 
     async def _drain_at_the_end(self) -> None:
@@ -384,6 +383,7 @@ class World:
             "repeats answered": clients.duplicates,
             "refused": clients.refused,
             "unknown": clients.unknown,
+            "partitions left out of an answer": clients.left_out,
             "virtual seconds": int(virtual_loop().time()),
         }
 

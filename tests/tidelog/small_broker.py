@@ -17,7 +17,7 @@ import grpc.aio
 from gateway.grpc_status import DETAILS_TRAILER, status_of
 from gateway.proto import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
 from gateway.wire_errors import wire_codes
-from metadata.errors import NotLeader, OutOfRange, TidelogError, UnknownPartition, UnknownTopic
+from metadata.errors import NoLeader, NotLeader, OutOfRange, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import Offset, ProducerId
 from segments.producer_state import ProducerStates, SequencedBatch
 from segments.record_batch import BatchHeader, check_produced, parse_header, stamp
@@ -38,8 +38,8 @@ class PartitionOfSmallBroker:
     start: int = 0
     producers: ProducerStates = field(default_factory=lambda: ProducerStates(producers_max=1000, expiry_ms=10**12))
 
-    def append(self, batch: bytes) -> int:
-        header = check_produced(batch, message_bytes_max=1 << 20, decompressed_bytes_max=BYTES_MAX)
+    def append(self, batch: bytes, batch_bytes_max: int = 1 << 20) -> int:
+        header = check_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=BYTES_MAX)
         repeated = self.producers.check(
             producer_id=ProducerId(header.producer_id),
             epoch=header.producer_epoch,
@@ -78,15 +78,33 @@ class SmallBroker:
         self.leaders: dict[tuple[str, int], str] = {}
         """By topic and partition: the broker's name; this one where nothing is said."""
         self.topics: dict[str, admin_pb2.Topic] = {}
+        self.topics_made = 0
         self.partitions: dict[tuple[str, int], PartitionOfSmallBroker] = defaultdict(PartitionOfSmallBroker)
         self.before_append: Fault = lambda topic, partition, header: None
         self.after_append: Fault = lambda topic, partition, header: None
         self.answering = asyncio.Event()
         """While it is clear, appends are accepted and not answered."""
         self.answering.set()
+        self.reading = asyncio.Event()
+        """While it is clear, nothing more is read from streams: what is sent fills the connection and waits."""
+        self.reading.set()
+        self.taking_up = asyncio.Event()
+        """While it is clear, the empty request that begins a stream is not answered."""
+        self.taking_up.set()
+        self.limits = admin_pb2.BrokerLimits()
+        """As it tells them. What it holds to: request_bytes_max as gRPC does, and batch_bytes_max of its topics."""
+        self.tells_limits = True
+        self.calls_max: int | None = None
+        """Calls that may be open at the same time; gRPC refuses the next."""
+        self.before_call: Callable[[str], None] = lambda method: None
+        """Called for each call but Fetch with its method; raises what the broker shall answer."""
         self.requests: list[log_pb2.ProduceRequest] = []
+        """With something to append."""
         self.fetches = 0
         self.fetch_faults: list[Exception] = []
+        """What the next fetches meet as a whole."""
+        self.read_faults: dict[tuple[str, int], TidelogError] = {}
+        """By topic and partition: what every fetch and every question for offsets meets there."""
         self.producer_ids = 0
         self.port = 0
         self._server: grpc.aio.Server | None = None
@@ -102,13 +120,34 @@ class SmallBroker:
         if leader != self.name:
             raise NotLeader(f"{leader} leads {topic}/{partition}")
 
+    def check_readable(self, topic: str, partition: int, ids: dict[str, str]) -> None:
+        if topic not in ids:
+            raise UnknownTopic(f"there is no topic {topic}")
+        if topic not in self.topics or self.topics[topic].id != ids[topic]:
+            raise NoLeader(f"this broker does not lead {topic}/{partition}")
+        self.check_leader(topic, partition)
+        if (fault := self.read_faults.get((topic, partition))) is not None:
+            raise fault
+
+    def partition(self, topic: str, partition: int) -> PartitionOfSmallBroker:
+        """An empty one where nothing was ever written."""
+        return self.partitions.get((topic, partition)) or PartitionOfSmallBroker()
+
     def create_topic(self, name: str, partition_count: int, **settings: str) -> None:
+        self.topics_made += 1
         self.topics[name] = admin_pb2.Topic(
             name=name,
-            id=f"{len(self.topics):032x}",
+            id=f"{self.topics_made:032x}",
             partition_count=partition_count,
             settings={key.replace("_", "."): value for key, value in settings.items()},
         )
+
+    def delete_topic(self, name: str) -> None:
+        for partition in range(self.topics.pop(name).partition_count):
+            self.partitions.pop((name, partition), None)
+
+    def batch_bytes_max(self, topic: str) -> int:
+        return int(self.topics[topic].settings.get("max.message.bytes", 1 << 20))
 
     def values(self, topic: str) -> list[bytes | None]:
         """Of all partitions, one after the other."""
@@ -120,7 +159,11 @@ class SmallBroker:
         return f"grpc://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", BYTES_MAX)])
+        request_bytes_max = self.limits.request_bytes_max or BYTES_MAX
+        server = grpc.aio.server(
+            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", request_bytes_max)],
+            maximum_concurrent_rpcs=self.calls_max,
+        )
         log_pb2_grpc.add_LogServicer_to_server(_Log(self), server)  # type: ignore[no-untyped-call]
         admin_pb2_grpc.add_TopicsServicer_to_server(_Topics(self), server)  # type: ignore[no-untyped-call]
         admin_pb2_grpc.add_ClusterServicer_to_server(_Cluster(self), server)  # type: ignore[no-untyped-call]
@@ -159,16 +202,30 @@ async def _abort(context: Any, error: TidelogError) -> None:
     await context.abort(wire_codes(error).grpc, error.message, ((DETAILS_TRAILER, status_of(error).SerializeToString()),))
 
 
+async def _refuse(broker: SmallBroker, method: str, context: Any) -> None:
+    try:
+        broker.before_call(method)
+    except TidelogError as error:
+        await _abort(context, error)
+
+
 class _Log(log_pb2_grpc.LogServicer):
     def __init__(self, broker: SmallBroker) -> None:
         self._broker = broker
 
     async def InitProducer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await _refuse(self._broker, "InitProducer", context)
         self._broker.producer_ids += 1
         return log_pb2.InitProducerResponse(producer_id=self._broker.producer_ids, producer_epoch=0)
 
     async def ProduceStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        await _refuse(self._broker, "ProduceStream", context)
         async for request in requests:
+            if not request.appends:
+                await self._broker.taking_up.wait()
+                yield log_pb2.ProduceResponse(correlation_id=request.correlation_id)
+                await self._broker.reading.wait()
+                continue
             self._broker.requests.append(request)
             try:
                 results = [self._append(append) for append in request.appends]
@@ -178,15 +235,20 @@ class _Log(log_pb2_grpc.LogServicer):
             await self._broker.appended()
             await self._broker.answering.wait()
             yield log_pb2.ProduceResponse(correlation_id=request.correlation_id, results=results)
+            await self._broker.reading.wait()
 
     def _append(self, append: log_pb2.Append) -> log_pb2.AppendResult:
         broker, header = self._broker, parse_header(append.record_batch)
         try:
             if append.topic not in broker.topics:
                 raise UnknownTopic(f"there is no topic {append.topic}")
+            if append.partition >= broker.topics[append.topic].partition_count:
+                raise UnknownPartition(f"there is no partition {append.partition}")
             broker.check_leader(append.topic, append.partition)
             broker.before_append(append.topic, append.partition, header)
-            base_offset = broker.partitions[append.topic, append.partition].append(append.record_batch)
+            base_offset = broker.partitions[append.topic, append.partition].append(
+                append.record_batch, broker.batch_bytes_max(append.topic)
+            )
             broker.after_append(append.topic, append.partition, header)
         except TidelogError as error:
             return log_pb2.AppendResult(error=status_of(error))
@@ -201,16 +263,18 @@ class _Log(log_pb2_grpc.LogServicer):
             if isinstance(fault, TidelogError):
                 await _abort(context, fault)
             await context.abort(grpc.StatusCode.UNAVAILABLE, "broken on purpose")
-        answer = self._fetch(request)
+        ids = {name: topic.id for name, topic in broker.topics.items()}
+        answer = self._fetch(request, ids)
         if not any(found.record_batches or found.HasField("error") for found in answer.partitions):
             await broker.until_longer(request.max_wait_ms / 1000)
-            answer = self._fetch(request)
+            answer = self._fetch(request, ids)
         return answer
 
-    def _fetch(self, request: log_pb2.FetchRequest) -> log_pb2.FetchResponse:
+    def _fetch(self, request: log_pb2.FetchRequest, ids: dict[str, str]) -> log_pb2.FetchResponse:
+        """`ids`: of the topics, when the request came."""
         answer, room = log_pb2.FetchResponse(), request.max_bytes
         for asked in request.partitions:
-            held = self._broker.partitions[asked.topic, asked.partition]
+            held = self._broker.partition(asked.topic, asked.partition)
             found = answer.partitions.add(
                 topic=asked.topic,
                 partition=asked.partition,
@@ -219,8 +283,8 @@ class _Log(log_pb2_grpc.LogServicer):
                 next_offset=asked.offset,
             )
             try:
-                self._broker.check_leader(asked.topic, asked.partition)
-            except NotLeader as error:
+                self._broker.check_readable(asked.topic, asked.partition, ids)
+            except TidelogError as error:
                 found.error.CopyFrom(status_of(error))
                 continue
             if not held.start <= asked.offset <= held.end:
@@ -241,7 +305,9 @@ class _Log(log_pb2_grpc.LogServicer):
         return log_pb2.ListOffsetsResponse(results=[self._offset(query) for query in request.queries])
 
     def _offset(self, query: log_pb2.OffsetQuery) -> log_pb2.OffsetResult:
-        held = self._broker.partitions[query.topic, query.partition]
+        held = self._broker.partition(query.topic, query.partition)
+        if (fault := self._broker.read_faults.get((query.topic, query.partition))) is not None:
+            return log_pb2.OffsetResult(error=status_of(fault))
         if query.partition >= self._broker.topics[query.topic].partition_count:
             return log_pb2.OffsetResult(error=status_of(UnknownPartition(f"there is no partition {query.partition}")))
         if query.HasField("timestamp_ms"):
@@ -255,12 +321,15 @@ class _Topics(admin_pb2_grpc.TopicsServicer):
         self._broker = broker
 
     async def GetTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await _refuse(self._broker, "GetTopic", context)
         topic = self._broker.topics.get(request.name)
         if topic is None:
             await _abort(context, UnknownTopic(f"there is no topic {request.name}"))
         assert topic is not None
         answer = admin_pb2.Topic()
         answer.CopyFrom(topic)
+        if self._broker.tells_limits:
+            answer.batch_bytes_max = self._broker.batch_bytes_max(topic.name)
         for partition in range(topic.partition_count):
             leader = self._broker.leaders.get((topic.name, partition), self._broker.name)
             end = self._broker.partitions[topic.name, partition].end
@@ -273,8 +342,13 @@ class _Cluster(admin_pb2_grpc.ClusterServicer):
         self._broker = broker
 
     async def GetCluster(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await _refuse(self._broker, "GetCluster", context)
         brokers = [
-            admin_pb2.Broker(broker_id=name, grpc_address=f"127.0.0.1:{broker.port}")
+            admin_pb2.Broker(
+                broker_id=name,
+                grpc_address=f"127.0.0.1:{broker.port}",
+                limits=broker.limits if broker.tells_limits else None,
+            )
             for name, broker in self._broker.brokers.items()
         ]
         return admin_pb2.ClusterDescription(cluster_id="c", version="0", bucket="memory://", brokers=brokers)

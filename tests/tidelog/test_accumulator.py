@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata.errors import OutcomeUnknown, Throttled, TooLarge, Unavailable
+from segments.record_batch import BATCH_OVERHEAD_BYTES
 from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch
 from tidelog.lane import Lane
@@ -29,7 +30,7 @@ def put(accumulator: Accumulator, lane: Lane, size: int = 100, now_s: float = 0.
 
 
 def lanes(accumulator: Accumulator, count: int, leader: str = A) -> list[Lane]:
-    made = [accumulator.lane("orders", partition, leader=leader) for partition in range(count)]
+    made = [accumulator.lane("orders", partition, leader=leader, topic_id="1") for partition in range(count)]
     for lane in made:
         lane.identify(1, 0)
     return made
@@ -50,7 +51,7 @@ def test_partitions_take_turns_when_a_request_is_too_small_for_all() -> None:
     for lane in lanes(accumulator, 4):
         for _ in range(40):
             put(accumulator, lane)
-    turns = [[batch.lane.partition for batch in accumulator.take(A, 0.0, bytes_max=3_000)] for _ in range(4)]
+    turns = [[batch.lane.partition for batch in accumulator.take(A, 0.0, bytes_max=3_500)] for _ in range(4)]
     assert turns == [[0, 1, 2], [3, 0, 1], [2, 3, 0], [1, 2, 3]]
 
 
@@ -65,7 +66,7 @@ def test_a_batch_above_the_size_of_a_request_leaves_alone() -> None:
 
 def test_each_leader_gets_its_own_partitions() -> None:
     accumulator = Accumulator(SETTINGS)
-    mine, other = lanes(accumulator, 1)[0], accumulator.lane("orders", 9, leader=B)
+    mine, other = lanes(accumulator, 1)[0], accumulator.lane("orders", 9, leader=B, topic_id="1")
     other.identify(1, 0)
     put(accumulator, mine)
     put(accumulator, other)
@@ -78,12 +79,33 @@ def test_a_partition_moves_to_its_new_leader_once_nothing_of_it_is_on_the_wire()
     (lane,) = lanes(accumulator, 1)
     put(accumulator, lane)
     (batch,) = accumulator.take(A, 0.0, bytes_max=1 << 20)
-    accumulator.lead(lane, B)
+    accumulator.lead(lane, B, leader_epoch=1)
     assert lane.leader == A
     accumulator.refused(batch, Throttled("full", retry_after_s=0.5), 0.0)
     assert lane.leader == B
     assert accumulator.take(A, 1.0, bytes_max=1 << 20) == []
     assert accumulator.take(B, 1.0, bytes_max=1 << 20) == [batch]
+
+
+def test_a_leader_that_is_older_than_the_one_that_is_known_is_not_followed() -> None:
+    accumulator = Accumulator(SETTINGS)
+    (lane,) = lanes(accumulator, 1)
+    accumulator.lead(lane, B, leader_epoch=5)
+    accumulator.lead(lane, A, leader_epoch=4)
+    accumulator.lead(lane, A, leader_epoch=-1)
+    assert lane.leader == B
+    accumulator.lead(lane, A, leader_epoch=5)
+    assert lane.leader == A, "the same leader, at another address"
+
+
+def test_what_a_request_takes_counts_whole() -> None:
+    accumulator = Accumulator(SETTINGS)
+    for lane in lanes(accumulator, 8):
+        put(accumulator, lane, 100)
+    (one,) = accumulator.take(A, 0.0, bytes_max=1)
+    assert one.request_bytes >= 100 + BATCH_OVERHEAD_BYTES + len("orders")
+    assert len(accumulator.take(A, 0.0, bytes_max=3 * one.request_bytes)) == 3
+    assert len(accumulator.take(A, 0.0, bytes_max=4 * one.request_bytes - 1)) == 3
 
 
 def test_it_says_when_to_look_again() -> None:
@@ -112,19 +134,46 @@ def test_a_flush_lets_everything_leave_at_once() -> None:
 
 def test_partitions_without_a_producer_id_are_named_and_wait() -> None:
     accumulator = Accumulator(SETTINGS)
-    lane = accumulator.lane("orders", 0, leader=A)
+    lane = accumulator.lane("orders", 0, leader=A, topic_id="1")
     put(accumulator, lane)
     assert accumulator.unidentified(A) == [lane]
     assert accumulator.take(A, 0.0, bytes_max=1 << 20) == []
-    lane.identify(1, 0)
+    accumulator.identify(1, 0)
     assert accumulator.unidentified(A) == []
     assert len(accumulator.take(A, 0.0, bytes_max=1 << 20)) == 1
+    assert accumulator.lane("orders", 1, leader=A, topic_id="1").producer == (1, 0), "one id serves all"
+
+
+def test_a_lane_that_is_made_again_after_it_was_dropped_gets_another_producer_id() -> None:
+    accumulator = Accumulator(SETTINGS)
+    first, other = (accumulator.lane("orders", partition, leader=A, topic_id="1") for partition in range(2))
+    accumulator.identify(1, 0)
+    batch = put(accumulator, first)
+    accumulator.drop((first,), Unavailable("forgotten"))
+    assert isinstance(batch.error, Unavailable)
+    again = accumulator.lane("orders", 0, leader=A, topic_id="1")
+    assert again is not first
+    assert accumulator.take(A, 0.0, bytes_max=1 << 20) == []
+    put(accumulator, again)
+    assert accumulator.unidentified(A) == [again]
+    accumulator.identify(2, 0)
+    assert (again.producer, other.producer) == ((2, 0), (1, 0))
+
+
+def test_lanes_that_nobody_may_send_fail_and_the_others_go_on() -> None:
+    accumulator = Accumulator(SETTINGS)
+    mine, other = lanes(accumulator, 2)
+    failed, taken = put(accumulator, mine), put(accumulator, other)
+    accumulator.abandon((mine,), TooLarge("not there"))
+    assert isinstance(failed.error, TooLarge)
+    assert accumulator.take(A, 0.0, bytes_max=1 << 20) == [taken]
+    assert accumulator.buffered_bytes == 100
 
 
 def test_what_is_left_at_the_close_fails_and_frees_the_buffer() -> None:
     accumulator = Accumulator(SETTINGS)
     batches = [put(accumulator, lane) for lane in lanes(accumulator, 3)]
-    accumulator.abandon(Unavailable("closed"))
+    accumulator.abandon_all(Unavailable("closed"))
     assert all(isinstance(batch.error, Unavailable) for batch in batches)
     assert accumulator.take_failures() == batches
     assert accumulator.take_failures() == []
@@ -144,7 +193,7 @@ def test_every_record_is_counted_once_by_what_became_of_it() -> None:
     accumulator.refused(refused, TooLarge("too large"), 0.0)
     accumulator.refused(in_doubt, OutcomeUnknown("lost"), 0.0)
     assert accumulator.unacknowledged_records(A) == 4
-    accumulator.abandon(Unavailable("closed"))
+    accumulator.abandon_all(Unavailable("closed"))
     accumulator.acknowledged(late, 0, 0.0)
     assert isinstance(kept.error, Unavailable)
     assert accumulator.outcomes == Outcomes(acknowledged=2, refused=2, unknown=3)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from metadata.model import LeaderEpoch, Offset, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
-from segments.bucket_layout import claim_key, segment_key, trimmed_key
+from segments.bucket_layout import CLUSTER, claim_key, segment_key, trimmed_key
 from segments.cluster_record import sign_bucket
 from segments.compression import Codec
 from segments.memory_store import MemoryStore
@@ -35,6 +35,9 @@ class Bucket:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
+
+    async def sign(self) -> None:
+        await sign_bucket(self.store, "cluster", now_ms=0)
 
     async def claim(self, session: int) -> None:
         record = ClaimRecord(SessionId(session), WRITER.hex(), "broker-1", 0)
@@ -73,7 +76,7 @@ class Bucket:
 
     async def two_sessions(self) -> None:
         """Sound: session 1 was sealed, session 2 goes on."""
-        await sign_bucket(self.store, "cluster", now_ms=0)
+        await self.sign()
         await self.claim(1)
         await self.segment(1, 0, (ORDERS, 0, 1, [(0, 3), (3, 2)]), (BILLS, 0, 1, [(0, 1)]))
         await self.segment(1, 1, (ORDERS, 0, 1, [(5, 1)]))
@@ -116,6 +119,14 @@ def test_an_empty_bucket_is_sound_and_noted() -> None:
     assert "no cluster has used this prefix" in found.findings[0].what
 
 
+def test_sessions_without_the_record_of_their_cluster_are_damage() -> None:
+    async def unsigned(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        await bucket.store.delete(CLUSTER)
+
+    assert damage(audit(unsigned)) == ["cluster.json: it is missing, and sessions lie here: it says which cluster they belong to"]
+
+
 def test_what_came_behind_a_seal_or_a_gap_is_noted_and_not_counted() -> None:
     async def late(bucket: Bucket) -> None:
         await bucket.two_sessions()
@@ -125,8 +136,8 @@ def test_what_came_behind_a_seal_or_a_gap_is_noted_and_not_counted() -> None:
     found = audit(late, deep=True)
     assert found.is_sound
     assert [finding.what for finding in found.findings] == [
-        "1 object(s) behind the seal: not committed, and never visible",
-        "1 object(s) behind the gap at 1: not committed, and never visible",
+        "1 object behind the seal: not committed, and never visible",
+        "1 object behind the gap at 1: not committed, and never visible",
     ]
     assert (found.records, found.invisible_objects) == (13, 2)
 
@@ -165,10 +176,12 @@ def test_offsets_that_exist_twice_are_damage() -> None:
 
 def test_a_partition_must_begin_at_zero_unless_history_was_trimmed() -> None:
     async def late_start(bucket: Bucket) -> None:
+        await bucket.sign()
         await bucket.claim(1)
         await bucket.segment(1, 0, (ORDERS, 0, 1, [(7, 1)]))
 
     async def trimmed(bucket: Bucket) -> None:
+        await bucket.sign()
         await bucket.claim(1)
         await bucket.store.create(trimmed_key(SessionId(1), SegmentSeq(5)), [b""])
         await bucket.segment(1, 5, (ORDERS, 0, 1, [(7, 1)]))
@@ -179,6 +192,7 @@ def test_a_partition_must_begin_at_zero_unless_history_was_trimmed() -> None:
 
 def test_a_session_without_its_claim_is_damage() -> None:
     async def unclaimed(bucket: Bucket) -> None:
+        await bucket.sign()
         await bucket.segment(1, 0, (ORDERS, 0, 1, [(0, 1)]))
 
     assert "the session has objects and no claim" in damage(audit(unclaimed))[0]
@@ -214,6 +228,7 @@ def test_a_bit_that_flips_in_a_batch_is_found_with_its_byte_range_and_only_by_lo
 
 def test_a_segment_that_another_process_wrote_is_found() -> None:
     async def zombie(bucket: Bucket) -> None:
+        await bucket.sign()
         await bucket.claim(1)
         await bucket.segment(1, 0, (ORDERS, 0, 1, [(0, 1)]), writer=bytes(16))
 

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Unpack
+import gc
 
 import grpc.aio
 import pytest
 
 import tidelog
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, Rejected, Throttled, Unavailable, UnknownPartition, UnknownTopic
+from tests.tidelog.consuming import QUICK, read, read_out, read_until_it_fails, until, with_records
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.positions import StartLike
-from tidelog.settings import SettingChanges
-
-QUICK: SettingChanges = {"retry_pause_ms": 1, "retry_pause_ms_max": 5, "delivery_timeout_ms": 10_000}
-RECORDS = 30
-
-
-def with_records(test: Callable[[SmallBroker, tidelog.Client], Awaitable[None]], **settings: Unpack[SettingChanges]) -> None:
-    """Three partitions, record n in partition n % 3 with timestamp 1000 + n."""
-    changes: SettingChanges = {**QUICK, **settings}
-
-    async def run() -> None:
-        async with running(SmallBroker()) as broker, asyncio.timeout(30):
-            broker.create_topic("orders", 3)
-            async with tidelog.connect(broker.address, **changes) as log:
-                for n in range(RECORDS):
-                    await log.send("orders", n, partition=n % 3, timestamp_ms=1000 + n)
-                await log.flush()
-                await test(broker, log)
-
-    asyncio.run(run())
-
-
-async def read(log: tidelog.Client, **options: object) -> list[tuple[int, int, object]]:
-    consumer = log.consume("orders", **({"follow": False} | options))  # type: ignore[arg-type]
-    return [(record.partition, record.offset, record.json()) async for record in consumer]
 
 
 def test_every_record_is_read_once_and_in_order_within_its_partition() -> None:
@@ -126,6 +101,109 @@ def test_leaving_the_loop_ends_the_reading() -> None:
     with_records(test)
 
 
+def test_a_reader_that_was_left_says_so_instead_of_leaving_records_out() -> None:
+    async def test(broker: SmallBroker, log: tidelog.Client) -> None:
+        consumer = log.consume("orders", follow=False)
+        async for _ in consumer:
+            break
+        await consumer.aclose()
+        with pytest.raises(Rejected, match="closed before its end"):
+            await consumer.chunk()
+        whole = log.consume("orders", follow=False)
+        assert len(await read_out(whole)) == 30
+        await whole.aclose()
+        assert await whole.chunk() == []
+
+    with_records(test)
+
+
+def test_who_waits_while_the_client_is_left_does_not_take_what_was_read_for_the_whole() -> None:
+    async def run() -> None:
+        async with running(SmallBroker()) as broker:
+            broker.create_topic("orders", 1)
+            async with tidelog.connect(broker.address, **QUICK) as log:
+                consumer = log.consume("orders")
+                waiting = asyncio.create_task(consumer.chunk())
+                await until(lambda: broker.fetches > 0)
+            with pytest.raises(Rejected, match="ended before its end"):
+                await waiting
+
+    asyncio.run(run())
+
+
+def test_reading_begins_within_the_clients_block() -> None:
+    async def run() -> None:
+        async with running(SmallBroker()) as broker:
+            broker.create_topic("orders", 1)
+            async with tidelog.connect(broker.address, **QUICK) as log:
+                consumer = log.consume("orders")
+            with pytest.raises(Rejected, match="the client is closed"):
+                await consumer.chunk()
+
+    asyncio.run(run())
+
+
+def test_its_own_block_ends_the_reading() -> None:
+    async def test(broker: SmallBroker, log: tidelog.Client) -> None:
+        async with log.consume("orders") as consumer:
+            assert await consumer.chunk()
+        assert not _fetching_tasks()
+
+    with_records(test)
+
+
+def test_a_reader_that_is_forgotten_ends_its_tasks() -> None:
+    async def test(broker: SmallBroker, log: tidelog.Client) -> None:
+        consumer = log.consume("orders")
+        await consumer.chunk()
+        assert _fetching_tasks()
+        del consumer
+        gc.collect()
+        async with asyncio.timeout(5):
+            await asyncio.wait(_fetching_tasks())
+        assert not _fetching_tasks()
+
+    with_records(test)
+
+
+def _fetching_tasks() -> list[asyncio.Task[object]]:
+    return [task for task in asyncio.all_tasks() if task.get_name().startswith(("fetch", "route"))]
+
+
+def test_a_wait_that_is_cancelled_loses_no_record() -> None:
+    async def test(broker: SmallBroker, log: tidelog.Client) -> None:
+        consumer = log.consume("orders")
+        values: list[int] = []
+        while len(values) < 31:
+            try:
+                async with asyncio.timeout(0.02):
+                    values += [record.json() for record in await consumer.chunk()]
+            except TimeoutError:
+                await log.send("orders", 30, partition=0)
+        assert sorted(values)[:31] == [*range(31)]
+        await consumer.aclose()
+
+    with_records(test)
+
+
+def test_a_batch_that_cannot_be_decoded_ends_its_partition_and_no_other() -> None:
+    async def test(broker: SmallBroker, log: tidelog.Client) -> None:
+        batches = broker.partitions["orders", 1].batches
+        assert len(batches) == 10, "one record in each"
+        batches[4] = batches[4][:-1] + bytes([batches[4][-1] ^ 1])
+        consumer = log.consume("orders", follow=False)
+        seen, error = await read_until_it_fails(consumer)
+        assert isinstance(error, Corrupt)
+        assert "the batch at [4, 5) of orders/1 can't be decoded" in error.message
+        assert sorted(seen) == sorted(n for n in range(30) if n % 3 != 1 or n // 3 < 4)
+        assert consumer.positions == {0: 10, 1: 4, 2: 10}
+        assert error.details["next_offset"] == 5
+        assert "Read on from offset 5" in error.hint
+        assert [offset for _, offset, _ in await read(log, from_={1: 5})] == [5, 6, 7, 8, 9]
+
+    with_records(test, batch_bytes_max=27)
+
+
 def test_reading_ahead_stops_at_its_bound() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         await log.produce_many("orders", [tidelog.Message(b"x" * 1000, partition=0)] * 1000)
@@ -145,11 +223,6 @@ def test_reading_ahead_stops_at_its_bound() -> None:
 
 
 # ── brokers that fail ──
-
-
-async def read_out(consumer: tidelog.Consumer) -> None:
-    while await consumer.chunk():
-        pass
 
 
 def test_reading_goes_on_after_every_kind_of_break_without_losing_or_repeating() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import tidelog
-from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, OutOfRange, UnknownTopic
+from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, OutOfRange, TooLarge, UnknownPartition, UnknownTopic
 from segments.directory_store import DirectoryStore
 from tidelog.broker_process import BrokerProcess
 from tidelog.bucket_audit import Audit, audit_bucket
@@ -89,6 +91,58 @@ def test_a_topic_that_is_made_anew_takes_records_of_a_producer_that_wrote_to_the
             log.topics.create("e2e-again", partitions=1)
             assert [log.produce("e2e-again", n).offset for n in range(3)] == [0, 1, 2]
             log.topics.delete("e2e-again")
+
+
+def test_a_broker_with_small_limits_is_fed_and_says_early_what_it_does_not_take(tmp_path: Path) -> None:
+    flags = ["--request-bytes-max", "100KiB", "--message-bytes-max", "60KiB"]
+    with BrokerProcess(tmp_path, flags=flags) as broker:
+        broker.start()
+        with tidelog.connect_sync(broker.http_url, compression="lz4") as log:
+            log.topics.create("orders", partitions=2)
+            log.topics.create("smaller", partitions=1, settings={"max.message.bytes": "20000"})
+            acks = log.produce_many("orders", [tidelog.Message(os.urandom(5_000), partition=n % 2) for n in range(200)])
+            assert sorted(ack.offset for ack in acks) == sorted([*range(100)] * 2)
+            log.produce("orders", os.urandom(60 * 1024 - 61 - 20), partition=0)
+            with pytest.raises(TooLarge, match="orders takes 61440"):
+                log.produce("orders", os.urandom(61_440), partition=0)
+            log.produce_many("smaller", [os.urandom(3_000)] * 50)
+            with pytest.raises(TooLarge, match="smaller takes 20000"):
+                log.produce("smaller", os.urandom(20_000))
+            log.produce("orders", bytes(200_000), partition=0)  # it compresses well
+        broker.stop()
+
+
+def test_a_topic_that_grows_is_made_anew_and_shrinks_takes_records_all_the_while(tidelog_broker: BrokerProcess) -> None:
+    with tidelog.connect_sync(tidelog_broker.http_url, retry_pause_ms=5, retry_pause_ms_max=20, topic_age_ms_max=50) as log:
+        log.topics.create("e2e-grows", partitions=1)
+        assert log.produce("e2e-grows", 1, partition=0).offset == 0
+        log.topics.add_partitions("e2e-grows", 4)
+        while log.outcomes.acknowledged < 2:
+            with suppress(UnknownPartition):  # it is not asked about more often than every 20 ms
+                assert log.produce("e2e-grows", 1, partition=3).offset == 0
+        assert {log.produce("e2e-grows", n).partition for n in range(8)} == {0, 1, 2, 3}
+        log.topics.delete("e2e-grows")
+        with pytest.raises(UnknownTopic):
+            log.produce("e2e-grows", 1, partition=0)
+        log.topics.create("e2e-grows", partitions=2)
+        assert [log.produce("e2e-grows", n, partition=1).offset for n in range(3)] == [0, 1, 2]
+        with pytest.raises(UnknownPartition):
+            log.produce("e2e-grows", 1, partition=3)
+
+
+def test_a_broker_that_comes_back_at_another_grpc_port_is_found_through_its_http_port(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        broker.start()
+        with tidelog.connect_sync(broker.http_url, retry_pause_ms=20, retry_pause_ms_max=100) as log:
+            log.topics.create("orders", partitions=1)
+            assert log.produce("orders", 0).offset == 0
+            broker.kill()
+            waiting = [log.send("orders", n) for n in range(1, 20)]
+            port, broker.grpc_address = broker.grpc_address, "127.0.0.1:0"
+            broker.start()
+            assert broker.grpc_address != port
+            assert [delivery.result().offset for delivery in waiting] == list(range(1, 20))
+        broker.stop()
 
 
 def test_kill_minus_nine_under_an_idempotent_producer_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:

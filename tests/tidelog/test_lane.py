@@ -19,6 +19,7 @@ from metadata.errors import (
     TidelogError,
     Unavailable,
     UnknownProducer,
+    UnknownTopic,
 )
 from metadata.model import Offset, ProducerId
 from segments.producer_state import ProducerStates, SequencedBatch
@@ -34,6 +35,7 @@ def new_lane(acks: AcksName = "all") -> Lane:
         "orders",
         0,
         leader="broker:9090",
+        topic_id="1",
         settings=ClientSettings(delivery_timeout_ms=DELIVERY_TIMEOUT_S * 1000, linger_ms=5, retry_pause_ms=100, acks=acks),
     )
     if lane.idempotent:
@@ -259,6 +261,85 @@ def test_with_acks_none_nothing_is_numbered_and_nothing_is_tried_again() -> None
     assert lane.is_idle
 
 
+def test_a_batch_that_is_rejected_after_an_attempt_without_an_answer_may_be_in_the_log() -> None:
+    lane = new_lane()
+    batch = add(lane, 0)
+    send_all(lane)
+    lane.refused(batch, OutcomeUnknown("the stream broke"), 0.0)
+    send_all(lane, 1.0)
+    lane.refused(batch, InvalidRecord("torn"), 1.0)
+    assert isinstance(batch.error, OutcomeUnknown)
+    assert "may be in the log by an earlier attempt; the last one met: torn" in batch.error.message
+
+
+# ── a topic that is made anew ──
+
+
+def test_in_a_topic_that_is_made_anew_producer_and_sequences_begin_anew() -> None:
+    lane = new_lane()
+    batches = [add(lane, n) for n in range(3)]
+    send_all(lane)
+    for n, batch in enumerate(batches):
+        lane.acknowledged(batch, n, 0.0)
+    lane.made_anew("2", 0.0)
+    later = add(lane, 3)
+    assert lane.producer is None
+    assert send_all(lane) == []
+    lane.identify(8, 0)
+    assert send_all(lane) == [later]
+    assert later.base_sequence == 0
+
+
+def test_answers_that_are_awaited_when_a_topic_is_made_anew_count_and_nothing_leaves_before_they_are_in() -> None:
+    lane = new_lane()
+    taken, refused, doubtful, later = (add(lane, n) for n in range(4))
+    send_all(lane)
+    closed = add(lane, 4)
+    lane.made_anew("2", 0.0)
+    assert lane.next_batch(0.0) is None
+    lane.acknowledged(taken, 7, 0.0)
+    lane.refused(refused, UnknownProducer("who?"), 0.0)
+    lane.refused(doubtful, OutcomeUnknown("the bucket is slow"), 0.0)
+    lane.refused(later, OutOfOrderSequence("a gap"), 0.0)
+    assert taken.ack(0).offset == 7
+    assert isinstance(doubtful.error, OutcomeUnknown)
+    assert "the topic was deleted and created again" in doubtful.error.message
+    lane.identify(8, 0)
+    assert send_all(lane) == [refused, later, closed]
+    assert sequences([refused, later, closed]) == [0, 1, 2]
+
+
+def test_what_was_rejected_while_a_topic_was_made_anew_fails_as_it_was_rejected() -> None:
+    lane = new_lane()
+    rejected, behind = add(lane, 0), add(lane, 1)
+    send_all(lane)
+    lane.made_anew("2", 0.0)
+    lane.refused(rejected, UnknownTopic("there is no such topic"), 0.0)
+    lane.refused(behind, Unavailable("not led yet"), 0.0)
+    assert isinstance(rejected.error, UnknownTopic)
+    lane.identify(8, 0)
+    assert send_all(lane, 1.0) == [behind]
+
+
+def test_without_idempotence_nothing_begins_anew() -> None:
+    lane = new_lane("none")
+    batch = add(lane, 0)
+    lane.made_anew("2", 0.0)
+    assert send_all(lane) == [batch]
+
+
+def test_after_it_was_abandoned_a_lane_begins_anew() -> None:
+    lane = new_lane()
+    add(lane, 0)
+    send_all(lane)
+    lane.abandon(Unavailable("nobody may write here"))
+    later = add(lane, 1)
+    assert send_all(lane) == [], "whether the broker has the one before is not known: its sequences can't go on"
+    lane.identify(8, 0)
+    assert send_all(lane) == [later]
+    assert later.base_sequence == 0
+
+
 # ── time ──
 
 
@@ -373,7 +454,6 @@ def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_fai
     lane, broker, wire = new_lane(), ModelBroker(), deque[Request]()
     batches: list[tuple[Batch, list[bytes]]] = []
     now_s, producer_id = 0.0, 7
-    rejected: set[int] = set()
 
     def send() -> None:
         nonlocal producer_id
@@ -421,7 +501,6 @@ def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_fai
             case "not leader":
                 lane.refused(wire.popleft().batch, NotLeader("moved"), now_s)
             case "reject":
-                rejected.add(id(wire[0].batch))
                 lane.refused(wire.popleft().batch, InvalidRecord("torn"), now_s)
             case "append, answer unknown":
                 request = wire.popleft()
@@ -448,7 +527,7 @@ def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_fai
         present = [value in broker.log for value in values]
         if batch.error is None:
             assert broker.log[batch.base_offset : batch.base_offset + len(values)] == values, "the acknowledgement lied"
-        elif batch.error.nothing_was_written and id(batch) not in rejected:
+        elif batch.error.nothing_was_written:
             assert not any(present), "it was said that nothing was written"
         else:
             assert all(present) or not any(present)
@@ -461,3 +540,97 @@ def test_a_refusal_of_the_broker_itself_ends_the_batch_at_once(acks: AcksName) -
     send_all(lane)
     lane.refused(batch, TidelogError("the broker met an error of its own"), 0.0)
     assert type(batch.error) is TidelogError
+
+
+ANEW = ["add", "add", "answer", "answer", "throttle", "append, answer unknown", "break", "made anew", "learn", "wait"]
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(ANEW), st.integers(0, 3)), max_size=60))
+def test_however_often_a_topic_is_made_anew_each_one_has_its_records_once_and_in_order_and_every_batch_its_outcome(
+    steps: list[tuple[str, int]],
+) -> None:
+    """The lane learns of it at any time later, or when its stream broke: then it asks before it sends again."""
+    lane, brokers, wire = new_lane(), [ModelBroker()], deque[Request]()
+    batches: list[tuple[Batch, list[bytes]]] = []
+    acknowledged_by: dict[int, ModelBroker] = {}
+    now_s, producer_id = 0.0, 7
+
+    def learn() -> None:
+        if lane.topic_id != str(len(brokers)):
+            lane.made_anew(str(len(brokers)), now_s)
+
+    def send() -> None:
+        nonlocal producer_id
+        if lane.producer is None:
+            producer_id += 1
+            lane.identify(producer_id, 0)
+        for batch in send_all(lane, now_s):
+            assert lane.producer is not None
+            wire.append(Request(batch, lane.producer, batch.base_sequence, [record[1] or b"" for record in batch.records]))
+
+    def answer(request: Request) -> None:
+        try:
+            offset = brokers[-1].append(request)
+        except TidelogError as error:
+            lane.refused(request.batch, error, now_s)
+        else:
+            acknowledged_by[id(request.batch)] = brokers[-1]
+            lane.acknowledged(request.batch, offset, now_s)
+
+    for step, number in steps:
+        send()
+        match step:
+            case "add":
+                batch = add(lane, len(batches), now_s=now_s, count=1 + number)
+                batches.append((batch, [record[1] or b"" for record in batch.records]))
+            case "wait":
+                now_s += 1.0
+                lane.expire(now_s)
+            case "made anew":
+                brokers.append(ModelBroker())
+            case "learn":
+                learn()
+            case "break":
+                for request in list(wire)[:number]:
+                    with suppress(TidelogError):
+                        brokers[-1].append(request)
+                while wire:
+                    lane.refused(wire.popleft().batch, OutcomeUnknown("the stream broke"), now_s)
+                learn()
+            case _ if not wire:
+                pass
+            case "answer":
+                answer(wire.popleft())
+            case "throttle":
+                lane.refused(wire.popleft().batch, Throttled("full", retry_after_s=0.1), now_s)
+            case "append, answer unknown":
+                request = wire.popleft()
+                try:
+                    brokers[-1].append(request)
+                except TidelogError as error:
+                    lane.refused(request.batch, error, now_s)
+                else:
+                    lane.refused(request.batch, OutcomeUnknown("the bucket is slow"), now_s)
+    for _ in range(200):  # the weather clears
+        now_s += 0.3
+        learn()
+        lane.expire(now_s)
+        send()
+        while wire:
+            answer(wire.popleft())
+    assert lane.is_idle
+    assert lane.released_bytes == sum(100 * len(values) for _, values in batches)
+
+    order = {value: n for n, value in enumerate(value for _, values in batches for value in values)}
+    for broker in brokers:
+        assert len(set(broker.log)) == len(broker.log), "doubled"
+        assert [order[value] for value in broker.log] == sorted(order[value] for value in broker.log), "out of order"
+    for batch, values in batches:
+        assert batch.settled
+        if batch.error is None:
+            log = acknowledged_by[id(batch)].log
+            assert log[batch.base_offset : batch.base_offset + len(values)] == values, "the acknowledgement lied"
+        elif batch.error.nothing_was_written:
+            assert not any(value in broker.log for broker in brokers for value in values), "it was said that nothing was written"

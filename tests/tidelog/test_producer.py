@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Unpack
 
 import pytest
 
@@ -23,26 +22,11 @@ from metadata.errors import (
     UnknownTopic,
 )
 from segments.record_batch import BatchHeader
+from tests.tidelog.producing import QUICK, quick, until, with_broker
 from tests.tidelog.small_broker import BreakStream, SmallBroker, running
-from tidelog import produce_stream
+from tidelog import client, produce_stream
 from tidelog.connection import Connection
-from tidelog.settings import SettingChanges
-
-QUICK: SettingChanges = {"retry_pause_ms": 1, "retry_pause_ms_max": 5, "delivery_timeout_ms": 20_000}
-
-
-def quick(**changes: Unpack[SettingChanges]) -> SettingChanges:
-    return {**QUICK, **changes}
-
-
-def with_broker(test: Callable[[SmallBroker], Awaitable[None]], *, partitions: int = 3, **settings: str) -> None:
-    async def run() -> None:
-        async with running(SmallBroker()) as broker:
-            broker.create_topic("orders", partitions, **settings)
-            async with asyncio.timeout(30):
-                await test(broker)
-
-    asyncio.run(run())
+from tidelog.wire_sizes import RECORD_OVERHEAD_BYTES
 
 
 def test_an_acknowledgement_tells_where_the_record_is() -> None:
@@ -251,7 +235,7 @@ def test_a_rejected_batch_fails_alone_and_those_behind_it_keep_their_order() -> 
                 raise TooLarge("three are too many")
 
         broker.before_append = reject
-        async with tidelog.connect(broker.address, **quick(batch_bytes_max=300, linger_ms=1_000)) as log:
+        async with tidelog.connect(broker.address, **quick(batch_bytes_max=400, linger_ms=1_000)) as log:
             sizes = [100, 200, *([76] * 3), *([230] * 4)]  # batches of 1 · 1 · 3 · 1 · 1 · 1 · 1 records
             deliveries = [await log.send("orders", bytes([n]) * size, partition=0) for n, size in enumerate(sizes)]
             with pytest.raises(TooLarge):
@@ -281,6 +265,60 @@ def test_a_topic_that_is_deleted_while_we_send_fails_its_records() -> None:
     with_broker(test)
 
 
+def test_of_many_records_the_first_failure_is_raised_once_each_that_was_taken_has_its_outcome() -> None:
+    async def test(broker: SmallBroker) -> None:
+        async with tidelog.connect(broker.address, linger_ms=1) as log:
+            with pytest.raises(InvalidArgument, match="object can't be sent") as raised:
+                await log.produce_many("orders", [1, 2, object(), 4])
+            assert raised.value.__notes__ == ["The 2 records before it are acknowledged."]
+            assert log.outcomes.acknowledged == len(broker.values("orders")) == 2
+            broker.before_append = once_each([TooLarge("too large for us")])
+            with pytest.raises(TooLarge):
+                await log.produce_many("orders", [5, object()])
+
+    with_broker(test)
+
+
+def test_each_who_asks_gets_the_failure_as_an_instance_of_his_own() -> None:
+    async def test(broker: SmallBroker) -> None:
+        broker.before_append = once_each([TooLarge("too large for us", bytes_max=7)])
+        async with tidelog.connect(broker.address) as log:
+            delivery = await log.send("orders", 1)
+            errors = await asyncio.gather(*(_outcome(delivery) for _ in range(3)))
+        assert len({id(error) for error in errors}) == 3
+        for error in errors:
+            assert isinstance(error, TooLarge)
+            assert (error.message[-16:], error.details["bytes_max"]) == ("too large for us", 7)
+
+    with_broker(test)
+
+
+def test_whoever_wants_to_be_called_is_called_for_each_record_and_stops_nobody_by_raising() -> None:
+    async def test(broker: SmallBroker) -> None:
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+        async with tidelog.connect(broker.address) as log:
+            calls: list[int] = []
+
+            def count() -> None:
+                calls.append(1)
+
+            def fail() -> None:
+                raise ValueError("of the program")
+
+            deliveries = [await log.send("orders", n, partition=0) for n in range(20)]
+            for delivery in deliveries:
+                delivery.when_done(fail)
+                delivery.when_done(count)
+            assert [(await delivery).offset for delivery in deliveries] == list(range(20))
+            await log.flush()
+            deliveries[0].when_done(count)
+        assert len(calls) == 21
+        assert [type(error) for error in told] == [ValueError] * 20
+
+    with_broker(test)
+
+
 # ── back-pressure ──
 
 
@@ -294,7 +332,7 @@ def test_sending_waits_while_the_buffer_is_full() -> None:
             async def send_many() -> None:
                 nonlocal sent
                 for _ in range(100):
-                    await log.send("orders", b"x" * 976, partition=0)
+                    await log.send("orders", b"x" * (1_000 - RECORD_OVERHEAD_BYTES), partition=0)
                     sent += 1
 
             sending = asyncio.create_task(send_many())
@@ -313,7 +351,7 @@ def test_who_gives_up_waiting_for_room_takes_nothing_with_him() -> None:
         broker.answering.clear()
         async with tidelog.connect(broker.address, buffer_bytes_max=3_000, batch_bytes_max=1_000) as log:
             for _ in range(3):
-                await log.send("orders", b"x" * 976, partition=0)
+                await log.send("orders", b"x" * (1_000 - RECORD_OVERHEAD_BYTES), partition=0)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await log.send("orders", b"lost" * 200, partition=0)
@@ -330,12 +368,40 @@ def test_a_buffer_that_stays_full_is_an_error_in_the_end() -> None:
         broker.answering.clear()
         async with tidelog.connect(broker.address, buffer_bytes_max=2_000, batch_bytes_max=1_000, delivery_timeout_ms=200) as log:
             for _ in range(2):
-                await log.send("orders", b"x" * 976, partition=0)
+                await log.send("orders", b"x" * (1_000 - RECORD_OVERHEAD_BYTES), partition=0)
             with pytest.raises(Throttled, match="stayed full for 200 ms"):
-                await log.send("orders", b"x" * 976, partition=0)
+                await log.send("orders", b"x" * (1_000 - RECORD_OVERHEAD_BYTES), partition=0)
             broker.answering.set()
             with suppress(OutcomeUnknown):  # the two that fill it time out at about the same moment
                 await log.flush()
+
+    with_broker(test)
+
+
+def test_who_waits_for_room_when_the_client_is_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "CLOSE_AFTER_ERROR_S", 0.01)
+
+    async def test(broker: SmallBroker) -> None:
+        broker.answering.clear()
+        async with asyncio.TaskGroup() as tasks:
+            with suppress(KeyError):
+                async with tidelog.connect(broker.address, buffer_bytes_max=1_000, batch_bytes_max=1_000) as log:
+                    await log.send("orders", bytes(900), partition=0)
+                    waiting = [tasks.create_task(_outcome(log.produce("orders", bytes(900)))) for _ in range(3)]
+                    await until(lambda: len(log._producer._room.waiting) == 3)
+                    raise KeyError("of the program")
+        assert [str(await task) for task in waiting] == ["the client is closed"] * 3
+        broker.answering.set()
+
+    with_broker(test)
+
+
+def test_batches_smaller_than_any_record_send_each_record_alone() -> None:
+    async def test(broker: SmallBroker) -> None:
+        async with tidelog.connect(broker.address, batch_bytes_max=1) as log:
+            acks = await log.produce_many("orders", [tidelog.Message(n, partition=0) for n in range(20)])
+        assert [ack.offset for ack in acks] == list(range(20))
+        assert len(broker.partitions["orders", 0].batches) == 20
 
     with_broker(test)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
@@ -101,3 +101,19 @@ def test_a_record_is_frozen_and_tells_its_time() -> None:
         tidelog.Record("orders", 1, 2, 0, None, b"\xff").text()
     assert tidelog.Record("orders", 1, 2, 0, None, None).json() is None
     assert tidelog.Record("orders", 1, 2, 0, None, "é".encode()).text() == "é"
+
+
+def test_a_timestamp_is_exact_to_the_millisecond_up_to_the_year_9999() -> None:
+    for timestamp_ms in (253_402_300_799_999, 1_767_225_600_001, 0, -1):
+        moments = (tidelog.Record("t", 0, 0, timestamp_ms, None, None).timestamp, tidelog.Ack("t", 0, 0, timestamp_ms).timestamp)
+        for moment in moments:
+            assert (moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1) == timestamp_ms
+
+
+@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, -(2**63), 253_402_300_800_000])
+def test_a_timestamp_that_is_no_date_is_told_as_such(timestamp_ms: int) -> None:
+    with pytest.raises(InvalidRecord, match=rf"the timestamp {timestamp_ms} ms of t/3 at offset 7 is no date") as raised:
+        _ = tidelog.Record("t", 3, 7, timestamp_ms, None, None).timestamp
+    assert "record.timestamp_ms" in raised.value.hint
+    with pytest.raises(InvalidRecord, match="is no date"):
+        _ = tidelog.Ack("t", 0, 0, timestamp_ms).timestamp

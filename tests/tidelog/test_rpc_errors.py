@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from gateway.grpc_status import DETAILS_TRAILER, status_of
@@ -86,7 +90,6 @@ def test_a_connection_that_was_never_made_wrote_nothing() -> None:
         (grpc.StatusCode.UNIMPLEMENTED, Rejected),
         (grpc.StatusCode.UNAUTHENTICATED, Denied),
         (grpc.StatusCode.PERMISSION_DENIED, Denied),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, TooLarge),
         (grpc.StatusCode.INVALID_ARGUMENT, InvalidArgument),
     ],
 )
@@ -94,6 +97,90 @@ def test_codes_without_details_have_their_meaning(code: grpc.StatusCode, kind: t
     error = error_of_rpc(rpc_error(code, "so it is"), address="b:1", writes=True)
     assert isinstance(error, kind)
     assert str(error) == "b:1: so it is"
+
+
+LARGER = "SERVER: Received message larger than max (6000 vs. 1000)"
+ANSWER_LARGER = "Stream removed (CLIENT: Received message larger than max (950 vs. 900))"
+
+
+@pytest.mark.parametrize(
+    ("said", "writes", "kind"),
+    [
+        ("Concurrent RPC limit exceeded!", True, Throttled),
+        ("Concurrent RPC limit exceeded!", False, Throttled),
+        (LARGER, True, TooLarge),
+        (LARGER, False, TooLarge),
+        (ANSWER_LARGER, True, OutcomeUnknown),
+        (ANSWER_LARGER, False, TooLarge),
+        ("the quota of a proxy", True, OutcomeUnknown),
+        ("the quota of a proxy", False, Unavailable),
+    ],
+)
+def test_what_grpc_itself_runs_out_of_is_told_apart(said: str, writes: bool, kind: type[TidelogError]) -> None:
+    error = error_of_rpc(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, said), address="b:1", writes=writes)
+    assert type(error) is kind
+    assert said in str(error)
+    assert error.hint
+
+
+def test_a_message_that_is_too_large_names_the_limit() -> None:
+    error = error_of_rpc(rpc_error(grpc.StatusCode.RESOURCE_EXHAUSTED, LARGER), address="b", writes=True)
+    assert (error.details["bytes_max"], error.retryable) == (1000, False)
+
+
+def test_these_are_the_words_of_a_real_server() -> None:
+    async def run() -> None:
+        async def hold(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+            await context.write(b"here")
+            await context.read()
+
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", 1000)], maximum_concurrent_rpcs=1)
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {"m": grpc.stream_stream_rpc_method_handler(hold)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with asyncio.timeout(10), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            method: Any = channel.stream_stream("/s/m")
+            first = method()
+            assert await first.read() == b"here"
+            with pytest.raises(grpc.aio.AioRpcError) as too_many:
+                await method().read()
+            await first.write(bytes(6000))
+            with pytest.raises(grpc.aio.AioRpcError) as too_large:
+                await first.read()
+        await server.stop(None)
+        met = [error_of_rpc(refused.value, address="b", writes=True) for refused in (too_many, too_large)]
+        assert [type(error) for error in met] == [Throttled, TooLarge]
+
+    asyncio.run(run())
+
+
+def test_a_reason_of_a_newer_broker_still_says_what_to_do_next() -> None:
+    for known, kind in (
+        (Throttled("x"), Unavailable),
+        (TooLarge("x"), Rejected),
+        (OutcomeUnknown("x"), OutcomeUnknown),
+        (TidelogError("x"), TidelogError),
+    ):
+        status = status_of(known)
+        info = ErrorInfo()
+        status.details[0].Unpack(info)
+        info.reason = "OF_TOMORROW"
+        info.metadata["message"] = "a detail of this name"
+        status.details[0].Pack(info)
+        error = error_of_status(status, address="b")
+        assert type(error) is kind
+        assert not {"retryable", "nothing_was_written", "message"} & error.details.keys()
+
+
+def test_details_that_can_not_be_read_leave_what_the_code_says() -> None:
+    for trailer in (b"\xff\xff\xff", b""):
+        lost = rpc_error(grpc.StatusCode.UNAVAILABLE, "it is so", (DETAILS_TRAILER, trailer))
+        assert type(error_of_rpc(lost, address="b", writes=False)) is Unavailable
+    status = Status(
+        code=8, message="full", details=[AnyMessage(type_url="type.googleapis.com/google.rpc.ErrorInfo", value=b"\xff")]
+    )
+    assert str(error_of_status(status, address="b")) == "b: full"
 
 
 def test_an_error_of_the_broker_itself_may_have_written() -> None:

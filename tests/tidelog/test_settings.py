@@ -40,6 +40,10 @@ def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
         {"buffer_bytes_max": 1000},
         {"fetch_wait_ms_max": 60_001},
         {"delivery_timeout_ms": 0},
+        {"delivery_timeout_ms": float("inf")},
+        {"retry_pause_ms": float("nan")},
+        {"linger_ms": 100, "delivery_timeout_ms": 100},
+        {"fetch_bytes_max": (1 << 30) + 1},
     ],
     ids=repr,
 )

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metadata.errors import UnknownTopic
 from tidelog.cli.client_command import AcksOption, CompressionOption, with_client
 from tidelog.cli.contexts import UrlOption
-from tidelog.cli.failure import EPILOG
+from tidelog.cli.help_page import CommandPage, GroupPage
 from tidelog.cli.output import Output, OutputOption, cell, say, show_one
 
 if TYPE_CHECKING:
     from tidelog.client import Client
     from tidelog.load import Progress
 
-app = typer.Typer(no_args_is_help=True, help="Measure a cluster: produce, consume, end-to-end.")
+app = typer.Typer(cls=GroupPage, help="Measure a cluster: produce, consume, end-to-end.")
 
 DEFAULT_TOPIC = "tidelog-bench"
 
@@ -29,7 +30,7 @@ RecordsOption = Annotated[int | None, typer.Option("--records", "-n", min=1, hel
 BytesOption = Annotated[int, typer.Option("--record-bytes", "-b", min=0, help="Size of each value.")]
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def produce(
     topic: TopicOption = DEFAULT_TOPIC,
     partitions: PartitionsOption = 6,
@@ -53,9 +54,10 @@ def produce(
 
     row = with_client(url, command, compression=compression, acks=acks)
     show_one({"bench": "produce", "topic": topic, "record_bytes": record_bytes} | row, output)
+    _tell_of_what_stays(topic)
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def consume(
     topic: TopicOption = DEFAULT_TOPIC,
     seconds: SecondsOption = 60.0,
@@ -70,10 +72,15 @@ def consume(
 
         return await _watched(lambda progress: consume_load(log, topic, progress, seconds=seconds, records=records))
 
-    show_one({"bench": "consume", "topic": topic} | with_client(url, command), output)
+    try:
+        row = with_client(url, command)
+    except UnknownTopic as error:
+        error.hint = f"Fill it first: tidelog bench produce --topic {topic}"
+        raise
+    show_one({"bench": "consume", "topic": topic} | row, output)
 
 
-@app.command("end-to-end", epilog=EPILOG)
+@app.command("end-to-end", cls=CommandPage)
 def end_to_end(
     topic: TopicOption = DEFAULT_TOPIC,
     partitions: PartitionsOption = 6,
@@ -102,6 +109,12 @@ def end_to_end(
 
     row = with_client(url, command, linger_ms=0)
     show_one({"bench": "end-to-end", "topic": topic, "rate": rate, "record_bytes": record_bytes} | row, output)
+    _tell_of_what_stays(topic)
+
+
+def _tell_of_what_stays(topic: str) -> None:
+    if sys.stderr.isatty():
+        say(f"the records stay; remove them: tidelog topic delete {topic}")
 
 
 async def _make_topic(log: Client, topic: str, partitions: int) -> None:

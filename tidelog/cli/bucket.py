@@ -10,31 +10,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metadata.errors import InvalidArgument
-from tidelog.cli.failure import EPILOG, UNHEALTHY
+from metadata.errors import InvalidArgument, NotFound
+from tidelog.cli.failure import UNHEALTHY
+from tidelog.cli.help_page import CommandPage, GroupPage
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
 
 if TYPE_CHECKING:
     from tidelog.bucket_audit import Audit
 
-app = typer.Typer(no_args_is_help=True, help="Check and measure a bucket, without a broker.")
+app = typer.Typer(cls=GroupPage, help="Check and measure a bucket, without a broker.")
 
 BucketOption = Annotated[
-    str, typer.Option("--bucket", help="s3://BUCKET/PREFIX or file:///DIRECTORY. [default: TIDELOG_BUCKET]", show_default=False)
+    str,
+    typer.Option(
+        "--bucket", metavar="URL", help="s3://BUCKET/PREFIX or file:///DIRECTORY. [default: TIDELOG_BUCKET]", show_default=False
+    ),
 ]
 DataDirOption = Annotated[
-    str, typer.Option("--data-dir", help="Of a broker whose bucket is a directory in it.", show_default=False)
+    str, typer.Option("--data-dir", metavar="DIR", help="Of a broker whose bucket is a directory in it.", show_default=False)
 ]
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def verify(
     bucket: BucketOption = "",
     data_dir: DataDirOption = "",
     deep: Annotated[bool, typer.Option("--deep", help="Read every byte, and check every batch against its CRC-32C.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Checks claims, gaps, seals, footers and offsets. Exit code 3 when something is damaged."""
+    """Checks claims, gaps, seals, footers and offsets. Exit code 3 when something is damaged.
+
+    \b
+    tidelog bucket verify --data-dir ./tidelog-data
+    tidelog bucket verify --bucket s3://my-bucket/prefix --deep
+    """
     audit = _audit(bucket, data_dir, deep=deep)
     summary = {
         "bucket": audit.url,
@@ -51,20 +60,21 @@ def verify(
     findings = [{"severity": found.severity, "where": found.where, "what": found.what} for found in audit.findings]
     if output is Output.TABLE:
         if audit.is_sound and not deep:
-            summary["sound"] = "as far as it was read: records not read; --deep checks every CRC"
+            summary["sound"] = "yes, as far as it was read"
+            summary["records_read"] = "no; --deep reads them, and checks every CRC"
         show_one(summary, output)
         if findings:
             sys.stdout.write("\n")
-            show_rows(findings, output)
+            told = [{"severity": found.severity, "found": f"{found.where}\n{found.what}"} for found in audit.findings]
+            show_rows(told, output, styles={"damage": "bold red", "note": "yellow"})
     else:
         show_one(summary | {"findings": findings}, output)
     damaged = sum(found.severity == "damage" for found in audit.findings)
-    how = "" if deep else "; records not read; --deep checks every CRC"
-    say(f"{damaged} of the rules of a sound bucket are broken" if damaged else f"every rule that was checked holds{how}")
+    say(f"damage in {damaged} places" if damaged > 1 else "damage in one place" if damaged else "every rule that was checked holds")
     return 0 if audit.is_sound else UNHEALTHY
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def usage(bucket: BucketOption = "", data_dir: DataDirOption = "", output: OutputOption = Output.TABLE) -> None:
     """Shows what lies on the bucket, in bytes and objects, by topic id."""
     audit = _audit(bucket, data_dir, deep=False)
@@ -109,6 +119,11 @@ def _audit(bucket: str, data_dir: str, *, deep: bool) -> Audit:
         )
     flags = {"bucket": bucket or None, "data_dir": data_dir or os.environ.get("TIDELOG_DATA_DIR") or "."}
     settings = load_settings(flags, os.environ)
+    if not settings.bucket and not (settings.data_dir / "bucket").is_dir():
+        raise NotFound(
+            f"{settings.data_dir} holds no bucket",
+            hint="Name the --data-dir of a broker whose bucket is a directory in it, or the --bucket itself.",
+        )
 
     async def run() -> Audit:
         store = await open_store(settings.bucket_url, settings.s3)
@@ -118,7 +133,13 @@ def _audit(bucket: str, data_dir: str, *, deep: bool) -> Audit:
         finally:
             await store.close()
 
-    return uvloop.run(run())
+    audit = uvloop.run(run())
+    if not audit.cluster_id and not audit.objects and audit.is_sound:
+        raise NotFound(
+            f"no cluster lies at {audit.url}: there is no cluster.json, and nothing under wal/",
+            hint="Check the bucket and its prefix: a broker names its bucket when it starts.",
+        )
+    return audit
 
 
 @contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 
-CompressionOption = Annotated[CompressionName, typer.Option("--compression", "-z", help="Codec of the batches.")]
+CompressionOption = Annotated[CompressionName, typer.Option("--compression", "-z", metavar="CODEC", help="Codec of the batches.")]
 AcksOption = Annotated[AcksName, typer.Option("--acks", help="Wait for the bucket, for the leader's memory, or for nothing.")]
 
 

@@ -1,4 +1,4 @@
-"""The commands of `tidelog`, in the order of their help.
+"""The commands of `tidelog`, and their order in its help.
 
 Nothing heavy is imported here or at the top of the commands' modules: `tidelog --help` must answer at once.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -17,18 +18,35 @@ from tidelog.cli.consume import consume
 from tidelog.cli.demo import demo
 from tidelog.cli.doctor import doctor
 from tidelog.cli.explain import explain
-from tidelog.cli.failure import EPILOG
+from tidelog.cli.help_page import CommandPage, GroupPage
 from tidelog.cli.produce import produce
 from tidelog.cli.serve import EXTRA_FLAGS, dev, serve
 
+
+class _RootPage(GroupPage):
+    sections: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Run a broker": ("demo", "dev", "serve"),
+        "Use a cluster": ("topic", "produce", "consume", "bench"),
+        "Look inside": ("doctor", "explain", "bucket"),
+        "Settle in": ("context", "completion"),
+    }
+
+
 app = typer.Typer(
+    cls=_RootPage,
     name="tidelog",
-    help="The streaming log that lives in your own bucket.",
-    epilog=EPILOG,
-    no_args_is_help=True,
+    help="""The streaming log that lives in your own bucket.
+
+    \b
+    tidelog demo                        see what it promises, in 15 seconds
+    tidelog dev                         a broker on this machine
+    tidelog topic create greetings
+    echo hello | tidelog produce greetings
+    tidelog consume greetings
+    """,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
@@ -44,7 +62,10 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     context: Annotated[
-        str, typer.Option("--context", help="Talk to this context's cluster.", envvar="TIDELOG_CONTEXT", show_default=False)
+        str,
+        typer.Option(
+            "--context", metavar="NAME", help="Talk to this context's cluster.", envvar="TIDELOG_CONTEXT", show_default=False
+        ),
     ] = "",
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True, show_default=False)
@@ -54,16 +75,15 @@ def _root(
         os.environ["TIDELOG_CONTEXT"] = context
 
 
-RUN, USE, LOOK = "Run a broker", "Use a cluster", "Look inside"
-app.command(rich_help_panel=RUN, context_settings=EXTRA_FLAGS, epilog=EPILOG)(dev)
-app.command(rich_help_panel=RUN, context_settings=EXTRA_FLAGS, epilog=EPILOG)(serve)
-app.command(rich_help_panel=RUN, epilog=EPILOG)(demo)
-app.add_typer(topics.app, name="topic", rich_help_panel=USE, epilog=EPILOG)
-app.command(rich_help_panel=USE, epilog=EPILOG)(produce)
-app.command(rich_help_panel=USE, epilog=EPILOG)(consume)
-app.add_typer(contexts.app, name="context", rich_help_panel=USE, epilog=EPILOG)
-app.command(rich_help_panel=LOOK, epilog=EPILOG)(doctor)
-app.command(rich_help_panel=LOOK, epilog=EPILOG)(explain)
-app.add_typer(bucket.app, name="bucket", rich_help_panel=LOOK, epilog=EPILOG)
-app.add_typer(bench.app, name="bench", rich_help_panel=LOOK, epilog=EPILOG)
-app.command(epilog=EPILOG)(completion)
+app.command(cls=CommandPage)(demo)
+app.command(cls=CommandPage, context_settings=EXTRA_FLAGS)(dev)
+app.command(cls=CommandPage, context_settings=EXTRA_FLAGS)(serve)
+app.add_typer(topics.app, name="topic")
+app.command(cls=CommandPage)(produce)
+app.command(cls=CommandPage)(consume)
+app.add_typer(bench.app, name="bench")
+app.command(cls=CommandPage)(doctor)
+app.command(cls=CommandPage)(explain)
+app.add_typer(bucket.app, name="bucket")
+app.add_typer(contexts.app, name="context")
+app.command(cls=CommandPage)(completion)

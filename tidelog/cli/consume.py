@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import select
+import stat
 import sys
+import time
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, TidelogError
 from tidelog.cli.client_command import with_client
 from tidelog.cli.contexts import UrlOption
+from tidelog.cli.output import say
 from tidelog.settings import ResetPolicy
 
 if TYPE_CHECKING:
     from tidelog.client import Client
+    from tidelog.consumer import Consumer
     from tidelog.records import Record
+
+READER_LOOKED_FOR_S = 0.25
+WAIT_TOLD_S = 2.0
 
 
 class RecordOutput(StrEnum):
@@ -29,27 +38,40 @@ class RecordOutput(StrEnum):
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(help="Topic to read.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.", show_default=False)],
     start: Annotated[
         str,
         typer.Option(
-            "--from", help="earliest, latest, -10 (the last ten of each partition), 1h (ago), 2026-01-31T12:00:00Z, or an offset."
+            "--from",
+            metavar="PLACE",
+            help="earliest, latest, -10 (the last ten of each partition), 1h (ago), 2026-01-31T12:00:00Z, or an offset.",
         ),
     ] = "earliest",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, and wait for new records.")] = False,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.", show_default=False)
+        int | None, typer.Option("--count", "-n", metavar="COUNT", min=1, help="Stop after so many records.", show_default=False)
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", help="Read this partition only. Repeatable.", show_default=False)
+        list[int] | None,
+        typer.Option(
+            "--partition", "-p", metavar="PARTITION", min=0, help="Read this partition only. Repeatable.", show_default=False
+        ),
     ] = None,
     template: Annotated[
-        str, typer.Option("--format", "-F", help="In kcat's manner: %t %p %o %T %k %s %h %K %S, \\n and \\t.", show_default=False)
+        str,
+        typer.Option(
+            "--format",
+            "-F",
+            metavar="FORMAT",
+            help="In kcat's manner: %t %p %o %T %k %s %h %K %S, \\n and \\t.",
+            show_default=False,
+        ),
     ] = "",
     reset: Annotated[ResetPolicy, typer.Option("--auto-offset-reset", help="Where to go on when an offset is gone.")] = "error",
     url: UrlOption = "",
     output: Annotated[
-        RecordOutput | None, typer.Option("--output", "-o", help="Default: table on a terminal, else ndjson.", show_default=False)
+        RecordOutput | None,
+        typer.Option("--output", "-o", metavar="FORM", help="Default: table on a terminal, else ndjson.", show_default=False),
     ] = None,
 ) -> None:
     """Reads records: up to the present end, or for ever with --follow.
@@ -59,36 +81,75 @@ def consume(
     tidelog consume orders -f --from latest -o raw
     tidelog consume orders --from 1h --format '%p %o %k %s\\n'
     """
-    import time
-
     from tidelog.cli.record_format import parse_format
-    from tidelog.positions import parse_start
+    from tidelog.owned_tasks import OwnedTasks
+    from tidelog.positions import SinceTimestamp, parse_start
 
-    parse_start(start, now_ms=int(time.time() * 1000))
+    now_ms = int(time.time() * 1000)
+    begins = parse_start(start, now_ms=now_ms)
     if template and output is not None:
         raise InvalidArgument("--format and --output are both given", hint="Leave one of them out.")
     if output is None:
         output = RecordOutput.TABLE if sys.stdout.isatty() else RecordOutput.NDJSON
-    parts = parse_format(template) if template else None
-    writer = RecordWriter(output, parts)
+    writer = RecordWriter(output, parse_format(template) if template else None)
+    if isinstance(begins, SinceTimestamp) and begins.timestamp_ms > now_ms and follow:
+        say(f"{start} is in the future: where no record is as new, reading begins with what comes")
 
     async def command(log: Client) -> None:
-        left = count
-        consumer = log.consume(topic, from_=start, partitions=partition, follow=follow, auto_offset_reset=reset)
-        try:
-            while records := await consumer.chunk():
-                if left is not None:
-                    records = records[:left]
-                    left -= len(records)
-                writer.write(records)
-                if left == 0:
-                    return
-        finally:
-            await consumer.aclose()
+        async with (
+            log.consume(topic, from_=start, partitions=partition or None, follow=follow, auto_offset_reset=reset) as consumer,
+            OwnedTasks() as tasks,
+        ):
+            if follow:
+                tasks.start(_until_reader_leaves(), name="watch standard output")
+                if sys.stderr.isatty():
+                    tasks.start(_tell_of_waiting(topic, writer), name="tell of waiting")
+            await _write_records(consumer, writer, count)
 
+    try:
+        with_client(url, command)
+    except KeyboardInterrupt:
+        writer.end()
+        raise
+    except TidelogError:
+        if writer.records:
+            writer.end()
+        raise
     writer.begin()
-    with_client(url, command)
     writer.end()
+    if not writer.records:
+        say(f"no records in {topic} from {start} on")
+
+
+async def _write_records(consumer: Consumer, writer: RecordWriter, count: int | None) -> None:
+    """Until the end, or until `count` are written."""
+    while records := await consumer.chunk():
+        writer.write(records if count is None else records[: count - writer.records])
+        if writer.records == count:
+            return
+
+
+async def _until_reader_leaves() -> None:
+    """Raises BrokenPipeError, as a write would: with `-f orders | head -1` there may be nothing to write for long."""
+    import asyncio
+
+    output = sys.stdout.fileno()
+    if not stat.S_ISFIFO(os.fstat(output).st_mode):
+        return
+    pipe = select.poll()
+    pipe.register(output, 0)  # errors and hang-ups are always told
+    while True:
+        if pipe.poll(0):
+            raise BrokenPipeError
+        await asyncio.sleep(READER_LOOKED_FOR_S)
+
+
+async def _tell_of_waiting(topic: str, writer: RecordWriter) -> None:
+    import asyncio
+
+    await asyncio.sleep(WAIT_TOLD_S)
+    if not writer.records:
+        say(f"waiting for records of {topic}; Ctrl-C ends it")
 
 
 class RecordWriter:
@@ -97,8 +158,10 @@ class RecordWriter:
     def __init__(self, output: RecordOutput, parts: list[bytes | Callable[[Record], bytes]] | None) -> None:
         from tidelog.cli import record_format as forms
 
+        self.records = 0
+        """Written so far."""
         self._output = output
-        self._written = 0
+        self._has_begun = False
         self._line_of: Callable[[Record], bytes]
         if parts is not None:
             self._output = RecordOutput.RAW
@@ -115,24 +178,26 @@ class RecordWriter:
             self._line_of = forms.as_json_line
 
     def begin(self) -> None:
-        if self._output is RecordOutput.JSON:
-            self._put([b"["])
-        elif self._output is RecordOutput.TABLE:
+        """What stands before the first record, once."""
+        if self._output is RecordOutput.TABLE and not self._has_begun:
             from tidelog.cli.record_format import TABLE_HEADER
 
             self._put([TABLE_HEADER.encode(), b"\n"])
+        self._has_begun = True
 
     def write(self, records: list[Record]) -> None:
+        self.begin()
         lines = [self._line_of(record) for record in records]
         if self._output is RecordOutput.JSON:
-            lines = [(b"\n" if n + self._written == 0 else b",\n") + line for n, line in enumerate(lines)]
-        self._written += len(records)
+            lines = [(b"[\n" if number == 0 else b",\n") + line for number, line in enumerate(lines, self.records)]
+        self.records += len(records)
         self._put(lines)
 
     def end(self) -> None:
+        """Makes what was written one whole document, where the form is one; an interrupted one, too."""
         if self._output is RecordOutput.JSON:
-            self._put([b"\n]\n" if self._written else b"]\n"])
-        elif self._output is RecordOutput.YAML and not self._written:
+            self._put([b"\n]\n" if self.records else b"[]\n"])
+        elif self._output is RecordOutput.YAML and not self.records:
             self._put([b"[]\n"])
 
     def _put(self, pieces: list[bytes]) -> None:

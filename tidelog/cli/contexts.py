@@ -24,8 +24,8 @@ import typer
 
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument, NotFound, Rejected
-from tidelog.cli.failure import EPILOG
-from tidelog.cli.output import Output, OutputOption, show_done, show_rows
+from tidelog.cli.help_page import CommandPage, GroupPage
+from tidelog.cli.output import Output, OutputOption, say, show_done, show_rows
 
 DEFAULT_URL = "http://localhost:8080"
 
@@ -39,7 +39,7 @@ UrlOption = Annotated[
     ),
 ]
 
-NameArgument = Annotated[str, typer.Argument(help="A name from `tidelog context list`.", show_default=False)]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name from `tidelog context list`.", show_default=False)]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
@@ -131,12 +131,12 @@ def _no_context(name: str, contexts: Contexts) -> NotFound:
 
 # ── commands ──
 
-app = typer.Typer(no_args_is_help=True, help="Named clusters: add, use, list, remove.")
+app = typer.Typer(cls=GroupPage, help="Named clusters: add, use, list, remove.")
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def add(
-    name: Annotated[str, typer.Argument(help="A short name, such as prod.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A short name, such as prod.", show_default=False)],
     url: Annotated[str, typer.Option("--url", help="http://HOST:8080 or grpc://HOST:9090, several behind commas.")],
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -153,7 +153,7 @@ def add(
     show_done({"name": name, "url": url, "current": not contexts.current or contexts.current == name}, output, talk)
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def use(name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     """Makes a context the current one."""
     path = contexts_path(os.environ)
@@ -165,15 +165,19 @@ def use(name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     show_done({"name": name, "url": url, "current": True}, output, f"commands talk to {name} ({url}) from now on")
 
 
-@app.command("list", epilog=EPILOG)
+@app.command("list", cls=CommandPage)
 def list_contexts(output: OutputOption = Output.TABLE) -> None:
     """Shows the contexts."""
     contexts = _read(contexts_path(os.environ))
     rows = [{"name": name, "url": url, "current": name == contexts.current} for name, url in sorted(contexts.urls.items())]
     show_rows(rows, output, columns=("name", "url", "current"))
+    if output is Output.TABLE and not rows:
+        say(
+            f"there are no contexts yet, so commands talk to {DEFAULT_URL}; add one: tidelog context add NAME --url http://HOST:8080"
+        )
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def remove(name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     """Forgets a context."""
     path = contexts_path(os.environ)

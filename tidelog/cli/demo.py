@@ -15,7 +15,12 @@ def demo(
     ] = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", help="An empty directory for the broker; a temporary one where not given.", show_default=False),
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            help="An empty directory for the broker; a temporary one where not given.",
+            show_default=False,
+        ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the broker's files there, to look into.")] = False,
 ) -> None:

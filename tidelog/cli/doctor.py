@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,11 +14,22 @@ from tidelog.cli.contexts import UrlOption
 from tidelog.cli.failure import UNHEALTHY
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
 
+if TYPE_CHECKING:
+    from tidelog.cli.doctor_checks import Diagnosis
+
+_STYLES = {"ok": "green", "warning": "bold yellow", "failed": "bold red", "skipped": "dim"}
+
 
 def doctor(
-    bucket: Annotated[str, typer.Option("--bucket", help="s3://BUCKET/PREFIX or file:///DIRECTORY.", show_default=False)] = "",
-    data_dir: Annotated[str, typer.Option("--data-dir", help="Data directory of the broker.", show_default=False)] = "",
-    config: Annotated[Path | None, typer.Option("--settings", help="A TOML file of settings.", show_default=False)] = None,
+    bucket: Annotated[
+        str, typer.Option("--bucket", metavar="URL", help="s3://BUCKET/PREFIX or file:///DIRECTORY.", show_default=False)
+    ] = "",
+    data_dir: Annotated[
+        str, typer.Option("--data-dir", metavar="DIR", help="Data directory of the broker.", show_default=False)
+    ] = "",
+    config: Annotated[
+        Path | None, typer.Option("--settings", metavar="FILE", help="A TOML file of settings.", show_default=False)
+    ] = None,
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> int:
@@ -27,19 +39,36 @@ def doctor(
     """
     import uvloop
 
-    from tidelog.cli.doctor_checks import Diagnosis, diagnose, least_iam_policy
+    from tidelog.cli.doctor_checks import diagnose, least_iam_policy
 
     flags = {"bucket": bucket or None, "data_dir": data_dir or None}
     checks: list[Diagnosis] = uvloop.run(diagnose(flags, os.environ, config, url=url))
-    rows = [{"check": found.check, "status": found.status, "detail": found.detail, "remedy": found.remedy} for found in checks]
     policy = least_iam_policy(bucket or os.environ.get("TIDELOG_BUCKET", ""))
     if output is Output.TABLE:
-        show_rows(rows, output)
+        show_rows(
+            [{"check": found.check, "status": found.status, "found": _told(found)} for found in checks], output, styles=_STYLES
+        )
         if policy is not None:
             sys.stdout.write("\nThe least IAM policy for this bucket:\n")
             show_one(policy, Output.JSON)
     else:
+        rows = [{"check": found.check, "status": found.status, "detail": found.detail, "remedy": found.remedy} for found in checks]
         show_one({"checks": rows, "iam_policy": policy}, output)
-    failed = [found for found in checks if found.status == "failed"]
-    say(f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well")
-    return UNHEALTHY if failed else 0
+    count: Counter[str] = Counter(found.status for found in checks)
+    say(_verdict(count))
+    return UNHEALTHY if count["failed"] else 0
+
+
+def _told(found: Diagnosis) -> str:
+    return f"{found.detail}\n→ {found.remedy}" if found.remedy else found.detail
+
+
+def _verdict(count: Counter[str]) -> str:
+    """In one line: what is wrong, and what nobody looked at."""
+    if count["failed"]:
+        verdict = f"{count['failed']} of {count.total()} checks failed"
+    elif count["warning"]:
+        verdict = f"{count['warning']} of {count.total()} checks found something odd"
+    else:
+        verdict = "all is well"
+    return verdict + (f"; skipped: {count['skipped']}" if count["skipped"] else "")

@@ -4,6 +4,8 @@ installation   Python, versions of what matters, whether the column kernel is co
 data directory it can be locked and written, and SQLite works there
 bucket         it can be reached and listed, and honours create-only PUTs; the clock agrees with the store's
 broker         it answers at --url, and its gRPC door does
+
+What fails for a reason that was told already is skipped: one cause, one remedy.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from metadata.errors import TidelogError
+from metadata.errors import TidelogError, Unavailable
 
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
@@ -31,6 +33,12 @@ if TYPE_CHECKING:
 CLOCK_SKEW_S_MAX = 60.0
 """S3 refuses requests whose clock is off by 15 minutes; timestamps of records suffer long before."""
 DISTRIBUTIONS = ("tidelog", "grpcio", "protobuf", "pyarrow", "msgspec", "uvloop", "aiobotocore")
+
+
+CLOCK_TIMEOUT_S = 5.0
+_UNREACHABLE = "Check the endpoint, the network and its proxies, then run this again."
+_UNNAMED = Path("(no data directory is named)")
+"""Where only a bucket is named, the settings need a data directory all the same; it is not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +55,18 @@ async def diagnose(flags: Mapping[str, object], environ: Mapping[str, str], conf
     settings = _settings(flags, environ, config)
     if isinstance(settings, Diagnosis):
         found.append(settings)
-    elif settings is not None:
-        found.append(check_data_directory(settings.data_dir))
-        found += await check_bucket(settings)
-    else:
+    elif settings is None:
         found.append(
             Diagnosis("bucket", "skipped", "no bucket and no data directory is named", "Add --bucket URL or --data-dir DIR.")
         )
+    elif settings.data_dir == _UNNAMED:
+        found += await check_bucket(settings)
+    else:
+        found.append(check_data_directory(settings.data_dir))
+        if found[-1].status == "failed" and not settings.bucket:
+            found.append(Diagnosis("bucket", "skipped", "it lies in the data directory"))
+        else:
+            found += await check_bucket(settings)
     if url:
         found.append(await check_broker(url))
     return found
@@ -67,7 +80,7 @@ def _settings(flags: Mapping[str, object], environ: Mapping[str, str], config: P
         return None
     chosen = dict(flags)
     if not flags.get("data_dir") and "TIDELOG_DATA_DIR" not in environ and config is None:
-        chosen["data_dir"] = "tidelog-data"
+        chosen["data_dir"] = _UNNAMED
     try:
         return load_settings(chosen, environ, config)
     except TidelogError as error:
@@ -133,12 +146,21 @@ async def check_bucket(settings: BrokerSettings) -> list[Diagnosis]:
     except TidelogError as error:
         return [_failed("bucket", error)]
     try:
-        found = [await check_listing(store), await check_create_only(store)]
+        listing = await check_listing(store)
+        found = [listing, await check_create_only(store) if listing.status == "ok" else await _create_only_besides(store, listing)]
     finally:
         await store.close()
     if url.startswith("s3://"):
         found.append(await asyncio.to_thread(check_clock, settings))
     return found
+
+
+async def _create_only_besides(store: ObjectStore, listing: Diagnosis) -> Diagnosis:
+    """Who may not list may be allowed to write; who can't reach the bucket can't either."""
+    proof = await check_create_only(store)
+    if proof.status == "failed" and proof.remedy == listing.remedy:
+        return Diagnosis(proof.check, "skipped", "it fails for the same reason as the bucket")
+    return proof
 
 
 def _exists(path: Path) -> bool:
@@ -169,27 +191,41 @@ async def check_create_only(store: ObjectStore) -> Diagnosis:
 
 
 def check_clock(settings: BrokerSettings) -> Diagnosis:
-    """Our clock against the Date of the store's answer. The answer's own time is at most half a round trip off."""
+    """Our clock against the Date of the store's answer, which is at most half a round trip off.
+
+    Asked without a signature: a refusal has a Date as well, and signed requests are refused when the clock is wrong.
+    """
     import boto3
+    from botocore import UNSIGNED
+    from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
     parts = urlsplit(settings.bucket_url)
     asked = dict(parse_qsl(parts.query))
+    config = Config(
+        signature_version=UNSIGNED,
+        connect_timeout=CLOCK_TIMEOUT_S,
+        read_timeout=CLOCK_TIMEOUT_S,
+        retries={"total_max_attempts": 1},
+    )
     try:
         client = boto3.client(
             "s3",
             endpoint_url=asked.get("endpoint", settings.s3.endpoint_url),
             region_name=asked.get("region", settings.s3.region),
+            config=config,
         )
         try:
             before_s = time.time()
-            headers = client.head_bucket(Bucket=parts.netloc)["ResponseMetadata"]["HTTPHeaders"]
-            after_s = time.time()
+            answer = client.head_bucket(Bucket=parts.netloc)
+        except ClientError as error:
+            answer = error.response
         finally:
             client.close()
-        skew_s = skew(headers.get("date", ""), before_s=before_s, after_s=after_s)
-    except (BotoCoreError, ClientError, ValueError) as error:
-        return Diagnosis("clock", "warning", f"the store's time is not known: {error}", "Look at the bucket's check first.")
+        after_s = time.time()
+        skew_s = skew(answer["ResponseMetadata"]["HTTPHeaders"].get("date", ""), before_s=before_s, after_s=after_s)
+    except (BotoCoreError, ValueError) as error:
+        return Diagnosis("clock", "skipped", f"the store's time is not known: {error}")
     if abs(skew_s) > CLOCK_SKEW_S_MAX:
         return Diagnosis(
             "clock", "failed", f"this machine is {skew_s:+.0f} s off the store's clock", "Synchronise it (chrony, ntpd)."
@@ -218,7 +254,8 @@ async def check_broker(url: str) -> Diagnosis:
 
 
 def _failed(check: str, error: TidelogError) -> Diagnosis:
-    return Diagnosis(check, "failed", error.message, error.hint)
+    hint = _UNREACHABLE if error.hint == Unavailable.default_hint else error.hint
+    return Diagnosis(check, "failed", error.message, hint)
 
 
 def least_iam_policy(bucket_url: str) -> dict[str, Any] | None:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def explain(
-    topic: Annotated[str, typer.Argument(help="Topic of the record.", show_default=False)],
-    partition: Annotated[int, typer.Argument(min=0, show_default=False)],
-    offset: Annotated[int, typer.Argument(min=0, show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the record.", show_default=False)],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its partition, from 0.", show_default=False)],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Its offset in the partition.", show_default=False)],
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -12,7 +12,9 @@ A message says what happened, what was written, and what to do. No traceback, un
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable
 from typing import Final
@@ -26,16 +28,14 @@ BAD_USAGE: Final = 2
 UNHEALTHY: Final = 3
 INTERRUPTED: Final = 130
 
-EPILOG: Final = "Exit codes: 0 done, 1 failed, 2 bad usage, 3 unhealthy. TIDELOG_DEBUG=1 shows tracebacks."
-
 
 def guarded(command: Callable[[], object]) -> int:
     """Runs it, tells what went wrong, and answers the exit code."""
     try:
-        code = command()
+        code = _ungrouped(command)
         sys.stdout.flush()
-    except Abort:
-        return FAILED
+    except Abort as abort:  # a question that was not answered
+        return INTERRUPTED if isinstance(abort.__context__, KeyboardInterrupt) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -52,7 +52,8 @@ def guarded(command: Callable[[], object]) -> int:
         return BAD_USAGE if isinstance(error, InvalidArgument) else FAILED
     except OSError as error:
         _debug(error)
-        say_error(str(error), [])
+        what = error.strerror or str(error)
+        say_error(f"{error.filename}: {what}" if error.filename else f"reading or writing failed: {what}", [])
         return FAILED
     except Exception as error:  # noqa: BLE001  # the last resort: our own bug must not greet a user with a traceback
         _debug(error)
@@ -61,6 +62,16 @@ def guarded(command: Callable[[], object]) -> int:
         )
         return FAILED
     return code if isinstance(code, int) else 0
+
+
+def _ungrouped(command: Callable[[], object]) -> object:
+    """What the tasks of a command raise comes in groups: the first error is the one to tell."""
+    try:
+        return command()
+    except BaseExceptionGroup as group:
+        from tidelog.owned_tasks import first_error
+
+        raise first_error(group) from group
 
 
 def _reader_has_enough() -> int:
@@ -75,15 +86,36 @@ def tell(error: TidelogError) -> None:
 
 
 def say_error(message: str, remedies: list[str]) -> None:
-    colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-    label = "\x1b[1;31mError:\x1b[0m" if colours else "Error:"
-    sys.stderr.write(f"{label} {message}\n" + "".join(f"  {remedy}\n" for remedy in remedies))
+    """On a terminal in lines that fit it, broken between words only: what stands here is to be copied."""
+    terminal = sys.stderr.isatty()
+    label = "Error:"
+    lines = [f"{label} {message}", *(f"  {remedy}" for remedy in remedies)]
+    if terminal:
+        lines = [wrapped for line in lines for wrapped in _wrapped(line, shutil.get_terminal_size().columns)]
+    text = "\n".join(lines) + "\n"
+    if terminal and "NO_COLOR" not in os.environ:
+        text = f"\x1b[1;31m{label}\x1b[0m" + text.removeprefix(label)
+    sys.stderr.write(text)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """A message may have several lines, and each keeps its own."""
+    return [
+        piece
+        for part in line.split("\n")
+        for piece in textwrap.wrap(part, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) or [""]
+    ]
 
 
 def _tell_usage(error: TyperException) -> int:
     context = getattr(error, "ctx", None)
     remedies = [f"See: {context.command_path} --help"] if context is not None else ["See: tidelog --help"]
-    say_error(error.format_message(), remedies)
+    if near := getattr(error, "possibilities", None):
+        remedies.insert(0, f"Did you mean {' or '.join(near)}?")
+    if getattr(error, "option_name", "") == "--context":
+        remedies.insert(0, "It stands before the command: tidelog --context NAME …")
+    message = getattr(error, "message", "") if near else error.format_message()
+    say_error(" ".join(message.split()).replace("Value error, ", ""), remedies)
     return BAD_USAGE
 
 

@@ -16,18 +16,32 @@ INTERRUPTED = 130
 def run(arguments: Sequence[str]) -> int:
     """One command line; the exit code. Errors were told on stderr."""
     from tidelog.cli.commands import app
+    from tidelog.cli.completion import COMPLETE_VARIABLE, prepare_completion
     from tidelog.cli.failure import guarded
 
+    if COMPLETE_VARIABLE in os.environ:  # a shell asks what may come next
+        prepare_completion()
     return guarded(lambda: app(list(arguments), prog_name="tidelog", standalone_mode=False))
 
 
 def main() -> None:
+    _open_standard_streams()
     try:
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells on stderr of every connection that a broker closes
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it tells on stderr what our own errors tell, in its own words
         code = run(sys.argv[1:])
     except KeyboardInterrupt:
         code = INTERRUPTED
     raise SystemExit(code)
+
+
+def _open_standard_streams() -> None:
+    """A standard stream that the caller closed (`<&-`) leads nowhere; else the next socket would take its number."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115  # until the process ends
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,16 +27,22 @@ class Output(StrEnum):
     NDJSON = "ndjson"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Form of the answer on stdout.", show_default=True)]
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", metavar="FORM", help="Form of the answer on stdout.", show_default=True)
+]
 
 Row = Mapping[str, Any]
+Styles = Mapping[str, str]
+
+_COUNTS: Final = ("records", "bytes", "objects", "segments", "sessions", "batches_checked", "per_second")
 
 
-def show_rows(rows: Sequence[Row], output: Output, *, columns: Sequence[str] = ()) -> None:
+def show_rows(rows: Sequence[Row], output: Output, *, columns: Sequence[str] = (), styles: Styles = MappingProxyType({})) -> None:
     """Several things of one kind. `columns` names those of the table, which may leave some out; none means all of the first row."""
     if output is Output.TABLE:
         names = columns or (list(rows[0]) if rows else [])
-        write_table([name.replace("_", " ").upper() for name in names], [[cell(row.get(name)) for name in names] for row in rows])
+        cells = [[cell(row.get(name), name) for name in names] for row in rows]
+        write_table([name.replace("_", " ").upper() for name in names], cells, styles=styles)
     else:
         _write_document(list(rows), output)
 
@@ -42,7 +50,7 @@ def show_rows(rows: Sequence[Row], output: Output, *, columns: Sequence[str] = (
 def show_one(row: Row, output: Output) -> None:
     """One thing with its properties."""
     if output is Output.TABLE:
-        write_table([], [[name.replace("_", " "), cell(value)] for name, value in row.items()])
+        write_table([], [[name.replace("_", " "), cell(value, name)] for name, value in row.items()])
     else:
         _write_document(row, output)
 
@@ -54,14 +62,17 @@ def show_done(row: Row, output: Output, talk: str) -> None:
         show_one(row, output)
 
 
-def write_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Aligned columns: wrapped to the window on a terminal, never cut or wrapped elsewhere."""
+def write_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, styles: Styles = MappingProxyType({})) -> None:
+    """Aligned columns: wrapped to the window on a terminal, never cut or wrapped elsewhere. A cell may have several lines.
+
+    `styles`: by a cell's whole text, how a terminal shows it.
+    """
     columns = list(zip(*rows, strict=True)) or [() for _ in header]
     right = [bool(header) and bool(cells) and all(_is_number(text) for text in cells) for cells in columns]
     if sys.stdout.isatty():
-        _write_for_terminal(header, rows, right)
+        _write_for_terminal(header, rows, right, styles)
         return
-    lines = [header, *rows] if header else rows
+    lines = [line for row in ([header, *rows] if header else rows) for line in zip_longest(*map(_lines, row), fillvalue="")]
     widths = [max((len(line[number]) for line in lines), default=0) for number in range(len(columns))]
     for line in lines:
         texts = [
@@ -70,21 +81,25 @@ def write_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         sys.stdout.write("  ".join(texts).rstrip() + "\n")
 
 
-def _write_for_terminal(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+def _lines(text: str) -> list[str]:
+    return text.split("\n")
+
+
+def _write_for_terminal(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool], styles: Styles) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=bool(header), pad_edge=False, header_style="bold")
+    table = Table(box=None, show_header=bool(header), pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, numeric in enumerate(right):
         table.add_column(header[number] if header else "", justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(text) for text in row))
+        table.add_row(*(Text(text, style=styles.get(text, "")) for text in row))
     Console(file=sys.stdout, highlight=False).print(table)
 
 
-def cell(value: object) -> str:
-    """A value as people read it in a table."""
+def cell(value: object, name: str = "") -> str:
+    """A value as people read it in a table. What `name` says is a count is told in thousands; offsets and ids are to be copied."""
     match value:
         case None:
             return "-"
@@ -92,8 +107,10 @@ def cell(value: object) -> str:
             return "yes" if value else "no"
         case float():
             return f"{value:,.2f}"
+        case int() if name.endswith(_COUNTS):
+            return f"{value:,}"
         case Mapping():
-            return " ".join(f"{name}={cell(inner)}" for name, inner in value.items()) or "-"
+            return " ".join(f"{key}={cell(inner)}" for key, inner in value.items()) or "-"
         case list() | tuple():
             return ", ".join(cell(inner) for inner in value) or "-"
     return str(value) or "-"

@@ -16,7 +16,8 @@ import typer
 from metadata.errors import InvalidArgument, Rejected, TidelogError
 from tidelog.cli.client_command import AcksOption, CompressionOption, with_client
 from tidelog.cli.contexts import UrlOption
-from tidelog.cli.output import Output, OutputOption, show_one
+from tidelog.cli.output import Output, OutputOption, say, show_one
+from tidelog.outcomes import count_of_records
 
 if TYPE_CHECKING:
     from tidelog.cli.record_input import InputOptions
@@ -27,20 +28,29 @@ CHUNKS_AHEAD_MAX = 4
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="Topic to write to.", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.", show_default=False)],
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read this file instead of standard input.", show_default=False)
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Read this file instead of standard input.", show_default=False),
     ] = None,
     form: Annotated[
         Literal["lines", "ndjson", "csv", "envelope", "raw"] | None,
-        typer.Option("--as", help="Form of the input. Default: by the file's name, else lines.", show_default=False),
+        typer.Option(
+            "--as", metavar="FORM", help="Form of the input. Default: by the file's name, else lines.", show_default=False
+        ),
     ] = None,
-    key: Annotated[str, typer.Option("--key", "-k", help="Field that is the key (ndjson, csv).", show_default=False)] = "",
+    key: Annotated[
+        str, typer.Option("--key", "-k", metavar="FIELD", help="Field that is the key (ndjson, csv).", show_default=False)
+    ] = "",
     key_separator: Annotated[
-        str, typer.Option("--key-separator", "-K", help="What stands between key and value (lines).", show_default=False)
+        str,
+        typer.Option(
+            "--key-separator", "-K", metavar="TEXT", help="What stands between key and value (lines).", show_default=False
+        ),
     ] = "",
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE for every record. Repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="For every record. Repeatable.", show_default=False),
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", help="Write to this partition.", show_default=False)] = None,
     keep_partition: Annotated[
@@ -69,6 +79,8 @@ def produce(
         keep_partition=keep_partition,
     )
     if file is None:
+        if sys.stdin.isatty():
+            say("type records, one a line; Ctrl-D ends the input")
         summary = with_client(
             url, lambda log: _send_all(log, topic, options, sys.stdin.buffer, 0), compression=compression, acks=acks, writes=True
         )
@@ -87,31 +99,40 @@ def produce(
 
 async def _send_all(log: Client, topic: str, options: InputOptions, source: BinaryIO, size: int) -> dict[str, Any]:
     """Sends everything; on an error flushes what was sent before it, and notes what became of it."""
-    from tidelog.cli.progress import byte_progress
+    from tidelog.cli.progress import byte_progress, tell_of_waiting
     from tidelog.cli.record_input import RecordInput
+    from tidelog.owned_tasks import OwnedTasks
 
     records, input_bytes, started_s = 0, 0, time.perf_counter()
     taken = RecordInput(options)
     with byte_progress(f"produce {topic}", size) as advance:
-        try:
-            async for chunk in _chunks(source):
-                input_bytes += len(chunk)
-                for message in taken.feed(chunk) if chunk else taken.end():
-                    await log.send(
-                        topic,
-                        message.value,
-                        key=message.key,
-                        headers=message.headers,
-                        partition=message.partition,
-                        timestamp_ms=message.timestamp_ms,
-                    )
-                    records += 1
-                advance(len(chunk), records)
-            await log.flush()
-        except TidelogError as error:
-            if records:
-                await _tell_what_was_written(log, topic, error)
-            raise
+        async with OwnedTasks() as tasks:
+            tasks.start(tell_of_waiting(lambda: log.outcomes.total, lambda: records), name="tell of waiting")
+            try:
+                async for chunk in _chunks(source):
+                    input_bytes += len(chunk)
+                    for message in taken.feed(chunk) if chunk else taken.end():
+                        try:
+                            await log.send(
+                                topic,
+                                message.value,
+                                key=message.key,
+                                headers=message.headers,
+                                partition=message.partition,
+                                timestamp_ms=message.timestamp_ms,
+                            )
+                        except Rejected as error:
+                            _name_the_line(error, taken.line)
+                            raise
+                        records += 1
+                    advance(len(chunk), records)
+                await log.flush()
+            except TidelogError as error:
+                if records:
+                    await _tell_what_was_written(log, topic, error)
+                raise
+    if not records:
+        say("the input was empty: nothing was written")
     seconds = time.perf_counter() - started_s
     return {
         "topic": topic,
@@ -122,10 +143,22 @@ async def _send_all(log: Client, topic: str, options: InputOptions, source: Bina
     }
 
 
+def _name_the_line(error: Rejected, line: int) -> None:
+    """The record itself is refused: the input says where it stands."""
+    if line:
+        error.message = f"line {line} of the input: {error.message}"
+        error.details["line"] = line
+
+
 async def _tell_what_was_written(log: Client, topic: str, error: TidelogError) -> None:
     with suppress(TidelogError):  # it is counted, and the first error is the one to tell
         await log.flush()
     sent = log.outcomes
+    line = error.details.get("line")
+    if line is not None and sent.acknowledged == sent.total:
+        error.add_note(f"{count_of_records(sent.acknowledged)} before it acknowledged, and nothing else written.")
+        error.hint = f"{error.hint} Mend line {line}, and send only what begins there: the rest would be there twice.".strip()
+        return
     error.add_note(f"{sent}.")
     if sent.acknowledged or sent.unknown:
         again = (

@@ -1,10 +1,15 @@
-"""Progress bars: on stderr, and only when that is a terminal."""
+"""What a command that takes long shows on stderr: a bar, only on a terminal; and a word when nothing goes on, everywhere."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+from tidelog.cli.output import say
+
+WAIT_TOLD_S: Final = 5
 
 
 @contextmanager
@@ -30,3 +35,23 @@ def byte_progress(title: str, size: int) -> Iterator[Callable[[int, int], None]]
             progress.update(task, advance=read_bytes, records=records)
 
         yield advance
+
+
+async def tell_of_waiting(answered: Callable[[], int], sent: Callable[[], int]) -> None:
+    """For ever: says so when nothing is answered for a while, and when answers come again. A silent wait looks like a hang."""
+    import asyncio
+
+    before, waiting_before, waited_s, told_at_s = 0, False, 0, WAIT_TOLD_S
+    while True:
+        await asyncio.sleep(WAIT_TOLD_S)
+        now = answered()
+        waiting = sent() - now
+        if waiting_before and now == before:
+            waited_s += WAIT_TOLD_S
+            if waited_s >= told_at_s:
+                say(f"{waiting:,} records wait for an answer; none came for {waited_s} s, and the broker's log may say why")
+                told_at_s = 2 * waited_s
+        elif waited_s:
+            say("answers come again")
+            waited_s, told_at_s = 0, WAIT_TOLD_S
+        before, waiting_before = now, waiting > 0

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from metadata.errors import InvalidArgument
+from tidelog.records import Record, datetime_of
 
-if TYPE_CHECKING:
-    from tidelog.records import Record
-
-TextOf = Callable[["Record"], bytes]
+TextOf = Callable[[Record], bytes]
 
 _DIRECTIVES: Final[Mapping[str, TextOf]] = {
     "t": lambda record: record.topic.encode(),
@@ -83,12 +80,22 @@ def as_json_line(record: Record) -> bytes:
     return msgspec.json.encode(as_document(record)) + b"\n"
 
 
-TABLE_HEADER: Final = f"{'PARTITION':>9} {'OFFSET':>10}  {'TIMESTAMP':<24} {'KEY':<20} VALUE"
+TABLE_HEADER: Final = f"{'PART':>4}  {'OFFSET':>8}  {'TIMESTAMP':<24}  {'KEY':<12}  VALUE"
 
 
 def as_table_line(record: Record) -> str:
-    moment = datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return f"{record.partition:>9} {record.offset:>10}  {moment:<24} {shown(record.key):<20} {shown(record.value)}"
+    place = f"{record.partition:>4}  {record.offset:>8}"
+    return f"{place}  {_moment(record.timestamp_ms):<24}  {shown(record.key):<12}  {shown(record.value)}"
+
+
+def _moment(timestamp_ms: int) -> str:
+    """As `consume --from` takes it, where it is a date or not; -1 is how Kafka's clients say that there is none."""
+    if timestamp_ms == -1:
+        return "-"
+    try:
+        return datetime_of(timestamp_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return f"@{timestamp_ms}"
 
 
 def shown(value: bytes | None) -> str:

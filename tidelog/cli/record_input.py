@@ -7,8 +7,8 @@
              `consume -o ndjson` writes it; the headers may be an object, too
     raw      everything is one value
 
-Bytes are fed as they come, so that a pipe is sent on as it flows. Invariant: what was fed in pieces gives the records that it
-gives in one piece.
+Bytes are fed as they come, so that a pipe is sent on as it flows. Invariants: what was fed in pieces gives the records that it
+gives in one piece; no more than RECORD_BYTES_MAX and one piece is held, and each byte is looked at a bounded number of times.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ class InputFormat(StrEnum):
     ENVELOPE = "envelope"
     RAW = "raw"
 
+
+RECORD_BYTES_MAX = 64 << 20
+"""No broker takes a record of this size: what is as long has no end, such as a quote that nobody closed."""
+EXCERPT_CHARS = 60
+_BOM = b"\xef\xbb\xbf"
+csv.field_size_limit(RECORD_BYTES_MAX)
 
 FORMAT_OF_SUFFIX = {".ndjson": InputFormat.NDJSON, ".jsonl": InputFormat.NDJSON, ".csv": InputFormat.CSV}
 
@@ -79,35 +85,65 @@ class RecordInput:
 
     def __init__(self, options: InputOptions) -> None:
         self._options = options
-        self._rest = b""
+        self._rest: list[bytes] = []
+        """Pieces of a record that is not whole yet."""
+        self._rest_bytes = 0
+        self._in_quotes = False
+        """Whether the rest ends within a quoted field of CSV."""
         self._line = 0
-        """Number of the last line that was taken."""
         self._fields: list[str] | None = None
+
+    @property
+    def line(self) -> int:
+        """Number of the line that ends the record which was given last; 0 where the input has no lines."""
+        return self._line
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """The records that are whole by now. Raises InvalidArgument."""
-        self._rest += data
-        if self._options.format is InputFormat.RAW:
-            return
-        end = self._whole_until()
-        whole, self._rest = self._rest[:end], self._rest[end:]
-        yield from self._records(whole)
+        end = self._whole_until(data)
+        if end:
+            whole = b"".join([*self._rest, data[:end]])
+            self._rest.clear()
+            self._rest_bytes = 0
+            yield from self._records(whole)
+        self._rest.append(data[end:])
+        self._rest_bytes += len(data) - end
+        if self._rest_bytes > RECORD_BYTES_MAX:
+            self._line += 1
+            raise self._error(f"begins a record of more than {RECORD_BYTES_MAX >> 20} MiB", hint=self._why_endless())
 
     def end(self) -> Iterator[Message]:
         """What is left when nothing more comes: a last line without its line break, or the one record of `raw`."""
-        whole, self._rest = self._rest, b""
+        whole = b"".join(self._rest)
+        self._rest.clear()
         if self._options.format is InputFormat.RAW:
             yield self._message(whole)
         else:
             yield from self._records(whole)
 
-    def _whole_until(self) -> int:
-        """Up to the last line break; in CSV to the last one outside of quotes."""
-        end = self._rest.rfind(b"\n") + 1
-        if self._options.format is InputFormat.CSV:
-            while end and self._rest.count(b'"', 0, end) % 2:
-                end = self._rest.rfind(b"\n", 0, end - 1) + 1
+    def _whole_until(self, data: bytes) -> int:
+        """Up to the last line break of `data`, in CSV to the last one outside of quotes; 0 where there is none."""
+        match self._options.format:
+            case InputFormat.RAW:
+                return 0
+            case InputFormat.CSV:
+                return self._rows_until(data)
+        return data.rfind(b"\n") + 1
+
+    def _rows_until(self, data: bytes) -> int:
+        end, start = 0, 0
+        for number, part in enumerate(data.split(b'"')):
+            if number:
+                self._in_quotes = not self._in_quotes
+            if not self._in_quotes and (found := part.rfind(b"\n")) >= 0:
+                end = start + found + 1
+            start += len(part) + 1
         return end
+
+    def _why_endless(self) -> str:
+        if self._in_quotes:
+            return "Look for a quote that is not closed."
+        return "Records end with a line break; --as raw takes the whole input as one record."
 
     def _records(self, whole: bytes) -> Iterator[Message]:
         if self._options.format is InputFormat.CSV:
@@ -118,6 +154,8 @@ class RecordInput:
                 return
             self._line += 1
             line = line.removesuffix(b"\r")
+            if self._line == 1 and self._options.format is not InputFormat.LINES:
+                line = line.removeprefix(_BOM)
             match self._options.format:
                 case InputFormat.LINES:
                     yield self._from_line(line)
@@ -134,15 +172,20 @@ class RecordInput:
             return self._message(line)
         key, found, value = line.partition(separator)
         if not found:
-            raise self._error(f"has no separator {separator.decode(errors='replace')!r} between key and value")
+            raise self._error(f"has no separator {separator.decode(errors='replace')!r} between key and value", line)
         return self._message(value, key=key)
 
     def _from_json(self, line: bytes) -> Message:
         try:
             value = to_bytes(_RAW.decode(line))
-            key = self._key_of(_OBJECT.decode(line)) if self._options.key_field else None
         except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgument) as error:
-            raise self._error(f"is not JSON as it is needed: {error}") from error
+            raise self._error(f"is not JSON ({error})", line) from error
+        if not self._options.key_field:
+            return self._message(value)
+        try:
+            key = self._key_of(_OBJECT.decode(line), line)
+        except msgspec.DecodeError as error:
+            raise self._error("is no JSON object, and --key names a field of one", line) from error
         return self._message(value, key=key)
 
     def _from_envelope(self, line: bytes) -> Message:
@@ -153,7 +196,7 @@ class RecordInput:
             headers = [(name, to_bytes(value)) for name, value in entries]
             value, key = to_bytes(envelope.value), to_bytes(envelope.key)
         except (msgspec.DecodeError, UnicodeDecodeError, InvalidArgument) as error:
-            raise self._error(f"is no envelope: {error}") from error
+            raise self._error(f"is no envelope ({error})", line) from error
         partition = envelope.partition if self._options.keep_partition else self._options.partition
         return Message(value, key, [*headers, *self._options.headers], partition, envelope.timestamp)
 
@@ -168,23 +211,34 @@ class RecordInput:
             for row in rows:
                 self._line = before + rows.line_num
                 if self._fields is None:
-                    self._fields = row
+                    self._fields = self._checked_fields(row)
                 elif row:
                     yield self._from_row(self._fields, row)
         except csv.Error as error:
+            if self._in_quotes:
+                self._line += 1  # the first one behind the last whole row
+                raise self._error("opens a quote that is not closed") from error
             self._line = before + rows.line_num
             raise self._error(f"is not CSV: {error}") from error
 
+    def _checked_fields(self, row: list[str]) -> list[str]:
+        doubled = sorted({name for name in row if row.count(name) > 1})
+        if doubled:
+            raise self._error(f"names the field {doubled[0]!r} twice")
+        if self._options.key_field and self._options.key_field not in row:
+            raise self._error(f"names no field {self._options.key_field!r} for the key; it names {', '.join(row)}")
+        return row
+
     def _from_row(self, fields: list[str], row: list[str]) -> Message:
         if len(row) != len(fields):
-            raise self._error(f"has {len(row)} fields, and the first line names {len(fields)}")
+            raise self._error(f"has {len(row)} fields, and the first line names {len(fields)}", ",".join(row).encode())
         record = dict(zip(fields, row, strict=True))
-        return self._message(msgspec.json.encode(record), key=self._key_of(record) if self._options.key_field else None)
+        return self._message(msgspec.json.encode(record), key=self._key_of(record, b"") if self._options.key_field else None)
 
-    def _key_of(self, record: dict[str, Any]) -> bytes | None:
+    def _key_of(self, record: dict[str, Any], line: bytes) -> bytes | None:
         name = self._options.key_field
         if name not in record:
-            raise self._error(f"has no field {name!r} for the key")
+            raise self._error(f"has no field {name!r} for the key", line)
         key = record[name]
         if isinstance(key, msgspec.Raw):
             return to_bytes(key)
@@ -193,8 +247,17 @@ class RecordInput:
     def _message(self, value: bytes | None, *, key: bytes | None = None) -> Message:
         return Message(value, key, self._options.headers, self._options.partition)
 
-    def _error(self, what: str) -> InvalidArgument:
-        return InvalidArgument(f"line {max(1, self._line)} of the input {what}")
+    def _error(self, what: str, line: bytes = b"", *, hint: str = "") -> InvalidArgument:
+        number = max(1, self._line)
+        excerpt = f": {_excerpt(line)}" if line else ""
+        return InvalidArgument(f"line {number} of the input {what}{excerpt}", hint=hint, line=number)
+
+
+def _excerpt(line: bytes) -> str:
+    """Its beginning, with nothing in it that would move a terminal's cursor."""
+    text = line[: 4 * EXCERPT_CHARS].decode(errors="replace")
+    shown = "".join(character if character.isprintable() else "·" for character in text[:EXCERPT_CHARS])
+    return shown if len(text) <= EXCERPT_CHARS else f"{shown}…"
 
 
 _RAW = msgspec.json.Decoder(msgspec.Raw)

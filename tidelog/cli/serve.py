@@ -8,36 +8,46 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, TidelogError, Unavailable
+from tidelog.cli.failure import INTERRUPTED
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
 
 if TYPE_CHECKING:
     from gateway.broker import Broker
     from gateway.settings import BrokerSettings
 
+log = logging.getLogger("tidelog")
+
 DEFAULT_DATA_DIR = "tidelog-data"
 EXTRA_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 DataDirOption = Annotated[
     str,
-    typer.Option("--data-dir", help="Where the broker keeps its metadata, and its bucket where none is named.", show_default=False),
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="Where the broker keeps its metadata, and its bucket where none is named.",
+        show_default=False,
+    ),
 ]
 HttpOption = Annotated[
     str, typer.Option("--http", metavar="HOST:PORT", help="Default 127.0.0.1:8080; port 0 takes a free one.", show_default=False)
 ]
 GrpcOption = Annotated[str, typer.Option("--grpc", metavar="HOST:PORT", help="Default 127.0.0.1:9090.", show_default=False)]
-ConfigOption = Annotated[Path | None, typer.Option("--settings", help="A TOML file of settings.", show_default=False)]
-ListSettingsOption = Annotated[
-    bool, typer.Option("--list-settings", help="Show every setting; each is a flag, too: --linger-ms 250.")
+ConfigOption = Annotated[
+    Path | None, typer.Option("--settings", metavar="FILE", help="A TOML file of settings.", show_default=False)
 ]
+ListSettingsOption = Annotated[bool, typer.Option("--list-settings", help="Show every setting with its value, and end.")]
 
 
 def dev(
@@ -55,12 +65,14 @@ def dev(
     """
     flags = {"data_dir": data_dir, "http": http, "grpc": grpc, **extra_flags(context.args)}
     defaults = {} if data_dir or "TIDELOG_DATA_DIR" in os.environ or config else {"data_dir": DEFAULT_DATA_DIR}
-    _run(defaults | _given(flags), config, list_settings=list_settings, output=output, banner=_show_welcome)
+    _run(defaults | _given(flags), config, list_settings=list_settings, output=output, banner=_show_welcome, tell=_say_on_a_line)
 
 
 def serve(
     context: typer.Context,
-    bucket: Annotated[str, typer.Option("--bucket", help="s3://BUCKET/PREFIX or file:///DIRECTORY.", show_default=False)] = "",
+    bucket: Annotated[
+        str, typer.Option("--bucket", metavar="URL", help="s3://BUCKET/PREFIX or file:///DIRECTORY.", show_default=False)
+    ] = "",
     data_dir: DataDirOption = "",
     http: HttpOption = "",
     grpc: GrpcOption = "",
@@ -74,7 +86,7 @@ def serve(
     shows them all.
     """
     flags = {"bucket": bucket, "data_dir": data_dir, "http": http, "grpc": grpc, **extra_flags(context.args)}
-    _run(_given(flags), config, list_settings=list_settings, output=output, banner=_log_addresses)
+    _run(_given(flags), config, list_settings=list_settings, output=output, banner=_log_addresses, tell=log.info)
 
 
 def extra_flags(arguments: Sequence[str]) -> dict[str, str]:
@@ -98,13 +110,21 @@ def _given(flags: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in flags.items() if value}
 
 
-def _run(flags: dict[str, str], config: Path | None, *, list_settings: bool, output: Output, banner: Any) -> None:
+def _run(
+    flags: dict[str, str],
+    config: Path | None,
+    *,
+    list_settings: bool,
+    output: Output,
+    banner: Callable[[Broker, BrokerSettings], None],
+    tell: Callable[[str], None],
+) -> None:
     from gateway.settings import load_settings
 
-    if list_settings:
-        show_rows(setting_rows(), output)
-        return
     _check_names(flags)
+    if list_settings:
+        _show_settings(flags, config, output)
+        return
     settings = load_settings(flags, os.environ, config)
     plain = banner is _log_addresses
     logging.basicConfig(
@@ -114,41 +134,83 @@ def _run(flags: dict[str, str], config: Path | None, *, list_settings: bool, out
     )
     import uvloop
 
-    from gateway.broker import serve as serve_broker
-
     def on_ready(broker: Broker) -> None:
         banner(broker, settings)
         if output is not Output.TABLE:
             addresses = {"http_address": broker.http_address, "grpc_address": broker.grpc_address, "bucket": broker.bucket_url}
             show_one(addresses, Output.NDJSON if output is Output.JSON else output)
 
-    uvloop.run(serve_broker(settings, on_ready))
+    try:
+        uvloop.run(_serve(settings, on_ready, tell))
+    except TidelogError as error:
+        if error.hint == Unavailable.default_hint:
+            error.hint = (
+                f"Check the address and the network; `tidelog doctor --bucket {quote(settings.bucket_url)}` looks at each step."
+            )
+        raise
+    tell("stopped; every acknowledged record is on the bucket")
+
+
+async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], tell: Callable[[str], None]) -> None:
+    """A broker until SIGTERM or Ctrl-C, which ends it cleanly; a second Ctrl-C ends it at once, as a crash does."""
+    import asyncio
+
+    from gateway.broker import serve as serve_broker
+    from tidelog.owned_tasks import OwnedTasks
+
+    async with OwnedTasks() as tasks:
+
+        def ready(broker: Broker) -> None:
+            on_ready(broker)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupted, broker)
+            tasks.start(_tell_of_the_end(broker, tell), name="tell of the end")
+
+        await serve_broker(settings, ready)
+
+
+def interrupted(broker: Broker) -> None:
+    """Ctrl-C: the first asks for a clean end; a second does not wait for it. What was acknowledged is safe either way."""
+    if broker.stopping.is_set():
+        os._exit(INTERRUPTED)
+    broker.stop()
+
+
+async def _tell_of_the_end(broker: Broker, tell: Callable[[str], None]) -> None:
+    await broker.stopping.wait()
+    tell("stopping: what was taken goes to the bucket first (Ctrl-C again: end at once)")
+
+
+def _say_on_a_line(text: str) -> None:
+    """Over the ^C that a terminal shows."""
+    say(f"\r{text}" if sys.stderr.isatty() else text)
 
 
 def _check_names(flags: Mapping[str, str]) -> None:
     """Refuses a flag that is no setting, and names the nearest as it is typed here."""
-    known = {f"--{row['setting'].replace('_', '-')}" for row in setting_rows()}
+    from tidelog.cli.setting_list import setting_names
+
+    known = {f"--{name.replace('_', '-')}" for name in setting_names()}
     for name in flags:
         flag = f"--{name.replace('_', '-')}"
         if flag not in known:
             raise InvalidArgument(f"{flag} is not a setting", hint=did_you_mean(flag, known) or "--list-settings shows them all.")
 
 
-def setting_rows() -> list[dict[str, Any]]:
-    """Every setting with its default, in the order of the settings' classes."""
-    import dataclasses
+def _show_settings(flags: Mapping[str, str], config: Path | None, output: Output) -> None:
+    from tidelog.cli.setting_list import setting_rows, shown
 
-    from gateway.settings import BrokerSettings
-
-    rows = []
-    for setting in dataclasses.fields(BrokerSettings):
-        if setting.default_factory is dataclasses.MISSING:
-            default = "" if setting.default is dataclasses.MISSING else setting.default
-            rows.append({"setting": setting.name, "default": default})
-        else:
-            section = setting.default_factory()
-            rows += [{"setting": inner.name, "default": getattr(section, inner.name)} for inner in dataclasses.fields(section)]
-    return rows
+    rows = setting_rows(flags, os.environ, config)
+    if output is not Output.TABLE:
+        show_rows(rows, output)
+        return
+    for row in rows:
+        row["value"] = shown(row["setting"], row["value"])
+        if row["value"] != (default := shown(row["setting"], row["default"])) and default:
+            row["what_it_does"] += f" Default: {default}."
+    show_rows(rows, output, columns=("setting", "value", "what_it_does"))
+    bucket = next(row["value"] for row in rows if row["setting"] == "bucket")
+    if not bucket:
+        say("This is for a bucket in a local directory; with --bucket s3://BUCKET/PREFIX some defaults differ.")
 
 
 def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
@@ -167,7 +229,6 @@ def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
 
 
 def _log_addresses(broker: Broker, settings: BrokerSettings) -> None:
-    log = logging.getLogger("tidelog")
     log.info("broker %s of cluster %s, version %s, is ready", broker.broker_id, broker.cluster_id, broker.version)
     log.info(
         "http %s, grpc %s, bucket %s, data directory %s",

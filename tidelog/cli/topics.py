@@ -10,23 +10,27 @@ import typer
 from metadata.errors import InvalidArgument
 from tidelog.cli.client_command import with_client
 from tidelog.cli.contexts import UrlOption
-from tidelog.cli.failure import EPILOG
+from tidelog.cli.failure import FAILED
+from tidelog.cli.help_page import CommandPage, GroupPage
 from tidelog.cli.output import Output, OutputOption, say, show_done, show_one, show_rows
 
 if TYPE_CHECKING:
     from tidelog.client import Client
     from tidelog.descriptions import TopicInfo
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
+app = typer.Typer(cls=GroupPage, help="Create, list, describe, alter and delete topics.")
 
-NameArgument = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.", show_default=False)]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="A setting, such as retention.ms=86400000. Repeatable.", show_default=False)
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="NAME=VALUE", help="A setting, such as retention.ms=86400000. Repeatable.", show_default=False
+    ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check it and say what would be; change nothing.")]
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def create(
     name: NameArgument,
     partitions: Annotated[int, typer.Option("--partitions", "-p", help="Number of partitions; it can grow later.")] = 6,
@@ -49,12 +53,15 @@ def create(
                 raise
             return await log.topics.describe(name)
 
-    show_one(topic_row(with_client(url, command, writes=True)), output)
+    row = topic_row(with_client(url, command, writes=True))
+    if dry_run:
+        del row["id"], row["created_at"]  # those of a topic that will not be
+    show_one(row, output)
     if dry_run:
         say("nothing was changed (--dry-run)")
 
 
-@app.command("list", epilog=EPILOG)
+@app.command("list", cls=CommandPage)
 def list_topics(url: UrlOption = "", output: OutputOption = Output.TABLE) -> None:
     """Lists the topics."""
     topics = with_client(url, lambda log: log.topics.list())
@@ -63,7 +70,7 @@ def list_topics(url: UrlOption = "", output: OutputOption = Output.TABLE) -> Non
         say("there are no topics yet; create one: tidelog topic create NAME")
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def describe(name: NameArgument, url: UrlOption = "", output: OutputOption = Output.TABLE) -> None:
     """Shows a topic, its settings, and the offsets and leader of each partition."""
     topic = with_client(url, lambda log: log.topics.describe(name))
@@ -91,11 +98,13 @@ def describe(name: NameArgument, url: UrlOption = "", output: OutputOption = Out
         say(f"{without} of {len(topic.partitions)} partitions have no leader now: their records are unknown, and not counted")
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def alter(
     name: NameArgument,
     setting: SetOption = None,
-    unset: Annotated[list[str] | None, typer.Option("--unset", help="A setting that goes back to its default. Repeatable.")] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="A setting that goes back to its default. Repeatable.")
+    ] = None,
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", help="Grow to this number of partitions. Keys may move.", show_default=False)
     ] = None,
@@ -117,22 +126,25 @@ def alter(
         say("nothing was changed (--dry-run)")
 
 
-@app.command(epilog=EPILOG)
+@app.command(cls=CommandPage)
 def delete(
     name: NameArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: DryRunOption = False,
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
-) -> None:
+) -> int:
     """Deletes a topic with all its records."""
     if not yes and not dry_run:
         if not sys.stdin.isatty():
             raise InvalidArgument(f"deleting {name} needs a yes, and there is no terminal to ask", hint="Add --yes.")
-        typer.confirm(f"Delete {name} with all its records? This can't be undone.", abort=True, err=True)
+        if not typer.confirm(f"Delete {name} with all its records? This can't be undone.", err=True):
+            say("nothing was deleted")
+            return FAILED
     with_client(url, lambda log: log.topics.delete(name, validate_only=dry_run), writes=True)
     talk = f"{name} could be deleted; nothing was changed (--dry-run)" if dry_run else f"{name} is deleted"
     show_done({"name": name, "deleted": not dry_run}, output, talk)
+    return 0
 
 
 def parse_settings(texts: list[str] | None) -> dict[str, str]:

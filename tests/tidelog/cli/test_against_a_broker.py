@@ -118,16 +118,22 @@ def test_bad_input_tells_the_line_and_what_was_written_before_it(tidelog: Comman
     tidelog("topic", "create", "cli-bad", "-p", "1")
     done = tidelog("produce", "cli-bad", "--as", "ndjson", stdin=b"1\n2\n{\n4\n", code=2)
     assert b"line 3 of the input is not JSON" in done.stderr
-    assert b"2 records acknowledged, 0 refused (nothing of them was written), 0 unknown (may be in the log)." in done.stderr
-    assert b"Do not send the whole input again" in done.stderr
+    assert b"2 records before it acknowledged, and nothing else written." in done.stderr
+    assert b"Mend line 3, and send only what begins there: the rest would be there twice." in done.stderr
     assert tidelog("consume", "cli-bad", "-o", "raw").lines == [b"1", b"2"]
+    empty = tidelog("produce", "cli-bad", stdin=b"")
+    assert empty.stderr == b"the input was empty: nothing was written\n"
 
 
 def test_a_record_that_is_too_large_is_refused_and_counted_as_such(tidelog: CommandLine) -> None:
     tidelog("topic", "create", "cli-large", "-p", "1")
     done = tidelog("produce", "cli-large", stdin=b"a" * 2_000_000, code=1)
-    assert b"0 records acknowledged, 1 refused (nothing of it was written), 0 unknown" in done.stderr
-    assert b"again" not in done.stderr
+    assert b"line 1 of the input: " in done.stderr
+    assert b"Nothing was written." in done.stderr
+    done = tidelog("produce", "cli-large", stdin=b"small\n" + b"a" * 2_000_000, code=1)
+    assert b"line 2 of the input: " in done.stderr
+    assert b"1 record before it acknowledged, and nothing else written." in done.stderr
+    assert tidelog("consume", "cli-large", "-o", "raw").lines == [b"small"]
 
 
 def test_ctrl_c_amid_the_load_tells_what_became_of_the_records(tidelog: CommandLine) -> None:
@@ -224,7 +230,7 @@ def test_the_bucket_is_verified_and_measured_with_the_broker_running(tidelog: Co
     assert (found["sound"], found["findings"]) == (True, [])
     assert found["records_read"]
     shallow = tidelog("bucket", "verify", "--data-dir", directory)
-    assert b"records not read; --deep checks every CRC" in shallow.stdout
+    assert b"no; --deep reads them, and checks every CRC" in shallow.stdout
     (used,) = tidelog("bucket", "usage", "--bucket", f"file://{directory}/bucket", "-o", "ndjson").documents
     assert used["records"] == found["records"]
     assert tidelog("doctor", "--data-dir", directory, "--url", tidelog_broker.http_url).stdout.count(b" ok ") >= 5
@@ -265,6 +271,7 @@ def test_a_broker_ends_cleanly_on_sigterm_and_refuses_a_directory_in_use(tmp_pat
         assert broker.wait(timeout=30) == 0
         said = broker.stderr.read()
     assert b"tidelog topic create greetings --url http://127.0.0.1:" in said
+    assert said.endswith(b"stopped; every acknowledged record is on the bucket\n")
     assert b"Traceback" not in said
 
 
@@ -291,3 +298,4 @@ def test_serve_logs_plainly(tmp_path: Path) -> None:
         assert broker.wait(timeout=30) == 0
         said = broker.stderr.read()
     assert b"INFO tidelog: http 127.0.0.1:" in said
+    assert said.endswith(b"INFO tidelog: stopped; every acknowledged record is on the bucket\n")

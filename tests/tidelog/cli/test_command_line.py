@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
 
 from metadata.errors import InvalidArgument, OutcomeUnknown, UnknownTopic
-from tidelog.cli import failure, topics
+from tidelog.cli import failure, serve, topics
 from tidelog.cli.main import run
 from tidelog.cli.output import Output, cell, show_one, show_rows
-from tidelog.cli.serve import extra_flags, setting_rows
+from tidelog.cli.serve import extra_flags
 from tidelog.descriptions import PartitionInfo, TopicInfo
 
 NOBODY = "http://127.0.0.1:1"
@@ -41,10 +45,13 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["topic", "crate", "x"], "Did you mean 'create'"),
         (["topic", "create"], "Missing argument"),
         (["topic", "create", "x", "--partitions", "many"], "should be a valid integer"),
+        (["topic", "create", "x", "--partitons", "3"], "Did you mean --partitions?"),
+        (["topic", "list", "--context", "prod"], "It stands before the command: tidelog --context NAME"),
+        (["completion"], "Choose from: bash, zsh, fish"),
         (["topic", "create", "x", "--set", "retention.ms"], "'retention.ms' is not a setting"),
         (["topic", "alter", "x"], "nothing is to be changed"),
         (["topic", "alter", "x", "--set", "a=1", "--unset", "a"], "a is both set and unset"),
-        (["topic", "list", "-o", "xml"], "'xml' is not one of"),
+        (["topic", "list", "-o", "xml"], "'--output' / '-o': 'xml' is not one of"),
         (["consume", "x", "--from", "yesterday", "--url", NOBODY], "no place to begin"),
         (["consume", "x", "-F", "%x"], "'%x' in the format means nothing"),
         (["consume", "x", "-F", "%s", "-o", "raw"], "--format and --output are both given"),
@@ -56,6 +63,8 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["dev", "--lingerms", "5"], "Did you mean '--linger-ms'?"),
         (["dev", "linger"], "'linger' is not a flag"),
         (["serve"], "data_dir is not set"),
+        (["serve", "--list-settings", "--lingerms", "5"], "Did you mean '--linger-ms'?"),
+        (["serve", "--list-settings", "--linger-ms", "-5"], "linger_ms is -5"),
         (["bucket", "verify"], "no bucket is named"),
         (["explain", "x", "-1", "0"], "No such option"),
     ],
@@ -89,6 +98,15 @@ def test_a_cluster_that_is_not_there_is_told_with_a_remedy_and_exits_1(
     assert shown.out == ""
 
 
+def test_a_group_alone_shows_its_page_on_stderr_and_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["topic"]):
+        assert run(arguments) == failure.BAD_USAGE
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert shown.err.startswith("Usage: tidelog")
+        assert "Error" not in shown.err
+
+
 def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["produce", "x", "--file", "/does/not/exist"]) == failure.FAILED
     assert "/does/not/exist can't be read: No such file" in capsys.readouterr().err
@@ -115,7 +133,12 @@ def test_each_kind_of_failure_has_its_exit_code(capsys: pytest.CaptureFixture[st
     assert failure.guarded(raising(UnknownTopic("there is no topic x"))) == 1
     assert failure.guarded(raising(InvalidArgument("x is not a number"))) == 2
     assert failure.guarded(raising(OSError("the disk is on fire"))) == 1
+    assert failure.guarded(raising(OSError(28, "No space left on device"))) == 1
+    assert failure.guarded(raising(BaseExceptionGroup("tasks", [ExceptionGroup("more", [UnknownTopic("no topic y")])]))) == 1
     shown = capsys.readouterr().err
+    assert "Error: reading or writing failed: No space left on device" in shown
+    assert "Error: no topic y" in shown
+    assert "a bug in Tidelog" not in shown
     assert "Error: there is no topic x\n  Create it first: tidelog topic create NAME" in shown
     assert "the disk is on fire" in shown
 
@@ -177,6 +200,23 @@ def test_a_bug_of_ours_shows_a_traceback_only_when_asked(
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_long_message_is_broken_between_words_and_only_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/var/lib/" + "x" * 60
+    error = InvalidArgument(
+        f"the data directory {path} holds something else\nand here is more", hint="Name an empty directory. " * 5
+    )
+    failure.guarded(raising(error))
+    assert capsys.readouterr().err.splitlines()[0] == f"Error: the data directory {path} holds something else"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    failure.guarded(raising(error))
+    lines = capsys.readouterr().err.replace("\x1b[1;31m", "").replace("\x1b[0m", "").splitlines()
+    assert lines[:3] == ["Error: the data directory", f"  {path}", "  holds something else"]
+    assert all(len(line) <= 60 for line in lines if path not in line)
+
+
 # ── output ──
 
 ROWS = [{"name": "a", "count": 5, "more": {"x": "1"}}, {"name": "long name", "count": 1200, "more": {}}]
@@ -191,6 +231,18 @@ def test_rows_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert yaml.safe_load(capsys.readouterr().out) == ROWS
     show_rows(ROWS, Output.NDJSON)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS
+
+
+def test_counts_are_told_in_thousands_and_what_is_to_be_copied_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    show_one({"records": 1_053_042, "batch_bytes": 90_735_898, "high_watermark": 1_053_042, "offset": 12_345}, Output.TABLE)
+    assert capsys.readouterr().out == (
+        "records         1,053,042\nbatch bytes     90,735,898\nhigh watermark  1053042\noffset          12345\n"
+    )
+
+
+def test_a_cell_of_several_lines_keeps_the_columns_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    show_rows([{"check": "bucket", "found": "broken\n→ mend it", "x": 1}], Output.TABLE)
+    assert capsys.readouterr().out == "CHECK   FOUND      X\nbucket  broken     1\n        → mend it\n"
 
 
 def test_nothing_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,11 +288,29 @@ def test_every_setting_is_a_flag() -> None:
             extra_flags(wrong)
 
 
-def test_the_settings_are_listed_from_the_settings_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [row["setting"] for row in setting_rows()]
-    assert {"data_dir", "bucket", "linger_ms", "request_bytes_max", "endpoint_url"} <= set(names)
-    assert run(["serve", "--list-settings", "-o", "ndjson"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(names)
+@pytest.mark.slow
+def test_a_bucket_that_can_not_be_reached_at_the_start_is_told_with_what_looks_at_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    url = "s3://abc/p?endpoint=http://127.0.0.1:1&region=us-east-1"
+    assert run(["serve", "--bucket", url, "--data-dir", str(tmp_path / "d")]) == failure.FAILED
+    said = capsys.readouterr().err
+    assert "no connection" in said
+    assert f"Check the address and the network; `tidelog doctor --bucket '{url}'` looks at each step." in said
+    assert "Retry with back-off" not in said
+
+
+def test_a_second_interrupt_ends_a_broker_that_is_stopping_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    stopping = asyncio.Event()
+    broker: Any = SimpleNamespace(stopping=stopping, stop=stopping.set)
+    serve.interrupted(broker)
+    assert (stopping.is_set(), ended) == (True, [])
+    serve.interrupted(broker)
+    assert ended == [failure.INTERRUPTED]
 
 
 # ── start-up ──
@@ -255,7 +325,38 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.slow
+def test_standard_streams_that_the_caller_closed_lead_nowhere() -> None:
+    command = f"{sys.executable} -m tidelog.cli.main topic list --url {NOBODY}"
+    for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+        done = subprocess.run(["sh", "-c", f"{command} {closed}"], capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == failure.FAILED, (closed, done)
+        assert ("can't connect" in done.stderr) == ("2>&-" not in closed)
+
+
+def test_a_full_disk_behind_stdout_is_told() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "tidelog.cli.main", "--version"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "Error: reading or writing failed: No space left on device\n")
+
+
+# ── completion ──
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script_for_the_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["completion", shell]) == 0
     assert "_TIDELOG_COMPLETE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("tidelog to", ["topic"]), ("tidelog topic cr", ["create"]), ("tidelog topic list -o y", ["yaml"])],
+    ids=str,
+)
+def test_a_shell_that_asks_is_told_what_may_come_next(words: str, expected: list[str]) -> None:
+    asked = {**os.environ, "_TIDELOG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    command = [sys.executable, "-m", "tidelog.cli.main"]
+    done = subprocess.run(command, env=asked, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout.split(), done.stderr) == (expected, "")

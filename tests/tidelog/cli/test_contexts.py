@@ -40,6 +40,11 @@ def test_contexts_are_added_used_listed_and_removed(home: Path, capsys: pytest.C
     assert cluster_url("", environ | {"TIDELOG_CONTEXT": "prod"}) == "http://a:8080,http://b:8080"
 
 
+def test_no_contexts_are_told_with_the_next_step(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["context", "list"]) == 0
+    assert "commands talk to http://localhost:8080; add one: tidelog context add NAME" in capsys.readouterr().err
+
+
 def test_the_first_address_that_is_given_counts(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text(render_contexts(Contexts("one", {"one": "http://one", "two": "http://two"})))

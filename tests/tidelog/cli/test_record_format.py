@@ -67,6 +67,23 @@ def test_a_table_line_is_one_line_without_control_characters() -> None:
     assert TABLE_HEADER.index("KEY") == as_table_line(RECORD).index("0x6bff")
 
 
+@pytest.mark.parametrize(
+    ("timestamp_ms", "shown_as"),
+    [
+        (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (253_402_300_800_000, "@253402300800000"),
+        (2**63 - 1, "@9223372036854775807"),
+        (-(2**63), "@-9223372036854775808"),
+        (-62_135_596_800_000, "0001-01-01T00:00:00.000Z"),
+        (-1, "-"),
+    ],
+)
+def test_every_timestamp_that_a_producer_may_send_has_a_line(timestamp_ms: int, shown_as: str) -> None:
+    line = as_table_line(Record("t", 0, 0, timestamp_ms, b"k", b"v"))
+    assert line[TABLE_HEADER.index("TIMESTAMP") : TABLE_HEADER.index("KEY")].strip() == shown_as
+    assert line.endswith(" v")
+
+
 def test_bytes_that_are_no_text_are_shown_in_hexadecimal_and_null_as_a_dash() -> None:
     assert shown(b"\x00\xff") == "0x00ff"
     assert shown(None) == "-"

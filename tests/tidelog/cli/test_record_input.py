@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument
+from tidelog.cli import record_input
 from tidelog.cli.record_format import as_json_line
 from tidelog.cli.record_input import InputFormat, InputOptions, RecordInput
 from tidelog.records import Message, Record, to_bytes, to_headers
@@ -43,7 +44,7 @@ def test_ndjson_is_stored_compact_with_a_field_as_its_key() -> None:
     options = InputOptions(InputFormat.NDJSON, key_field="id")
     found = records(b'{"id": 7, "x": 1.10}\n\n{"id":"c-7"}\n', options)
     assert pairs(found) == [(b"7", b'{"id":7,"x":1.10}'), (b"c-7", b'{"id":"c-7"}')]
-    for line, problem in ((b"{", "is not JSON"), (b'{"x":1}', "no field 'id'"), (b"[1]", "is not JSON as it is needed")):
+    for line, problem in ((b"{", "is not JSON"), (b'{"x":1}', "no field 'id'"), (b"[1]", "is no JSON object")):
         with pytest.raises(InvalidArgument, match=f"line 2 of the input .*{problem}"):
             records(b'{"id":1}\n' + line, options)
 
@@ -52,11 +53,55 @@ def test_csv_rows_become_objects() -> None:
     options = InputOptions(InputFormat.CSV, key_field="name")
     found = records('﻿name,note\n"A, B","two\nlines"\nü,""\n'.encode(), options)
     assert pairs(found) == [(b"A, B", b'{"name":"A, B","note":"two\\nlines"}'), ("ü".encode(), '{"name":"ü","note":""}'.encode())]
-    for rows, problem in ((b"a,b\n1\n", "line 2 .*1 fields"), (b"a\n\xff\n", "not UTF-8"), (b"x\n1\n", "no field 'name'")):
+    for rows, problem in ((b"name,b\n1\n", "line 2 .*1 fields"), (b"a\n\xff\n", "not UTF-8"), (b"x\n1\n", "no field 'name'")):
         with pytest.raises(InvalidArgument, match=problem):
             records(rows, options)
     with pytest.raises(InvalidArgument, match="line 4 of the input has 3 fields"):
         records(b'name,b\n"1\n2",x\n1,2,3\n', options)
+
+
+def test_a_first_line_that_names_a_field_twice_or_not_the_key_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="line 1 of the input names the field 'a' twice"):
+        records(b"a,b,a\n1,2,3\n", InputOptions(InputFormat.CSV))
+    with pytest.raises(InvalidArgument, match="line 1 of the input names no field 'c' for the key; it names a, b"):
+        records(b"a,b\n", InputOptions(InputFormat.CSV, key_field="c"))
+
+
+def test_a_long_field_of_csv_is_taken() -> None:
+    (found,) = records(b"a\n" + b"x" * 500_000 + b"\n", InputOptions(InputFormat.CSV))
+    assert found.value is not None
+    assert len(found.value) > 500_000
+
+
+def test_a_quote_that_nobody_closes_is_told_by_its_line_and_in_linear_time() -> None:
+    data = b'a,b\n1,2\n1,"x\n' + b"12345,67890\n" * 100_000
+    pieces = [data[start : start + 4096] for start in range(0, len(data), 4096)]
+    with pytest.raises(InvalidArgument, match="line 3 of the input opens a quote that is not closed"):
+        records(pieces, InputOptions(InputFormat.CSV))
+
+
+@pytest.mark.parametrize(
+    ("form", "data", "hint"),
+    [(InputFormat.LINES, b"x" * 1000, "line break"), (InputFormat.CSV, b'a\n"' + b"x\n" * 500, "a quote that is not closed")],
+)
+def test_a_record_without_end_is_refused_before_it_fills_the_memory(
+    form: InputFormat, data: bytes, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_input, "RECORD_BYTES_MAX", 500)
+    with pytest.raises(InvalidArgument, match=r"line \d of the input begins a record of more than") as refused:
+        list(RecordInput(InputOptions(form)).feed(data))
+    assert hint in refused.value.hint
+
+
+def test_a_byte_order_mark_is_no_part_of_the_json() -> None:
+    assert pairs(records(b'\xef\xbb\xbf{"a":1}\n', InputOptions(InputFormat.NDJSON))) == [(None, b'{"a":1}')]
+
+
+def test_an_error_shows_the_line_that_it_is_about_and_nothing_that_moves_a_cursor() -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        records(b"1\n{\x1b[2J" + b"x" * 90 + b"\n", InputOptions(InputFormat.NDJSON))
+    assert refused.value.message.endswith(f": {{·[2J{'x' * 55}…")
+    assert refused.value.details["line"] == 2
 
 
 def test_an_envelope_has_all_that_belongs_to_a_record() -> None:
@@ -70,7 +115,7 @@ def test_an_envelope_has_all_that_belongs_to_a_record() -> None:
     assert kept.partition == 3
     (mapped,) = records(b'{"value":null,"headers":{"h":"1"}}', InputOptions(InputFormat.ENVELOPE, partition=2))
     assert (mapped.value, mapped.headers, mapped.partition) == (None, [("h", b"1")], 2)
-    with pytest.raises(InvalidArgument, match=r"line 1 of the input is no envelope: .*moon"):
+    with pytest.raises(InvalidArgument, match=r"line 1 of the input is no envelope \(.*moon"):
         records(b'{"value":1,"moon":2}', InputOptions(InputFormat.ENVELOPE))
 
 

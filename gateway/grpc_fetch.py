@@ -1,0 +1,186 @@
+"""Fetch over gRPC: a long poll over many partitions, as batches or as structured records.
+
+    look: until there are records ─▶ ask for room ─▶ fetch, open ─▶ gRPC sends it ─▶ the call is done: give the room back
+
+Errors of one partition stand in its place, so that one topic that was deleted does not stop a reader of ten.
+
+A call is done when its reader has taken the last byte, or is gone; grpc_delivery.py sees to it that one of both happens.
+
+Invariant: a call holds room for its answer while that is on its way, and none while it waits for records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple, cast
+
+import grpc
+
+from gateway.answer_room import BYTES_LEAST, AnswerPlace, AnswerRoom
+from gateway.doors import Broker, named, partition_of
+from gateway.fetch_wire import PartitionAnswer, encode_fetch_response, encode_records
+from gateway.grpc_calls import Context, MethodHandler, unary_bytes
+from gateway.grpc_delivery import Deliveries
+from gateway.grpc_status import status_of
+from gateway.long_waits import LongWaits
+from gateway.produce import topic_named
+from gateway.proto import log_pb2
+from gateway.reads import RECORDS_MAX, open_records, room_for
+from metadata.errors import InvalidArgument, Stopping, TidelogError
+from metadata.topic import Topic
+from segments.log import FetchTarget
+from segments.log_reader import Fetched
+
+PARTITIONS_MAX: Final = 10_000
+COPIES: Final = 2
+"""Of an answer on its way: ours, and gRPC's own."""
+
+
+class Asked(NamedTuple):
+    """One partition of a request: where to read, or why it can't be read."""
+
+    request: log_pb2.FetchPartition
+    topic: Topic | None
+    target: FetchTarget | TidelogError
+
+
+class Terms(NamedTuple):
+    """What a request asks for, within the broker's bounds."""
+
+    bytes_max: int
+    bytes_min: int
+    wait_ms: int
+    structured: bool
+
+
+class GrpcFetch:
+    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+        self._broker = broker
+        self._waits = waits
+        self.room = AnswerRoom(broker.settings, waits)
+        self._deliveries = Deliveries(self.room, pause_s=broker.settings.answer_timeout_ms / 1000)
+
+    def handler(self) -> MethodHandler:
+        """Of the call Fetch."""
+
+        async def call(message: bytes, context: Context) -> bytes:
+            place = self.room.place()
+            context.add_done_callback(lambda _: place.keep(0))  # type: ignore[arg-type]  # the stubs take no function here
+            answered = unary_bytes(log_pb2.FetchRequest, lambda request: self._fetch(request, place)).unary_unary
+            answer = cast(bytes, await answered(message, context))  # type: ignore[arg-type,misc]  # typed for blocking servers
+            if place.bytes_held:
+                local_address = self._broker.grpc_address
+                delivery = self._deliveries.begin(context.peer(), local_address=local_address, size_bytes=len(answer))
+                context.add_done_callback(lambda _: self._deliveries.end(delivery))  # type: ignore[arg-type]
+            return answer
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+    async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace) -> bytes:
+        """The FetchResponse; `place` then holds room for it, and none where it has no records."""
+        terms = self._terms(request)
+        decompressed_bytes_max = self._broker.log.settings.decompressed_bytes_max
+        asked = [self._asked(partition, terms.bytes_max) for partition in request.partitions]
+        answers = await self._fetched(asked, terms, place)
+        opened = [answer for answer in answers if terms.structured and isinstance(answer, Fetched)]
+        message = await self.room.opened(
+            opened, lambda: _response(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max)
+        )
+        if place.bytes_held:
+            place.keep(COPIES * len(message))
+        return message
+
+    def _terms(self, request: log_pb2.FetchRequest) -> Terms:
+        settings = self._broker.settings
+        if not 1 <= len(request.partitions) <= PARTITIONS_MAX:
+            raise InvalidArgument(
+                f"the request has {len(request.partitions)} partitions; 1 to {PARTITIONS_MAX} are taken", field="partitions"
+            )
+        if request.max_wait_ms > settings.fetch_wait_ms_max:
+            raise InvalidArgument(
+                f"max_wait_ms is {request.max_wait_ms}; at most {settings.fetch_wait_ms_max}", field="max_wait_ms"
+            )
+        if request.format not in log_pb2.FetchFormat.values():
+            raise InvalidArgument(f"format {request.format} is not known", field="format")
+        bytes_max = min(request.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max)
+        structured = request.format == log_pb2.FETCH_FORMAT_RECORDS
+        return Terms(bytes_max, min(request.min_bytes, bytes_max), request.max_wait_ms, structured)
+
+    def _asked(self, partition: log_pb2.FetchPartition, bytes_max: int) -> Asked:
+        try:
+            topic = topic_named(self._broker, partition.topic)
+            topic_partition = partition_of(topic, partition.partition)
+        except TidelogError as error:
+            return Asked(partition, None, error)
+        return Asked(partition, topic, FetchTarget(topic_partition, partition.offset, partition.max_bytes or bytes_max))
+
+    async def _fetched(self, asked: Sequence[Asked], terms: Terms, place: AnswerPlace) -> list[Fetched | TidelogError]:
+        """An answer for each partition, as much as there is room for; `place` holds that room, and none where there is nothing."""
+        loop = asyncio.get_running_loop()
+        targets = [target for _, _, target in asked if isinstance(target, FetchTarget)]
+        terms = terms if len(targets) == len(asked) else terms._replace(wait_ms=0)
+        ends_s = loop.time() + terms.wait_ms / 1000
+        answers = await self._look(targets, terms)
+        bytes_there = sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched))
+        if bytes_there:
+            one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
+            await place.ask(
+                room_for(terms.bytes_max) if terms.structured else COPIES * terms.bytes_max,
+                bytes_least=BYTES_LEAST if terms.structured else max(one_batch, BYTES_LEAST),
+                timeout_s=ends_s - loop.time(),
+            )
+            readable = [target for target, answer in zip(targets, answers, strict=True) if isinstance(answer, Fetched)]
+            bytes_max = min(terms.bytes_max, place.bytes_held // COPIES)
+            read = iter(await self._broker.log.fetch(readable, bytes_max=bytes_max, bytes_min=0))
+            answers = [next(read) if isinstance(answer, Fetched) else answer for answer in answers]  # an error is told once
+        found = iter(answers)
+        return [next(found) if isinstance(target, FetchTarget) else target for _, _, target in asked]
+
+    async def _look(self, targets: Sequence[FetchTarget], terms: Terms) -> list[Fetched | TidelogError]:
+        """What there is after the wait, or at a stop: of records the first batch, where that is enough to end the wait."""
+        log = self._broker.log
+        if terms.wait_ms and terms.bytes_min:
+            bytes_max = terms.bytes_max if terms.bytes_min > 1 else 1
+            try:
+                async with self._waits.until_stop():
+                    return await log.fetch(targets, bytes_max=bytes_max, bytes_min=terms.bytes_min, wait_ms_max=terms.wait_ms)
+            except Stopping:
+                pass
+        return await log.fetch(targets, bytes_max=1, bytes_min=0)
+
+
+def _response(
+    asked: Sequence[Asked], answers: Sequence[Fetched | TidelogError], terms: Terms, bytes_max: int, decompressed_bytes_max: int
+) -> bytes:
+    """The answers in the places of the request; opened, where that was asked for, as far as `bytes_max` reach."""
+    told: list[PartitionAnswer] = []
+    records_max = RECORDS_MAX
+    for (partition, topic, _), answer in zip(asked, answers, strict=True):
+        head = log_pb2.FetchedPartition(topic=partition.topic, partition=partition.partition)
+        if isinstance(answer, TidelogError):
+            head.error.CopyFrom(status_of(named(answer, topic) if topic else answer))
+            told.append(PartitionAnswer(head))
+            continue
+        head.high_watermark, head.log_start_offset = answer.high_watermark, answer.log_start_offset
+        head.next_offset = answer.next_offset
+        if not terms.structured:
+            told.append(PartitionAnswer(head, answer.batches, answer.size_bytes))
+        elif bytes_max <= 0 or records_max == 0:
+            head.next_offset = partition.offset
+            told.append(PartitionAnswer(head))
+        else:
+            opened = open_records(
+                answer,
+                partition.offset,
+                partial(encode_records, partition=partition.partition),
+                records_max=records_max,
+                bytes_max=bytes_max,
+                decompressed_bytes_max=decompressed_bytes_max,
+            )
+            head.next_offset = opened.next_offset
+            told.append(PartitionAnswer(head, opened.pieces, opened.size_bytes, structured=True))
+            bytes_max -= opened.size_bytes
+            records_max -= opened.record_count
+    return encode_fetch_response(told)

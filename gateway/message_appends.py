@@ -1,0 +1,171 @@
+"""The appends of one gRPC message, one after the other: each is checked, encoded where it is structured, and appended as a whole.
+
+    append 0 of partition 7 ─▶ refused ─▶ its error
+    append 1 of partition 7 ─▶ refused ─▶ else its records would come before those of append 0, when these are sent again
+    append 2 of partition 8 ─▶ appended
+
+Invariants: nothing of an append is written before all of it was checked and encoded. After an append was refused, nothing of its
+message is written to the same partition; nor to the same topic, where it was not yet known which partitions it would have gone to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from gateway.doors import Broker, partition_of
+from gateway.json_bodies import RECORDS_MAX
+from gateway.produce import ReadyBatch, Target, append, check_ready_batch, limit_named, target_named
+from gateway.produce_wire import AppendRequest
+from gateway.record_routing import Plan, plan_records, route, single_partition
+from gateway.structured_records import RecordLimits, decode_records
+from metadata.errors import InvalidArgument, TidelogError, Unavailable
+from metadata.model import TopicId, TopicPartition
+from segments.byte_budget import Admission
+from segments.log import Log, PendingAppend
+from segments.object_store import Buffer
+from segments.record_batch import parse_header
+
+THREAD_BYTES: Final = 32 << 10
+"""Structured records that are longer are taken apart in a thread: a record may be as short as two bytes."""
+
+
+class Taken(NamedTuple):
+    """An append whose batches were appended, or refused one by one."""
+
+    log: Log
+    pending: list[PendingAppend | TidelogError]
+    partition: int
+    """Of a ready batch."""
+    plan: Plan | None
+    """Of structured records."""
+
+
+class Refused(NamedTuple):
+    at: int
+    error: TidelogError
+
+
+class MessageAppends:
+    def __init__(self, broker: Broker, log: Log, admission: Admission, *, turns: Iterator[int], taking_apart: asyncio.Semaphore):
+        """`turns` choose the partition of records without a key; `taking_apart` bounds how many threads do that at once."""
+        self._broker = broker
+        self._log = log
+        self._admission = admission
+        self._turns = turns
+        self._taking_apart = taking_apart
+        self._targets: dict[str, Target | TidelogError] = {}
+        self._refused: dict[TopicPartition | TopicId, Refused] = {}
+        self._records_left = RECORDS_MAX
+
+    async def take(self, at: int, request: AppendRequest) -> Taken | TidelogError:
+        """The append number `at` of the message. They are given in their order."""
+        try:
+            target = self._target(request.topic)
+            partition = None if request.partition is None else partition_of(target.topic, request.partition)
+            for destination in (target.topic.id, partition):
+                if destination in self._refused:
+                    raise _following(at, self._refused[destination])
+            try:
+                with limit_named(target):
+                    plan, batches = await self._batches(at, request, target, partition)
+            except TidelogError as error:
+                self._refused[partition or target.topic.id] = Refused(at, error)
+                raise
+        except TidelogError as error:
+            return error.with_traceback(None)  # the frames in there hold the message
+        return Taken(self._log, self._append(at, request, target, batches), batches[0].partition.partition, plan)
+
+    def _target(self, topic: str) -> Target:
+        target = self._targets.get(topic)
+        if target is None:
+            try:
+                target = target_named(self._broker, topic)
+            except TidelogError as error:
+                target = error
+            self._targets[topic] = target
+        if isinstance(target, TidelogError):
+            raise target
+        return target
+
+    async def _batches(
+        self, at: int, request: AppendRequest, target: Target, partition: TopicPartition | None
+    ) -> tuple[Plan | None, list[ReadyBatch]]:
+        if request.record_batch is not None:
+            if partition is None:
+                raise InvalidArgument(f"append {at} is a record batch without its partition", field=f"appends[{at}].partition")
+            header = await check_ready_batch(
+                request.record_batch,
+                batch_bytes_max=target.batch_bytes_max,
+                decompressed_bytes_max=self._log.settings.decompressed_bytes_max,
+            )
+            return None, [ReadyBatch(partition, alone_in_memory(request.record_batch), header)]
+        if request.records is None:
+            raise InvalidArgument(f"append {at} carries neither a record batch nor records", field=f"appends[{at}].payload")
+        limits = RecordLimits(target.batch_bytes_max, self._broker.settings.record_headers_max, self._records_left)
+        turn = next(self._turns)
+        if len(request.records) > THREAD_BYTES:
+            async with self._taking_apart:
+                plan = await asyncio.to_thread(_plan, at, request, target, limits, turn)
+        else:
+            plan = _plan(at, request, target, limits, turn)
+        self._records_left -= len(plan.partitions)
+        return plan, [
+            ReadyBatch(partition_of(target.topic, planned.partition), planned.batch, parse_header(planned.batch))
+            for planned in plan.batches
+        ]
+
+    def _append(
+        self, at: int, request: AppendRequest, target: Target, batches: list[ReadyBatch]
+    ) -> list[PendingAppend | TidelogError]:
+        """An error stands in the place of its batch."""
+        following = {
+            batch.partition: _following(at, self._refused[batch.partition]) for batch in batches if batch.partition in self._refused
+        }
+        free = [batch for batch in batches if batch.partition not in following]
+        pending = append(self._log, target, free, self._admission, expected_offset=request.expected_offset)
+        for batch, outcome in zip(free, pending, strict=True):
+            if isinstance(outcome, TidelogError):
+                self._refused.setdefault(batch.partition, Refused(at, outcome.with_traceback(None)))
+        in_turn = iter(pending)
+        return [following[batch.partition] if batch.partition in following else next(in_turn) for batch in batches]
+
+
+def alone_in_memory(batch: memoryview) -> Buffer:
+    """The batch, copied where it is the lesser part of its message, which would be kept as long as the batch is."""
+    return bytes(batch) if 2 * len(batch) < memoryview(batch.obj).nbytes else batch
+
+
+def _plan(at: int, request: AppendRequest, target: Target, limits: RecordLimits, turn: int) -> Plan:
+    """The batches of structured records. Runs in a thread where they are many: it touches nothing that changes."""
+    assert request.records is not None
+    decoded = decode_records(
+        request.records,
+        partition=request.partition,
+        now_ms=time.time_ns() // 1_000_000,
+        limits=limits,
+        field=f"appends[{at}].records",
+    )
+    partition_count = target.topic.partition_count
+    routes = route(
+        decoded.records, decoded.own_partitions, partition_count=partition_count, keyless_partition=turn % partition_count
+    )
+    if request.expected_offset is not None:
+        single_partition(list(routes.records), because="expected_offset")
+    plan = plan_records(routes, batch_bytes_max=target.batch_bytes_max, request_bytes=len(request.records), producer=None)
+    return Plan(np.asarray(plan.partitions, np.int64), plan.batches)  # kept until the commit: a quarter of a list's memory
+
+
+def _following(at: int, refused: Refused) -> TidelogError:
+    """What an append is told that comes behind a refused one: the same, where that may pass, else that it was not at fault."""
+    if refused.error.retryable:
+        return refused.error
+    return Unavailable(
+        f"append {at} was not looked at, since append {refused.at}, which comes before it in the same partition, was refused: "
+        f"{refused.error.message}",
+        hint=f"Send it again, behind what becomes of append {refused.at}.",
+    )

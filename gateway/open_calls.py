@@ -1,0 +1,53 @@
+"""How many calls of the gRPC door are open, and the refusal of one too many.
+
+gRPC's own bound says "Concurrent RPC limit exceeded" without details, with the status of a message that is too large. Here a call
+too many is throttled: RESOURCE_EXHAUSTED with ErrorInfo (THROTTLED, nothing was written) and RetryInfo. Invariant: at most
+`calls_max` calls of the counted methods are open, each until its answer was sent. Health and reflection are not counted, so that
+a broker with many clients still tells its probes how it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from gateway.grpc_calls import Context, MethodHandler, stream
+from metadata.errors import Throttled
+
+_HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+"""By whether requests, and whether answers are streams, as grpc_calls.py makes them."""
+
+
+class OpenCalls:
+    def __init__(self, calls_max: int) -> None:
+        self._calls_max = calls_max
+        self._open = 0
+        self._refusing: Any = stream(self._refuse).stream_stream
+
+    def counted(self, handler: MethodHandler) -> MethodHandler:
+        """The same method, each call of which is counted, or refused."""
+        behavior: Any = handler.unary_unary or handler.stream_unary or handler.stream_stream
+
+        async def call(request: Any, context: Context) -> Any:
+            if self._open >= self._calls_max:
+                return await self._refusing(request, context)
+            self._open += 1
+            context.add_done_callback(self._ended)  # type: ignore[arg-type]  # the stubs take no function here
+            return await behavior(request, context)
+
+        counted: MethodHandler = _HANDLER_OF[bool(handler.request_streaming), bool(handler.response_streaming)](call)
+        return counted
+
+    def _ended(self, _: object) -> None:
+        self._open -= 1
+
+    async def _refuse(self, _: Context) -> NoReturn:
+        raise Throttled(
+            f"{self._open} calls are open at this broker, which is all that grpc_streams_max allows",
+            hint="Use one stream for many partitions, end those that are idle, or raise grpc_streams_max.",
+        )

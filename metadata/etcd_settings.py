@@ -1,0 +1,106 @@
+"""Settings of an etcd: where its members answer, and who we are to them. Pure, and light: who uses SQLite never loads the client.
+
+    etcd = http://a:2379,http://b:2379,http://c:2379      members of one cluster, in any order; one is asked, the others stand by
+
+Invariant: an EtcdSettings that was built names members that can be addressed, all with TLS or none, and no half of a pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from metadata.errors import InvalidArgument
+from metadata.secret import Secret
+
+DEFAULT_PORT = 2379
+_FORM = "Name scheme, host and port: http://etcd-0:2379,http://etcd-1:2379"
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAddress:
+    host: str
+    port: int
+    tls: bool
+
+    @property
+    def target(self) -> str:
+        """As gRPC takes it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdSettings:
+    etcd: str = ""
+    """Members of an etcd cluster: http://HOST:PORT or https://HOST:PORT, with commas between. Empty: SQLite in data_dir."""
+    etcd_user: str = ""
+    """Name of a user of etcd, where etcd asks for one."""
+    etcd_password: Secret | None = None
+    """Its password. Give it as TIDELOG_ETCD_PASSWORD: flags show in the list of processes."""
+    etcd_ca: Path | None = None
+    """PEM file of the authorities that sign etcd's certificates. Default: those that gRPC brings along."""
+    etcd_cert: Path | None = None
+    """PEM file of our own certificate, where etcd asks for one."""
+    etcd_key: Path | None = None
+    """PEM file of its private key."""
+    etcd_connect_timeout_s: float = 2.0
+    """One try of a connection to one member."""
+    etcd_request_timeout_s: float = 3.0
+    """One try of one request at one member. A write that has no answer by then has an unknown outcome."""
+    etcd_deadline_s: float = 10.0
+    """How long members are tried one after the other before a request fails as unavailable."""
+
+    def __post_init__(self) -> None:
+        for name in ("etcd_connect_timeout_s", "etcd_request_timeout_s", "etcd_deadline_s"):
+            if not 0 < getattr(self, name) <= 3600:  # also refuses NaN
+                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0 and at most 3600 seconds")
+        if bool(self.etcd_user) != bool(self.etcd_password):
+            missing = "etcd_password" if self.etcd_user else "etcd_user"
+            raise InvalidArgument(f"{missing} is not set", hint="etcd_user and etcd_password go together.")
+        if (self.etcd_cert is None) != (self.etcd_key is None):
+            missing = "etcd_key" if self.etcd_key is None else "etcd_cert"
+            raise InvalidArgument(f"{missing} is not set", hint="etcd_cert and etcd_key go together.")
+        addresses = self.addresses
+        tls = any(address.tls for address in addresses)
+        if tls and not all(address.tls for address in addresses):
+            raise InvalidArgument("etcd names members with TLS and members without", hint="Make all of them https://.")
+        for name, value in (("etcd_ca", self.etcd_ca), ("etcd_cert", self.etcd_cert)):
+            if value is not None and not tls:
+                raise InvalidArgument(f"{name} is set, but etcd is not https", hint="Write https:// in etcd.")
+        if self.etcd_user and not addresses:
+            raise InvalidArgument("etcd_user is set, but etcd is not", hint=_FORM)
+
+    @property
+    def addresses(self) -> tuple[EtcdAddress, ...]:
+        """None where `etcd` is empty."""
+        if not self.etcd.strip():
+            return ()
+        addresses = tuple(_parsed(url.strip()) for url in self.etcd.split(","))
+        for address in addresses:
+            if addresses.count(address) > 1:
+                raise InvalidArgument(f"etcd names {address.url} twice", hint="Name each member once.")
+        return addresses
+
+
+def _parsed(url: str) -> EtcdAddress:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:  # a port that is no number, half a bracket
+        raise _no_address(url) from None
+    if "@" in parts.netloc:
+        raise InvalidArgument("etcd holds credentials", hint="Set etcd_user and etcd_password: URLs show in messages and logs.")
+    rest = parts.path.strip("/") or parts.query or parts.fragment
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0 or rest or not url.isprintable() or " " in url:
+        raise _no_address(url)
+    return EtcdAddress(parts.hostname, DEFAULT_PORT if port is None else port, parts.scheme == "https")
+
+
+def _no_address(url: str) -> InvalidArgument:
+    shown = "***" if "@" in url else repr(url[:120])
+    return InvalidArgument(f"{shown} in etcd is not the address of a member", hint=_FORM)

@@ -1,0 +1,23 @@
+"""One error that several wait for: each of them raises a copy of its own. Pure.
+
+An instance that is raised twice carries the traceback of both, takes the context of whoever raises it, and what one of them notes
+on it or changes is seen by all.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TypeVar
+
+from metadata.errors import TidelogError
+
+_Error = TypeVar("_Error", bound=TidelogError)
+
+
+def own_copy(error: _Error) -> _Error:
+    """The same class, message, hint, details and cause; no traceback, no context, no notes."""
+    own = copy(error)
+    own.details = dict(error.details)
+    own.__cause__ = error.__cause__
+    vars(own).pop("__notes__", None)
+    return own

@@ -1,0 +1,112 @@
+"""An object store that tells when it takes no more writes, and when it takes them again: once for each change, not for each PUT.
+
+    write ok ▸ fails for TOLD_AFTER_S ─▶ "takes no writes" ▸ still fails, once in TOLD_AGAIN_S ▸ write ok ─▶ "takes writes again"
+
+One failure between two writes that succeed is what networks do, and is not told. A full disk still takes small objects (a seal, a
+claim): a write that succeeds ends the trouble if it is as large as one that failed, or if nothing failed for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from metadata.errors import AlreadyExists, TidelogError
+from segments.object_store import Buffer, ListPage, ObjectStore, Tail
+
+log = logging.getLogger(__name__)
+
+TOLD_AFTER_S: Final = 1.0
+TOLD_AGAIN_S: Final = 60.0
+QUIET_S: Final = 5.0
+"""Failed writes are tried again more often than this."""
+
+
+class Trouble(NamedTuple):
+    """Why the bucket takes no writes, and what helps, for people."""
+
+    message: str
+    hint: str
+
+
+class WatchedStore:
+    """`store`, and words in the log about its creates. Nothing is changed about what it answers or raises."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._failing_since_s: float | None = None
+        self._failed_at_s = 0.0
+        self._failed_bytes_min = 0
+        self._told_at_s: float | None = None
+        self._failure: TidelogError | None = None
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """While the bucket takes no writes, for longer than networks hiccup."""
+        if self._told_at_s is None or self._failure is None:
+            return None
+        hint = self._failure.hint or "Look at the bucket: its disk, its network, its credentials."
+        return Trouble(f"the bucket takes no writes: {self._failure.message}", hint)
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        body_bytes = sum(memoryview(part).nbytes for part in body)
+        try:
+            await self._store.create(key, body, crc32c=crc32c)
+        except AlreadyExists:
+            self._succeeded(body_bytes)
+            raise
+        except TidelogError as error:
+            self._failed(error, body_bytes)
+            raise
+        self._succeeded(body_bytes)
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        return await self._store.get(key, start=start, end=end)
+
+    async def tail(self, key: str, bytes_max: int) -> Tail:
+        return await self._store.tail(key, bytes_max)
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+        return await self._store.list(prefix, start_after=start_after, limit=limit)
+
+    async def delete(self, key: str) -> None:
+        await self._store.delete(key)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def _failed(self, error: TidelogError, body_bytes: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._failure = error
+        if self._failing_since_s is None:
+            self._failing_since_s, self._failed_bytes_min = now_s, body_bytes
+        self._failed_at_s = now_s
+        self._failed_bytes_min = min(self._failed_bytes_min, body_bytes)
+        for_s = now_s - self._failing_since_s
+        if self._told_at_s is None and for_s >= TOLD_AFTER_S:
+            log.warning(
+                "the bucket takes no writes: %s. What was acknowledged is safe; producers wait, and are refused after a while. "
+                "Trying again until it works",
+                error,
+            )
+        elif self._told_at_s is not None and now_s - self._told_at_s >= TOLD_AGAIN_S:
+            log.warning("the bucket has taken no writes for %.0f s: %s", for_s, error)
+        else:
+            return
+        self._told_at_s = now_s
+
+    def _succeeded(self, body_bytes: int) -> None:
+        if self._failing_since_s is None:
+            return
+        now_s = asyncio.get_running_loop().time()
+        if body_bytes < self._failed_bytes_min and now_s - self._failed_at_s < QUIET_S:
+            return
+        if self._told_at_s is not None:
+            log.warning("the bucket takes writes again, after %.0f s", now_s - self._failing_since_s)
+        self._failing_since_s = self._told_at_s = self._failure = None

@@ -1,0 +1,441 @@
+"""The store on etcd while members die, hang, restart or are cut off: nothing is missed, doubled, or called what it was not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from metadata import etcd_store
+from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
+from metadata.etcd_store import EtcdStore
+from metadata.held_lease import HeldLease
+from metadata.model import Revision
+from metadata.store import NO_LEASE, Compare, LeaseId, Put, RevisionCompacted, WatchBatch
+from tests.etcd_server import SHARED, EtcdCluster, EtcdMember, in_thread, running_cluster, running_etcd, settings
+from tests.metadata.stores import PATIENCE_S, run, take, until
+from tests.servers import free_port
+from tests.tcp_proxy import TcpProxy, tcp_proxy
+
+pytestmark = pytest.mark.slow
+
+
+@asynccontextmanager
+async def opened(urls: str, **changed: object) -> AsyncIterator[EtcdStore]:
+    store = EtcdStore(settings(urls, **changed))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def proxied(**changed: object) -> AsyncIterator[tuple[TcpProxy, EtcdStore, EtcdStore]]:
+    """A store behind a proxy, and one without, on the shared etcd."""
+    async with (
+        tcp_proxy(SHARED.member.client_port) as proxy,
+        opened(SHARED.member.url) as direct,
+        opened(proxy.url, **changed) as store,
+    ):
+        yield proxy, store, direct
+
+
+def new_key() -> str:
+    return f"/{uuid.uuid4().hex}"
+
+
+async def put(store: EtcdStore, key: str, value: bytes = b"", lease: LeaseId = NO_LEASE) -> Revision:
+    return (await store.transact([], [Put(key, value, lease)])).revision
+
+
+async def restart(member: EtcdMember) -> None:
+    await in_thread(member.kill)
+    await in_thread(member.start)
+
+
+# A write whose answer is lost
+
+
+def test_a_write_whose_answer_is_lost_is_unknown_and_was_sent_once() -> None:
+    async def test() -> None:
+        async with proxied(etcd_request_timeout_s=0.3) as (proxy, store, direct):
+            key = new_key()
+            await store.get(key)
+            proxy.fault = "answers are lost"
+            with pytest.raises(OutcomeUnknown, match="no answer in time; it may have happened or not") as unknown:
+                await put(store, key)
+            assert proxy.url in str(unknown.value)
+            assert unknown.value.hint == "Read back whether it happened before you send it again."
+            proxy.fault = "none"
+            proxy.cut()
+            for reader in (direct, store):
+                found = await reader.get(key)
+                assert found is not None
+                assert found.version == 1
+
+    run(test())
+
+
+def test_a_write_that_was_lost_on_its_way_is_unknown_too() -> None:
+    async def test() -> None:
+        async with proxied(etcd_request_timeout_s=0.3) as (proxy, store, direct):
+            key = new_key()
+            await store.get(key)
+            proxy.fault = "requests are lost"
+            with pytest.raises(OutcomeUnknown):
+                await put(store, key)
+            assert await direct.get(key) is None
+
+    run(test())
+
+
+def test_a_write_whose_connection_breaks_is_unknown_and_the_next_one_has_a_new_connection() -> None:
+    async def test() -> None:
+        async with proxied() as (proxy, store, direct):
+            key = new_key()
+            await store.get(key)
+            proxy.fault = "answers are lost"
+            writing = asyncio.ensure_future(put(store, key))
+            async with asyncio.timeout(PATIENCE_S):
+                while await direct.get(key) is None:
+                    pass
+            proxy.fault = "none"
+            proxy.cut()
+            with pytest.raises(OutcomeUnknown):
+                await writing
+            await put(store, key)
+            found = await direct.get(key)
+            assert found is not None
+            assert found.version == 2
+
+    run(test())
+
+
+def test_a_write_that_finds_no_connection_was_not_sent() -> None:
+    async def test() -> None:
+        async with proxied(etcd_deadline_s=0.4) as (proxy, store, direct):
+            key = new_key()
+            await store.get(key)
+            proxy.refuse()
+            await until(lambda: not store._client._members[0].connected)
+            with pytest.raises(Unavailable) as down:
+                await put(store, key)
+            assert down.value.nothing_was_written
+            assert await direct.get(key) is None
+
+    run(test())
+
+
+def test_reads_and_leases_are_asked_again_when_their_answer_is_lost() -> None:
+    async def test() -> None:
+        async with proxied() as (proxy, store, _):
+            key = new_key()
+            lease = await store.grant_lease(60)
+            await put(store, key, b"x", lease)
+            calls = (store.get(key), store.range(key), store.keep_alive(lease), store.grant_lease(60), store.transact([], []))
+            for call in calls:
+                proxy.fault, proxy.lost_bytes = "answers are lost", 0
+                asking = asyncio.ensure_future(cast(Coroutine[Any, Any, Any], call))
+                await until(lambda: proxy.lost_bytes > 0)
+                proxy.fault = "none"
+                proxy.cut()
+                assert await asking is not None
+            await store.revoke_lease(lease)
+            assert await store.get(key) is None
+
+    run(test())
+
+
+def test_of_transactions_under_way_when_etcd_is_killed_each_is_what_it_was_called(tmp_path: Path) -> None:
+    async def test() -> None:
+        with running_etcd(tmp_path) as member:
+            async with opened(member.url) as store:
+                outcomes: dict[str, type[BaseException] | None] = {}
+                stopping = asyncio.Event()
+
+                async def writer(name: str) -> None:
+                    n = 0
+                    while not stopping.is_set():
+                        key = f"/{name}/{n:05d}"
+                        n += 1
+                        try:
+                            assert (await store.transact([Compare(key, 0)], [Put(key, b"")])).succeeded
+                            outcomes[key] = None
+                        except TidelogError as error:
+                            outcomes[key] = type(error)
+
+                async with asyncio.TaskGroup() as writers:
+                    for name in "abc":
+                        writers.create_task(writer(name))
+                    await until(lambda: len(outcomes) > 50)
+                    await restart(member)
+                    before = len(outcomes)
+                    await until(lambda: len(outcomes) > before + 50)
+                    stopping.set()
+                there = {item.key for item in (await store.range("/")).items}
+                assert there <= set(outcomes)
+                for key, outcome in outcomes.items():
+                    assert outcome is OutcomeUnknown or (key in there) == (outcome is None), (key, outcome)
+                assert Counter(outcomes.values())[OutcomeUnknown] <= 3  # one of each writer
+
+    run(test())
+
+
+# Watches
+
+
+def test_a_watch_goes_on_over_restarts_and_cuts_without_gap_or_repeat(tmp_path: Path) -> None:
+    async def test() -> None:
+        with running_etcd(tmp_path) as member:
+            async with tcp_proxy(member.client_port) as proxy, opened(member.url) as writer, opened(proxy.url) as store:
+                first = await put(writer, "/a/0")
+                written = [first]
+                seen: list[WatchBatch] = []
+
+                async def watch() -> None:
+                    async for batch in store.watch("/a/", first):
+                        seen.append(batch)  # noqa: PERF401 (others look at it meanwhile)
+
+                async with asyncio.TaskGroup() as tasks:
+                    watching = tasks.create_task(watch())
+                    for n in range(1, 6):
+                        await until(lambda: len(seen) == len(written))  # noqa: B023 (it is called before the next turn)
+                        proxy.cut()
+                        for m in range(20):
+                            written += [(await writer.transact([], [Put(f"/a/{n}/{m}/{i}", b"") for i in range(3)])).revision]
+                            if m == 10:
+                                proxy.cut()
+                    await restart(member)
+                    written += [await put(writer, "/a/6")]
+                    await until(lambda: len(seen) >= len(written))
+                    watching.cancel()
+                assert [batch.revision for batch in seen] == written
+                assert {len(batch.events) for batch in seen[1:-1]} == {3}
+
+    run(test())
+
+
+def test_a_watch_that_was_cut_off_while_history_went_on_without_it_is_told_where_history_begins() -> None:
+    async def test() -> None:
+        async with proxied() as (proxy, store, direct):
+            key = new_key()
+            first = await put(direct, key)
+            watch = store.watch(key, first)
+            assert (await anext(watch)).revision == first
+            proxy.refuse()
+            for _ in range(3):
+                last = await put(direct, key)
+            await SHARED.member.compact(last)
+            proxy.fault = "none"
+            with pytest.raises(RevisionCompacted) as compacted:
+                await take(watch, 1)
+            assert compacted.value.oldest == last + 1
+            again = await put(direct, key)
+            assert [batch.revision for batch in await take(store.watch(key, compacted.value.oldest), 1)] == [again]
+
+    run(test())
+
+
+def test_a_watch_that_nobody_serves_says_so_and_a_new_one_goes_on() -> None:
+    async def test() -> None:
+        async with proxied(etcd_deadline_s=0.7) as (proxy, store, direct):
+            key = new_key()
+            first = await put(direct, key)
+            watch = store.watch(key, first)
+            assert (await anext(watch)).revision == first
+            proxy.refuse()
+            with pytest.raises(Unavailable, match=f"watch '{key}'"):
+                await take(watch, 1)
+            missed = await put(direct, key)
+            proxy.fault = "none"
+            assert [batch.revision for batch in await take(store.watch(key, Revision(first + 1)), 1)] == [missed]
+
+    run(test())
+
+
+def test_a_watch_leaves_a_member_that_has_fallen_silent_though_nobody_asks_it_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etcd_store, "PROBE_INTERVAL_S", 0.1)
+
+    async def test() -> None:
+        async with (
+            tcp_proxy(SHARED.member.client_port) as proxy,
+            opened(SHARED.member.url) as direct,
+            opened(f"{proxy.url},{SHARED.member.url}", etcd_request_timeout_s=0.3) as store,
+        ):
+            key = new_key()
+            first = await put(direct, key)
+            watch = store.watch(key, first)
+            assert (await anext(watch)).revision == first
+            proxy.fault = "answers are lost"
+            missed = await put(direct, key)
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(store.run())
+                assert [batch.revision for batch in await take(watch, 1)] == [missed]
+                running.cancel()
+
+    run(test())
+
+
+# Leases
+
+
+class CountsRenewals(EtcdStore):
+    renewals = 0
+
+    async def keep_alive(self, lease: LeaseId) -> float:
+        ttl_s = await super().keep_alive(lease)
+        self.renewals += 1
+        return ttl_s
+
+
+def test_a_lease_lives_on_over_a_restart_of_etcd(tmp_path: Path) -> None:
+    async def test() -> None:
+        with running_etcd(tmp_path) as member:
+            store = CountsRenewals(settings(member.url))
+            lease = await HeldLease.take(store, 2.0)
+            await put(store, "/leased", b"", lease.id)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(lease.run())
+                await restart(member)
+                before = store.renewals
+                await until(lambda: store.renewals > before)
+                assert lease.held
+                assert await store.get("/leased") is not None
+                await lease.release()
+            await store.close()
+
+    run(test())
+
+
+# Which member is asked
+
+
+async def timed(call: Coroutine[Any, Any, object]) -> float:
+    begun = time.monotonic()
+    await call
+    return time.monotonic() - begun
+
+
+def test_a_member_that_is_not_there_is_passed_over_at_once() -> None:
+    async def test() -> None:
+        async with opened(f"http://127.0.0.1:{free_port()},{SHARED.member.url}") as store:
+            assert await timed(put(store, new_key())) < 0.5
+
+    run(test())
+
+
+def test_a_member_that_accepts_and_says_nothing_is_left_within_its_timeout() -> None:
+    async def test() -> None:
+        async with tcp_proxy(SHARED.member.client_port) as silent:
+            silent.fault = "requests are lost"
+            async with opened(f"{silent.url},{SHARED.member.url}", etcd_connect_timeout_s=0.3) as store:
+                assert await timed(put(store, new_key())) < 0.6
+                assert await timed(put(store, new_key())) < 0.1  # and not asked again
+
+    run(test())
+
+
+def test_a_member_of_another_cluster_is_not_asked(tmp_path: Path) -> None:
+    async def test() -> None:
+        with running_etcd(tmp_path, "--initial-cluster-token=another") as another:
+            async with opened(f"{SHARED.member.url},{another.url}") as store:
+                key = new_key()
+                await put(store, key)
+                store._client.leave(store._client._members[0], "the test says so")
+                await put(store, key)
+                async with opened(another.url) as other:
+                    assert await other.get(key) is None
+            async with (
+                tcp_proxy(SHARED.member.client_port) as proxy,
+                opened(f"{proxy.url},{another.url}", etcd_deadline_s=0.5) as store,
+            ):
+                await put(store, key)
+                proxy.refuse()
+                await until(lambda: not store._client._members[0].connected)
+                with pytest.raises(Unavailable, match="belongs to cluster"):
+                    await put(store, key)
+
+    run(test())
+
+
+async def asked_first(cluster: EtcdCluster, store: EtcdStore) -> EtcdMember:
+    """The member that the store talks to."""
+    await store.get("/a")
+    url = store._client._members[store._client._place].url
+    return next(member for member in cluster.members if member.url == url)
+
+
+def test_a_cluster_serves_while_most_of_it_lives_and_a_watch_crosses_every_failure(tmp_path: Path) -> None:
+    async def test() -> None:
+        with running_cluster(tmp_path) as cluster:
+            async with opened(cluster.urls, etcd_request_timeout_s=0.5) as store:
+                written = [await put(store, "/a")]
+                seen: list[int] = []
+
+                async def watch() -> None:
+                    first = written[0]
+                    while True:
+                        try:
+                            async for batch in store.watch("/a", first):
+                                seen.append(batch.revision)
+                                first = Revision(batch.revision + 1)
+                        except Unavailable:
+                            continue
+
+                async with asyncio.TaskGroup() as tasks:
+                    watching = tasks.create_task(watch())
+                    await until(lambda: seen == written)
+
+                    hung = await asked_first(cluster, store)
+                    hung.freeze()
+                    with pytest.raises(OutcomeUnknown):
+                        written += [await put(store, "/a")]
+                    held = await store.get("/a")  # the next member answers
+                    assert held is not None
+                    if held.mod_revision not in written:  # the frozen member may pass it on when it thaws, or never
+                        written.append(held.mod_revision)
+                    written += [await put(store, "/a")]
+                    await until(lambda: seen[-1] == written[-1])
+                    hung.thaw()
+                    await until(hung.healthy)
+
+                    first = await asked_first(cluster, store)
+                    await in_thread(first.kill)
+                    written += [await put_until_taken(store)]
+                    second = await asked_first(cluster, store)
+                    await in_thread(second.kill)
+                    (alone,) = (member for member in cluster.members if member.process is not None)
+                    async with opened(alone.url, etcd_request_timeout_s=0.5, etcd_deadline_s=0.3) as cut_off:
+                        with pytest.raises(Unavailable, match="no leader"):
+                            await refused_for_want_of_a_leader(cut_off)
+                    await in_thread(cluster.start)
+                    written += [await put_until_taken(store)]
+                    await until(lambda: seen[-1] == written[-1])
+                    watching.cancel()
+                history = await take(store.watch("/a", written[0]), len(seen))
+                assert seen == [batch.revision for batch in history]
+                assert set(written) <= set(seen)
+
+    async def put_until_taken(store: EtcdStore) -> Revision:
+        """A leader may just have died: what is unknown then is written again."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    return await put(store, "/a")
+                except (OutcomeUnknown, Unavailable):
+                    continue
+
+    async def refused_for_want_of_a_leader(store: EtcdStore) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:  # a member needs an election to notice that it is alone: unknown until then
+                with suppress(OutcomeUnknown):
+                    await put(store, "/a")
+
+    run(test())

@@ -1,0 +1,145 @@
+"""A bucket that takes no writes is told once, and so is its return."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, Unavailable
+from segments.memory_store import MemoryStore
+from segments.object_store import Buffer
+from segments.watched_store import Trouble, WatchedStore
+from tests.simulation.virtual_loop import run
+
+
+class Moody(MemoryStore):
+    """Raises `trouble` while there is one."""
+
+    trouble: Exception | None = None
+
+    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        await super().create(key, body, crc32c=crc32c)
+
+
+KEYS = itertools.count()
+
+
+async def write(store: WatchedStore, body: bytes = b"12345678") -> None:
+    await store.create(f"key-{next(KEYS)}", [body])
+
+
+async def fail_for(store: WatchedStore, seconds: float) -> None:
+    """A create four times a second, as retries come."""
+    for _ in range(round(seconds * 4)):
+        with pytest.raises((Unavailable, OutcomeUnknown, Denied)):
+            await write(store)
+        await asyncio.sleep(0.25)
+
+
+def test_an_outage_is_told_when_it_begins_each_minute_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    async def session() -> None:
+        bucket = Moody()
+        store = WatchedStore(bucket)
+        await write(store)
+        bucket.trouble = Unavailable("no space left on device")
+        await fail_for(store, 130)
+        bucket.trouble = None
+        await write(store)
+        await write(store)
+
+    run(session())
+    first, *repeated, last = caplog.messages
+    assert first.startswith("the bucket takes no writes: no space left on device. What was acknowledged is safe")
+    assert repeated == [f"the bucket has taken no writes for {seconds} s: no space left on device" for seconds in (61, 121)]
+    assert last == "the bucket takes writes again, after 130 s"
+
+
+def test_a_failure_between_two_writes_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def session() -> None:
+        bucket = Moody()
+        store = WatchedStore(bucket)
+        for _ in range(20):
+            bucket.trouble = OutcomeUnknown("no answer")
+            await fail_for(store, 0.25)
+            bucket.trouble = None
+            await write(store)
+
+    run(session())
+    assert caplog.messages == []
+
+
+def test_a_small_object_that_a_full_disk_still_takes_is_not_taken_for_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def session() -> None:
+        bucket = Moody()
+        store = WatchedStore(bucket)
+        bucket.trouble = Unavailable("no space left on device")
+        await fail_for(store, 2)
+        bucket.trouble = None
+        await write(store, b"seal")
+        bucket.trouble = Unavailable("no space left on device")
+        await fail_for(store, 2)
+        assert len(caplog.messages) == 1
+        bucket.trouble = None
+        await asyncio.sleep(10)
+        await write(store, b"seal")
+
+    run(session())
+    assert caplog.messages[1:] == ["the bucket takes writes again, after 14 s"]
+
+
+def test_an_object_that_exists_is_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    async def session() -> None:
+        bucket = Moody()
+        store = WatchedStore(bucket)
+        await store.create("taken", [b"12345678"])
+        bucket.trouble = Denied("no credentials")
+        await fail_for(store, 2)
+        bucket.trouble = None
+        with pytest.raises(AlreadyExists):
+            await store.create("taken", [b"87654321"])
+
+    run(session())
+    assert [message.split(":")[0] for message in caplog.messages] == [
+        "the bucket takes no writes",
+        "the bucket takes writes again, after 2 s",
+    ]
+
+
+def test_everything_else_goes_through() -> None:
+    async def session() -> None:
+        bucket = MemoryStore()
+        store = WatchedStore(bucket)
+        await store.create("a", [b"one ", b"two"])
+        assert store.url == bucket.url
+        assert await store.get("a", start=4) == b"two"
+        assert (await store.tail("a", 3)).body == b"two"
+        assert [found.key for found in (await store.list("")).objects] == ["a"]
+        await store.delete("a")
+        assert (await store.list("")).objects == ()
+        await store.close()
+
+    run(session())
+
+
+def test_the_trouble_can_be_asked_for_while_it_lasts() -> None:
+    found: list[Trouble | None] = []
+
+    async def main() -> None:
+        bucket = Moody()
+        store = WatchedStore(bucket)
+        bucket.trouble = Unavailable("no space left on device", hint="Make room.")
+        await fail_for(store, 0.5)
+        found.append(store.trouble)  # it may be a hiccup
+        await fail_for(store, 2)
+        found.append(store.trouble)
+        bucket.trouble = None
+        await write(store)
+        found.append(store.trouble)
+
+    run(main())
+    assert found == [None, Trouble("the bucket takes no writes: no space left on device", "Make room."), None]

@@ -1,0 +1,240 @@
+"""All that can befall a simulated world, drawn from its seed: what happens to brokers, to the bucket, to the metadata, to topics.
+
+Each blow is a method: it strikes, lasts for its time, and takes itself back where it is not for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from metadata import partition_assignments
+from metadata.errors import Fenced
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import SessionId
+from metadata.partition_assignments import Decision, moving
+from tests.faulty_store import CALM, STORMY, Faults, Outage, between
+from tests.simulation.appointments import OPERATOR
+from tests.simulation.broker_process import BrokerProcess
+from tests.simulation.cluster import BROKERS_MAX, Cluster
+from tests.simulation.load import Load
+from tests.simulation.virtual_loop import virtual_loop
+
+LOSSY = Faults(answer_lost=0.3, request_lost=0.1, late=0.2, lands_after_cancel=0.9)
+SLOW = Faults(request_s=between(0.5, 3.0), answer_s=between(0.2, 2.0), late=0.1, late_s=between(5.0, 60.0))
+BUSY = Faults(error_503=0.7)
+CONFLICTS = Faults(conflict_409=0.5)
+
+
+class Blows:
+    def __init__(self, cluster: Cluster, load: Load, chance: random.Random, note: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._load = load
+        self._chance = chance
+        self._note = note
+        self._site = cluster.site
+
+    async def rain(self, for_s: float) -> None:
+        """One after the other, and several at a time; returns when the last has passed."""
+        blows: list[tuple[Callable[[], Awaitable[None]], int]] = [
+            (self._kill, 4),
+            (self._freeze, 4),
+            (self._double, 1),
+            (self._drain, 2),
+            (self._comes_back, 3),
+            (self._takeovers_are_slow, 1),
+            (self._cut_from_clients, 2),
+            (self._cut_from_bucket, 2),
+            (self._cut_from_metadata, 3),
+            (self._bucket_down, 2),
+            (self._bucket_slow, 3),
+            (self._weather_changes, 4),
+            (self._metadata_restarts, 1),
+            (self._metadata_slow, 2),
+            (self._metadata_loses_answers, 2),
+            (self._history_compacted, 1),
+            (self._lease_ends_early, 2),
+            (self._clock_jumps, 1),
+            (self._moves_to_and_fro, 2),
+            (self._load.grow, 1),
+            (self._load.make_again, 1),
+        ]
+        until_s = virtual_loop().time() + for_s
+        async with asyncio.TaskGroup() as under_way:
+            while virtual_loop().time() < until_s:
+                (blow,) = self._chance.choices([blow for blow, _ in blows], [weight for _, weight in blows])
+                self._note(blow.__name__.strip("_").replace("_", " "))
+                under_way.create_task(_called(blow))
+                await asyncio.sleep(self._chance.uniform(0.5, 8.0))
+
+    def _seconds(self, *choices: float) -> Awaitable[None]:
+        return asyncio.sleep(self._chance.choice(choices))
+
+    # ── brokers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _kill(self) -> None:
+        victim = self._cluster.any()
+        await self._pile_up(victim)
+        self._cluster.kill(victim)
+        await self._seconds(0.0, 0.5, 10.0)
+        self._cluster.start(victim.broker_id)
+
+    async def _freeze(self) -> None:
+        """A zombie: its session is sealed while it sleeps, and then it goes on as if nothing had happened."""
+        zombie = self._cluster.any()
+        await self._pile_up(zombie)
+        zombie.freeze(wire_too=self._chance.random() < 0.5)
+        self._note(f"{zombie.name} is frozen")
+        if self._chance.random() < 0.5:
+            self._cluster.start(zombie.broker_id)
+        await asyncio.sleep(self._chance.uniform(1.0, 30.0))
+        self._cluster.wake(zombie)
+
+    async def _pile_up(self, broker: BrokerProcess) -> None:
+        """Lets several requests be on the wire when the blow falls, so that some land after the seal, and beyond it."""
+        if self._chance.random() < 0.8:
+            broker.store.slow_factor = self._chance.choice((50.0, 200.0))
+            await asyncio.sleep(1.0)
+            broker.store.slow_factor = 1.0
+
+    async def _double(self) -> None:
+        """Two processes under one broker id, until the older one dies or gives way."""
+        older = self._cluster.any()
+        self._cluster.start(older.broker_id)
+        await asyncio.sleep(self._chance.uniform(1.0, 20.0))
+        self._cluster.kill(older)
+
+    async def _drain(self) -> None:
+        older = self._cluster.any()
+        older.stop()
+        await older.stopped(timeout_s=self._chance.choice((1.0, 30.0)))
+        self._cluster.kill(older)
+        await self._seconds(0.0, 2.0, 10.0)
+        self._cluster.start(older.broker_id)
+
+    async def _comes_back(self) -> None:
+        """A broker that joins the others, or one that had ended by itself."""
+        for number in range(BROKERS_MAX):
+            broker_id = f"b{number + 1}"
+            if broker_id not in self._cluster.slots or self._cluster.slots[broker_id].ended:
+                self._cluster.start(broker_id)
+                return
+
+    async def _takeovers_are_slow(self) -> None:
+        """A broker dies, and to those who follow it, each footer takes its time."""
+        victim = self._cluster.any()
+        self._cluster.kill(victim)
+        others = [broker for broker in self._cluster.processes if broker.alive]
+        for broker in others:
+            broker.store.slow_factor = 100.0
+        await asyncio.sleep(self._chance.uniform(5.0, 20.0))
+        for broker in others:
+            broker.store.slow_factor = 1.0
+        self._cluster.start(victim.broker_id)
+
+    async def _cut_from_clients(self) -> None:
+        cut_off = self._cluster.any()
+        cut_off.cut_from_clients()
+        await self._seconds(0.1, 1.0, 10.0)
+        cut_off.unreachable = False
+
+    async def _clock_jumps(self) -> None:
+        self._cluster.any().clock_skew_ms += self._chance.choice((-60_000, 60_000))
+
+    # ── the bucket ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _bucket_down(self) -> None:
+        await self._bucket_out_for(list(self._cluster.processes))
+
+    async def _cut_from_bucket(self) -> None:
+        await self._bucket_out_for([self._cluster.any()])
+
+    async def _bucket_out_for(self, brokers: list[BrokerProcess]) -> None:
+        kind = self._chance.choice((Outage.REFUSES, Outage.HANGS, Outage.ERRORS))
+        for broker in brokers:
+            broker.store.outage = kind
+        await self._seconds(0.5, 3.0, 12.0, 40.0)
+        for broker in brokers:
+            broker.store.outage = Outage.NONE
+
+    async def _weather_changes(self) -> None:
+        self._cluster.set_weather(self._chance.choice((CALM, STORMY, LOSSY, SLOW, BUSY, CONFLICTS)))
+
+    async def _bucket_slow(self) -> None:
+        slow = self._cluster.any()
+        slow.store.slow_factor = self._chance.choice((10.0, 50.0, 300.0))
+        await asyncio.sleep(self._chance.uniform(1.0, 10.0))
+        slow.store.slow_factor = 1.0
+
+    # ── the metadata ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _cut_from_metadata(self) -> None:
+        cut_off = self._cluster.any()
+        cut_off.metadata.cut()
+        await self._seconds(0.5, 3.0, 12.0)
+        cut_off.metadata.mend()
+
+    async def _metadata_restarts(self) -> None:
+        cut_off = list(self._cluster.processes)
+        for broker in cut_off:
+            broker.metadata.cut()
+        await self._seconds(0.5, 3.0)
+        for broker in cut_off:
+            broker.metadata.mend()
+
+    async def _metadata_slow(self) -> None:
+        slow = self._cluster.any()
+        slow.metadata.latency_s, slow.metadata.watch_delay_s = self._chance.choice(((0.5, 0.0), (0.01, 3.0), (0.2, 1.0)))
+        await asyncio.sleep(self._chance.uniform(1.0, 20.0))
+        slow.metadata.latency_s, slow.metadata.watch_delay_s = 0.001, 0.0
+
+    async def _metadata_loses_answers(self) -> None:
+        deaf = self._cluster.any()
+        deaf.metadata.answer_lost = self._chance.choice((0.1, 0.5))
+        await asyncio.sleep(self._chance.uniform(1.0, 10.0))
+        deaf.metadata.answer_lost = 0.0
+
+    async def _history_compacted(self) -> None:
+        """While a broker is cut off: its watches find a hole, and it must read everything again."""
+        cut_off = self._cluster.any()
+        cut_off.metadata.cut()
+        await self._seconds(1.0, 5.0)
+        revision = (await self._site.metadata.range("/", limit=1)).revision
+        while self._site.recorder.revision < revision:
+            await asyncio.sleep(0.001)
+        await self._site.metadata.compact(revision)
+        cut_off.metadata.mend()
+
+    async def _lease_ends_early(self) -> None:
+        leases = [item.lease for item in (await self._site.metadata.range(EtcdLayout().brokers)).items]
+        if leases:
+            await self._site.metadata.revoke_lease(self._chance.choice(leases))
+
+    async def _moves_to_and_fro(self) -> None:
+        """Partitions are asked to move, faster than they can, and often back to where they came from."""
+        until_s = virtual_loop().time() + self._chance.uniform(2.0, 15.0)
+        pace_s = self._chance.choice((0.05, 0.3, 1.0))
+        while virtual_loop().time() < until_s:
+            await self._ask_for_a_move()
+            await asyncio.sleep(self._chance.expovariate(1 / pace_s))
+
+    async def _ask_for_a_move(self) -> None:
+        states = self._cluster.partitions.states
+        sessions = sorted(registration.session for registration in self._cluster.registered.brokers.values())
+        if not states:
+            return
+        partition = self._chance.choice(sorted(states))
+        state, revision = states[partition]
+        others: list[SessionId | None] = [session for session in sessions if session != state.leader_session]
+        if others:
+            asked = Decision(partition, revision, moving(state, self._chance.choice([*others, *others, None])))
+            try:
+                wrote = await partition_assignments.write(self._site.metadata, [asked], EtcdLayout())
+            except Fenced:
+                return  # somebody else was faster
+            self._site.recorder.wrote(wrote, OPERATOR)
+
+
+async def _called(blow: Callable[[], Awaitable[None]]) -> None:
+    await blow()

@@ -1,0 +1,35 @@
+"""A command that waits for its broker says so, and is quiet otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.simulation.virtual_loop import run
+from tidelog.cli.progress import tell_of_waiting
+
+
+def test_a_silent_wait_is_told_and_so_is_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = {"sent": 0, "answered": 0}
+
+    async def session() -> None:
+        telling = asyncio.ensure_future(tell_of_waiting(lambda: counts["answered"], lambda: counts["sent"]))
+        await asyncio.sleep(61)  # nothing was sent: nothing to tell
+        counts["sent"] = 3_000
+        await asyncio.sleep(53)
+        counts["answered"] = 1_000
+        await asyncio.sleep(4)
+        counts["answered"] = 3_000
+        await asyncio.sleep(60)
+        telling.cancel()
+        await asyncio.wait([telling])
+
+    run(session())
+    assert capsys.readouterr().err.splitlines() == [
+        "3,000 records wait for an answer; none came for 5 s, and the broker's log may say why",
+        "3,000 records wait for an answer; none came for 10 s, and the broker's log may say why",
+        "3,000 records wait for an answer; none came for 20 s, and the broker's log may say why",
+        "3,000 records wait for an answer; none came for 40 s, and the broker's log may say why",
+        "answers come again",
+    ]

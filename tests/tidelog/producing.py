@@ -1,0 +1,50 @@
+"""A small broker and a client that does not wait long, for tests of what sends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Unpack
+
+from metadata.errors import TidelogError
+from tests.tidelog.small_broker import SmallBroker, running
+from tidelog.records import Ack
+from tidelog.settings import SettingChanges
+
+QUICK: SettingChanges = {"retry_pause_ms": 1, "retry_pause_ms_max": 5, "delivery_timeout_ms": 20_000}
+
+
+def quick(**changes: Unpack[SettingChanges]) -> SettingChanges:
+    return {**QUICK, **changes}
+
+
+def with_broker(test: Callable[[SmallBroker], Awaitable[None]], *, partitions: int = 3, **settings: str) -> None:
+    async def run() -> None:
+        async with running(SmallBroker()) as broker:
+            broker.create_topic("orders", partitions, **settings)
+            async with asyncio.timeout(30):
+                await test(broker)
+
+    asyncio.run(run())
+
+
+async def outcome_of(delivery: Awaitable[Ack]) -> Ack | TidelogError:
+    try:
+        return await delivery
+    except TidelogError as error:
+        return error
+
+
+async def once_not_refused(send: Callable[[], Awaitable[Ack]], refusal: type[TidelogError]) -> Ack:
+    """Sends until it is taken: what changed is not asked about more often than every few milliseconds."""
+    while True:
+        outcome = await outcome_of(send())
+        if not isinstance(outcome, refusal):
+            assert isinstance(outcome, Ack)
+            return outcome
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop go on until the condition holds."""
+    while not condition():  # noqa: ASYNC110  # neither client nor broker has an event for what only a test looks at
+        await asyncio.sleep(0.001)

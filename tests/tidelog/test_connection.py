@@ -1,0 +1,122 @@
+"""Calls that are tried again, brokers that come back elsewhere, and what is remembered of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import grpc
+import grpc.aio
+import pytest
+
+import tidelog
+from gateway.proto import admin_pb2
+from metadata.errors import OutcomeUnknown, Throttled, Unavailable, UnknownTopic
+from tests.tidelog.producing import quick, with_broker
+from tests.tidelog.small_broker import SmallBroker, running
+from tidelog.connection import Connection, Stubs
+from tidelog.routes import UNTOLD
+from tidelog.settings import ClientSettings, settings_from
+
+SILENCE = grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata(), grpc.aio.Metadata(), "silence")
+
+
+def with_connection(test: Callable[[SmallBroker, Connection], Awaitable[None]], settings: ClientSettings) -> None:
+    async def connected(broker: SmallBroker) -> None:
+        connection = Connection([broker.address], settings)
+        await connection.open()
+        try:
+            await test(broker, connection)
+        finally:
+            await connection.close()
+
+    with_broker(connected)
+
+
+def test_what_reads_has_time_for_another_attempt_when_a_broker_keeps_silent_and_what_writes_has_all_the_time() -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        timeouts_s: list[float] = []
+
+        async def attempt(to: Stubs, timeout_s: float) -> str:
+            timeouts_s.append(timeout_s)
+            if len(timeouts_s) == 1:
+                raise SILENCE
+            return "an answer"
+
+        assert await connection.call(attempt, writes=False) == "an answer"
+        assert timeouts_s[0] == pytest.approx(1.0, abs=0.1)
+        timeouts_s.clear()
+        with pytest.raises(OutcomeUnknown):
+            await connection.call(attempt, writes=True)
+        assert timeouts_s == [pytest.approx(3.0, abs=0.1)]
+
+    with_connection(test, settings_from(quick(request_timeout_ms=3_000)))
+
+
+def test_a_broker_that_asks_for_time_gets_it_and_no_longer_than_there_is() -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        begun_s = asyncio.get_running_loop().time()
+        waits_s = [0.05, 60.0]
+
+        async def attempt(to: Stubs, timeout_s: float) -> str:
+            raise Throttled("full", retry_after_s=waits_s.pop(0))
+
+        with pytest.raises(Throttled):
+            await connection.call(attempt, writes=True)
+        assert 0.05 <= asyncio.get_running_loop().time() - begun_s < 2
+        assert waits_s == []
+
+    with_connection(test, settings_from(quick(request_timeout_ms=3_000)))
+
+
+def test_a_route_that_one_broker_is_asked_for_is_asked_for_once() -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        await broker.stop()
+        begun_s = asyncio.get_running_loop().time()
+        with pytest.raises(Unavailable):
+            await connection.route("orders", fresh=True, at=broker.address.removeprefix("grpc://"))
+        assert asyncio.get_running_loop().time() - begun_s < 5
+        await broker.start()
+
+    with_connection(test, settings_from(quick(request_timeout_ms=60_000)))
+
+
+def test_limits_are_remembered_by_address_and_forgotten_with_the_broker() -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        address = broker.address.removeprefix("grpc://")
+        assert connection.limits(address) == UNTOLD
+        broker.limits = admin_pb2.BrokerLimits(request_bytes_max=5_000)
+        await connection.route("orders", fresh=True)
+        assert connection.limits(address).request_bytes_max == 5_000
+        assert connection.limits("another:9090") == UNTOLD
+        broker.tells_limits = False
+        await connection.cluster()
+        assert connection.limits(address).request_bytes_max == 5_000, "what was told stays where nothing newer is"
+
+    with_connection(test, settings_from(quick()))
+
+
+def test_only_routes_that_are_not_too_old_are_kept() -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        for n in range(50):
+            broker.create_topic(f"topic-{n}", 1)
+            await connection.route(f"topic-{n}")
+            with pytest.raises(UnknownTopic):
+                await connection.route(f"nothing-{n}")
+        assert len(connection._routes) < 50
+        assert len(connection._questions) == 0
+
+    with_connection(test, settings_from(quick(topic_age_ms_max=10)))
+
+
+def test_a_topic_that_this_client_changes_is_asked_about_anew() -> None:
+    async def run() -> None:
+        broker = SmallBroker()
+        async with running(broker), asyncio.timeout(20), tidelog.connect(broker.address) as log:
+            broker.create_topic("orders", 2)
+            await log._connection.route("orders")
+            log._connection.forget_route("orders")
+            broker.topics["orders"].partition_count = 3
+            assert (await log._connection.route("orders")).partition_count == 3
+
+    asyncio.run(run())

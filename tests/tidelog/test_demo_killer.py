@@ -1,0 +1,39 @@
+"""The demo's killer strikes when the next segment is there, and not before."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.demo_killer import kill_at_the_next
+
+
+@pytest.fixture
+def victim() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_it_waits_for_the_first_path_that_is_not_there_yet(victim: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    written, coming, later = (tmp_path / name for name in "012")
+    written.touch()
+    killing = threading.Thread(target=kill_at_the_next, args=([str(written), str(coming), str(later)], victim.pid, 30.0))
+    killing.start()
+    assert victim.poll() is None
+    coming.touch()
+    killing.join()
+    assert victim.wait(10) == -signal.SIGKILL
+
+
+def test_it_does_not_wait_for_ever(victim: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    kill_at_the_next([str(tmp_path / "never")], victim.pid, 0.01)
+    assert victim.wait(10) == -signal.SIGKILL

@@ -1,0 +1,71 @@
+"""What a cluster tells of a topic, as a route to its partitions."""
+
+from __future__ import annotations
+
+from gateway.proto import admin_pb2
+from tidelog.routes import NO_LEADER_EPOCH, UNTOLD, BrokerLimits, PartitionRoute, limits_from, route_from
+from tidelog.settings import MIB
+from tidelog.wire_sizes import LONE_BATCH_OVERHEAD_BYTES
+
+A, B = "a:9090", "b:9090"
+
+
+def state(partition: int, leader: str, leader_epoch: int = 0) -> admin_pb2.PartitionState:
+    return admin_pb2.PartitionState(partition=partition, leader=leader, leader_epoch=leader_epoch)
+
+
+def topic(*states: admin_pb2.PartitionState, partition_count: int = 3, batch_bytes_max: int = 0) -> admin_pb2.Topic:
+    return admin_pb2.Topic(
+        name="orders", id="7", partition_count=partition_count, partitions=states, batch_bytes_max=batch_bytes_max
+    )
+
+
+def test_each_partition_is_led_at_an_address_and_an_epoch() -> None:
+    told = topic(state(0, "a", 4), state(1, "b", 9), state(2, "a", 4))
+    route = route_from(told, address_of={"a": A, "b": B}, limits_at={}, anyone=B, learnt_s=1.5)
+    assert route.partitions == (PartitionRoute(A, 4), PartitionRoute(B, 9), PartitionRoute(A, 4))
+    assert route.leaders == (A, B, A)
+    assert (route.name, route.topic_id, route.partition_count, route.learnt_s) == ("orders", "7", 3, 1.5)
+
+
+def test_where_nobody_leads_or_nobody_knows_who_anyone_is_asked() -> None:
+    told = topic(state(0, "", -1), state(1, "gone", 3), state(9, "a"))
+    route = route_from(told, address_of={"a": A}, limits_at={}, anyone=B, learnt_s=0)
+    assert route.partitions == (PartitionRoute(B, NO_LEADER_EPOCH),) * 3
+
+
+def test_a_batch_has_to_fit_its_topic_and_every_broker_that_leads_it() -> None:
+    told = topic(state(0, "a"), state(1, "b"), batch_bytes_max=700_000, partition_count=2)
+    limits_at = {A: BrokerLimits(request_bytes_max=10 * MIB, decompressed_bytes_max=5 * MIB), B: BrokerLimits()}
+
+    def batch_bytes_max() -> int:
+        return route_from(told, address_of={"a": A, "b": B}, limits_at=limits_at, anyone=A, learnt_s=0).batch_bytes_max
+
+    assert batch_bytes_max() == 700_000
+    limits_at[B] = BrokerLimits(request_bytes_max=500_000)
+    assert batch_bytes_max() == 500_000 - LONE_BATCH_OVERHEAD_BYTES
+    limits_at[A] = BrokerLimits(message_bytes_max=400_000)
+    assert batch_bytes_max() == 400_000
+    route = route_from(
+        told, address_of={"a": A, "b": B}, limits_at={A: BrokerLimits(decompressed_bytes_max=9)}, anyone=A, learnt_s=0
+    )
+    assert route.decompressed_bytes_max == 9
+
+
+def test_a_broker_that_takes_next_to_nothing_takes_no_batch() -> None:
+    assert BrokerLimits(request_bytes_max=10).batch_bytes_max == 0
+
+
+def test_what_a_broker_does_not_tell_is_what_any_broker_takes() -> None:
+    assert limits_from(admin_pb2.Broker()) is None
+    assert limits_from(admin_pb2.Broker(limits=admin_pb2.BrokerLimits())) == UNTOLD
+    told = admin_pb2.BrokerLimits(request_bytes_max=9 * MIB, message_bytes_max=MIB, decompressed_bytes_max=2 * MIB)
+    assert limits_from(admin_pb2.Broker(limits=told)) == BrokerLimits(9 * MIB, MIB, 2 * MIB)
+    told.buffer_bytes_max = 8 * MIB
+    assert limits_from(admin_pb2.Broker(limits=told)) == BrokerLimits(8 * MIB, MIB, 2 * MIB), "a request has to fit the buffer"
+
+
+def test_a_topic_of_a_broker_that_tells_nothing_takes_what_a_request_holds() -> None:
+    route = route_from(topic(state(0, "a"), partition_count=1), address_of={"a": A}, limits_at={}, anyone=A, learnt_s=0)
+    assert route.batch_bytes_max == UNTOLD.request_bytes_max - LONE_BATCH_OVERHEAD_BYTES
+    assert route.decompressed_bytes_max == UNTOLD.decompressed_bytes_max

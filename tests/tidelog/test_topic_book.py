@@ -1,0 +1,121 @@
+"""Which lane a record gets, before and after the cluster says something else of its topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata.errors import OutcomeUnknown, UnknownPartition
+from segments.partitioner import partition_of
+from segments.record_batch import BATCH_OVERHEAD_BYTES
+from tidelog.accumulator import Accumulator
+from tidelog.batch import Batch
+from tidelog.lane import Lane
+from tidelog.routes import PartitionRoute, TopicRoute
+from tidelog.settings import ClientSettings, CompressionName
+from tidelog.topic_book import TopicBook
+
+A, B = "a:9090", "b:9090"
+
+
+def route(count: int, topic_id: str = "1", leader: str = A, epoch: int = 0, **limits: int) -> TopicRoute:
+    found = {"batch_bytes_max": 1 << 20, "decompressed_bytes_max": 1 << 26} | limits
+    return TopicRoute("orders", topic_id, (PartitionRoute(leader, epoch),) * count, **found, learnt_s=0)
+
+
+class Shelf:
+    """A book of 3 partitions, its accumulator, and the lanes that it closed."""
+
+    def __init__(self, compression: CompressionName = "none") -> None:
+        settings = ClientSettings(batch_bytes_max=1_000, compression=compression, topic_age_ms_max=30_000)
+        self.accumulator = Accumulator(settings)
+        self.closed: list[Lane] = []
+        self.book = TopicBook("orders", self.accumulator, settings, start=0, closed=self.closed.append)
+        self.book.take_route(route(3), 0.0)
+
+    def put(self, lane: Lane, size: int = 100) -> Batch:
+        batch = lane.open or self.accumulator.roll(lane, 0.0)
+        batch.records.append((None, bytes(size), (), 0))
+        batch.bytes += size
+        self.accumulator.buffered_bytes += size
+        return batch
+
+
+def test_a_record_goes_where_it_asks_to_or_by_its_key() -> None:
+    book = Shelf().book
+    assert book.lane_for(2, b"key", 10).partition == 2
+    assert book.lane_for(None, b"key", 10).partition == partition_of(b"key", 3)
+
+
+@pytest.mark.parametrize("partition", [-1, 3, True, 1.0, "1"])
+def test_a_partition_that_is_not_there_is_refused(partition: object) -> None:
+    book = Shelf().book
+    assert not book.has(partition)
+    with pytest.raises(UnknownPartition, match=f"orders has the partitions 0 to 2; {partition} was asked for"):
+        book.lane_for(partition, None, 10)  # type: ignore[arg-type]
+
+
+def test_records_without_a_key_stay_in_a_batch_until_it_is_full_which_may_leave_then() -> None:
+    shelf = Shelf()
+    book = shelf.book
+    lane = book.lane_for(None, None, 400)
+    book.keyless_batch = shelf.put(lane, 400)
+    assert book.lane_for(None, None, 400) is lane
+    shelf.put(lane, 400)
+    assert book.lane_for(None, None, 400) is not lane
+    assert shelf.closed == [lane]
+
+
+def test_batches_are_filled_to_the_least_of_all_limits_and_their_header_counts() -> None:
+    shelf = Shelf("zstd")
+    assert shelf.book.fill_bytes_max == 1_000 - BATCH_OVERHEAD_BYTES
+    shelf.book.take_route(route(3, batch_bytes_max=900, decompressed_bytes_max=800), 0.0)
+    assert (shelf.book.batch_bytes_max, shelf.book.fill_bytes_max) == (900, 800 - BATCH_OVERHEAD_BYTES)
+    uncompressed = Shelf().book
+    uncompressed.take_route(route(3, batch_bytes_max=900, decompressed_bytes_max=800), 0.0)
+    assert uncompressed.fill_bytes_max == 900 - BATCH_OVERHEAD_BYTES
+
+
+def test_partitions_that_were_added_join_and_the_others_keep_their_lanes() -> None:
+    book = Shelf().book
+    before = list(book.lanes)
+    book.take_route(route(5), 1.0)
+    assert book.lanes[:3] == before
+    assert {book.lane_for(None, b"%d" % n, 10).partition for n in range(100)} == set(range(5))
+    assert (book.learnt_s, book.learn_again_s) == (1.0, 31.0)
+
+
+def test_lanes_follow_a_newer_leader_and_not_an_older_one() -> None:
+    book = Shelf().book
+    book.take_route(route(3, leader=B, epoch=4), 0.0)
+    assert {lane.leader for lane in book.lanes} == {B}
+    for stale in (route(3, leader=A, epoch=3), route(3, leader=A, epoch=-1)):
+        book.take_route(stale, 0.0)
+        assert {lane.leader for lane in book.lanes} == {B}
+    book.take_route(route(3, "2", leader=A, epoch=0), 0.0)
+    assert {lane.leader for lane in book.lanes} == {A}, "another topic counts its epochs from the beginning"
+
+
+def test_of_a_topic_that_was_made_anew_with_fewer_partitions_the_surplus_fails() -> None:
+    shelf = Shelf()
+    shelf.accumulator.identify(7, 0)
+    waiting, on_wire = shelf.put(shelf.book.lanes[1]), shelf.put(shelf.book.lanes[2])
+    assert shelf.accumulator.take(A, 0.0, bytes_max=1) == [waiting]
+    shelf.accumulator.acknowledged(waiting, 0, 0.0)
+    assert shelf.accumulator.take(A, 0.0, bytes_max=1) == [on_wire]
+    later = shelf.put(shelf.book.lanes[2])
+    shelf.book.take_route(route(1, "2"), 0.0)
+    assert isinstance(on_wire.error, OutcomeUnknown)
+    assert isinstance(later.error, UnknownPartition)
+    assert shelf.accumulator.buffered_bytes == 0
+    assert shelf.accumulator.leaders == []
+    assert [lane.producer for lane in shelf.book.lanes] == [None], "it begins anew there"
+
+
+def test_a_partition_that_comes_back_does_not_begin_again_under_a_producer_id_that_it_had() -> None:
+    shelf = Shelf()
+    shelf.accumulator.identify(7, 0)
+    shelf.book.take_route(route(1, "2"), 0.0)
+    shelf.book.take_route(route(3, "3"), 0.0)
+    assert [lane.producer for lane in shelf.book.lanes] == [None, None, None]
+    shelf.accumulator.identify(8, 0)
+    assert [lane.producer for lane in shelf.book.lanes] == [(8, 0)] * 3

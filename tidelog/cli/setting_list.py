@@ -1,0 +1,82 @@
+"""Every setting of a broker as people look it up: its value here, its default here, and what it does.
+
+"Here" counts: a bucket on S3 and one in a local directory have defaults of their own, and flags, variables and a file change
+values. Names, defaults and descriptions are read from the settings' own classes, so there is one list of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gateway.settings import BrokerSettings, load_settings
+from metadata.errors import InvalidArgument
+from segments.settings import KIB, MIB
+
+_NOWHERE = Path("-")
+"""Stands for a data directory that nobody named."""
+
+
+def setting_names() -> list[str]:
+    return [name for name, _, _ in _settings_of(BrokerSettings(data_dir=_NOWHERE))]
+
+
+def setting_rows(flags: Mapping[str, object], environ: Mapping[str, str], toml: Path | None = None) -> list[dict[str, Any]]:
+    """`setting`, `value`, `default` and `what_it_does` of each, in the order of the classes. Raises what load_settings raises."""
+    chosen = _load(flags, environ, toml)
+    usual = load_settings({"data_dir": _NOWHERE, "bucket": chosen.bucket}, {})
+    defaults = {name: value for name, value, _ in _settings_of(usual)} | {"bucket": ""}
+    return [
+        {"setting": name, "value": _plain(value), "default": _plain(defaults[name]), "what_it_does": doc}
+        for name, value, doc in _settings_of(chosen)
+    ]
+
+
+def shown(name: str, value: object) -> str:
+    """A value as it may be typed: 8MiB, 5, 127.0.0.1:8080; empty where there is none."""
+    if isinstance(value, float):
+        return f"{value:g}" if value != int(value) else str(int(value))
+    if isinstance(value, int) and "bytes" in name:
+        return next((f"{value // unit}{suffix}" for unit, suffix in ((MIB, "MiB"), (KIB, "KiB")) if value % unit == 0), str(value))
+    return "" if value is None else str(value)
+
+
+def field_docs(settings: type[Any]) -> dict[str, str]:
+    """The strings below a class's fields, which Python keeps only in the source."""
+    body = ast.parse(inspect.getsource(settings)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            assert isinstance(field.target, ast.Name)
+            docs[field.target.id] = " ".join(str(below.value.value).split())
+    return docs
+
+
+def _load(flags: Mapping[str, object], environ: Mapping[str, str], toml: Path | None) -> BrokerSettings:
+    try:
+        return load_settings(flags, environ, toml)
+    except InvalidArgument:  # a data directory need not be named to see the rest; what else is wrong is wrong again
+        return load_settings({**flags, "data_dir": _NOWHERE}, environ, toml)
+
+
+def _settings_of(settings: Any) -> Iterator[tuple[str, object, str]]:
+    """Name, value and description of each, those of its sections at their place."""
+    docs = field_docs(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _settings_of(value)
+        else:
+            yield field.name, value, docs.get(field.name, "")
+
+
+def _plain(value: object) -> object:
+    """For JSON; a secret as it shows itself."""
+    if value == _NOWHERE:
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

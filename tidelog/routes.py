@@ -1,0 +1,109 @@
+"""Where a topic's records go: its partitions, who leads each of them at which epoch, and what those brokers take. Pure.
+
+    topic's name ─▶ TopicRoute: topic id ─▶ PartitionRoute: leader epoch, leader's address ─▶ BrokerLimits
+
+Producers and consumers ask connection.py for routes, and call leaders by address. Where one broker leads everything, each address
+is its own; where many do, nothing changes here. A route is true of one topic id: a topic that was deleted and made again under
+its name has another id, and nothing that was agreed on for the old one (sequences, offsets) holds for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from gateway.proto import admin_pb2
+from tidelog.settings import MIB
+from tidelog.wire_sizes import LONE_BATCH_OVERHEAD_BYTES
+
+NO_LEADER_EPOCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """What one broker takes. The defaults are a broker's own, for one that does not tell: what is above is refused by it."""
+
+    request_bytes_max: int = 16 * MIB
+    """One request, whole. It has to fit the broker's buffer, too."""
+    message_bytes_max: int = 16 * MIB
+    """One record batch, unless its topic says less. Not known: what a request can hold."""
+    decompressed_bytes_max: int = 64 * MIB
+    """The records of one batch, decompressed."""
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest record batch that can get there."""
+        return max(0, min(self.message_bytes_max, self.request_bytes_max - LONE_BATCH_OVERHEAD_BYTES))
+
+
+UNTOLD: Final = BrokerLimits()
+
+
+class PartitionRoute(NamedTuple):
+    leader: str
+    """gRPC address; where nobody leads, that of a broker that can say who does."""
+    leader_epoch: int
+    """NO_LEADER_EPOCH where nobody leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """What a client needs to know of a topic to reach its partitions."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionRoute, ...]
+    batch_bytes_max: int
+    """The largest record batch that the topic takes, whichever of its partitions it is for."""
+    decompressed_bytes_max: int
+    """The same of its records, decompressed."""
+    learnt_s: float
+    """When it was asked for, on the monotonic clock."""
+    leaders: tuple[str, ...] = field(init=False)
+    """gRPC address by partition."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "leaders", tuple(partition.leader for partition in self.partitions))
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions)
+
+
+def route_from(
+    topic: admin_pb2.Topic,
+    *,
+    address_of: Mapping[str, str],
+    limits_at: Mapping[str, BrokerLimits],
+    anyone: str,
+    learnt_s: float,
+) -> TopicRoute:
+    """`address_of`: by broker id. `limits_at`: by address. `anyone`: the address for partitions whose leader is not known."""
+    partitions = [PartitionRoute(anyone, NO_LEADER_EPOCH)] * topic.partition_count
+    for state in topic.partitions:
+        if state.leader in address_of and state.partition < len(partitions):
+            partitions[state.partition] = PartitionRoute(address_of[state.leader], state.leader_epoch)
+    limits = [limits_at.get(leader, UNTOLD) for leader in {partition.leader for partition in partitions}]
+    return TopicRoute(
+        name=topic.name,
+        topic_id=topic.id,
+        partitions=tuple(partitions),
+        batch_bytes_max=min([topic.batch_bytes_max or UNTOLD.message_bytes_max, *(limit.batch_bytes_max for limit in limits)]),
+        decompressed_bytes_max=min([limit.decompressed_bytes_max for limit in limits], default=UNTOLD.decompressed_bytes_max),
+        learnt_s=learnt_s,
+    )
+
+
+def limits_from(broker: admin_pb2.Broker) -> BrokerLimits | None:
+    """What a broker tells of its limits; None where it tells nothing. A limit that it does not know at the moment is 0."""
+    if not broker.HasField("limits"):
+        return None
+    told = broker.limits
+    return BrokerLimits(
+        request_bytes_max=min(
+            told.request_bytes_max or UNTOLD.request_bytes_max, told.buffer_bytes_max or UNTOLD.request_bytes_max
+        ),
+        message_bytes_max=told.message_bytes_max or UNTOLD.message_bytes_max,
+        decompressed_bytes_max=told.decompressed_bytes_max or UNTOLD.decompressed_bytes_max,
+    )

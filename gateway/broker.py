@@ -22,7 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from gateway.cluster_settings import ClusterSettings
+from gateway.cluster_identity import identify_cluster
 from gateway.cluster_view import ClusterView
 from gateway.freed_memory import keep_freed_memory
 from gateway.grpc_server import GrpcServer
@@ -30,17 +30,16 @@ from gateway.http_server import HttpServer
 from gateway.leadership import Leadership
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.broker_registry import Registration
-from metadata.cluster_id import cluster_id
 from metadata.data_directory import DataDirectory
 from metadata.errors import OutcomeUnknown
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
+from metadata.open_metadata import open_metadata
 from metadata.producer_ids import ProducerIds
-from metadata.sqlite_store import SqliteStore
+from metadata.store import MetadataStore
 from metadata.topic import Topic
 from metadata.topics import Topics
 from segments.bucket_layout import proof_key
-from segments.cluster_record import sign_bucket
 from segments.create_only_proof import prove_create_only
 from segments.log import Log
 from segments.store_url import open_store
@@ -62,7 +61,7 @@ class Broker:
     """What the doors serve (gateway/doors.py). `running` makes one."""
 
     def __init__(
-        self, settings: BrokerSettings, bucket: WatchedStore, metadata: SqliteStore, layout: EtcdLayout, *, cluster_id: str
+        self, settings: BrokerSettings, bucket: WatchedStore, metadata: MetadataStore, layout: EtcdLayout, *, cluster_id: str
     ) -> None:
         self.cluster_id = cluster_id
         self.broker_id = settings.broker_id
@@ -81,17 +80,19 @@ class Broker:
             metadata,
             self.view,
             settings.segments,
-            ClusterSettings(),
+            settings.membership,
             layout=layout,
-            registration=Registration(broker_id=settings.broker_id, session=SessionId(0), version=VERSION),
+            registration=Registration(
+                broker_id=settings.broker_id, session=SessionId(0), rack=settings.membership.rack, version=VERSION
+            ),
             new_writer=lambda: secrets.token_bytes(16),
             now_ms=wall_clock_ms,
         )
         self._http = HttpServer(self)
         self._grpc = GrpcServer(self)
         self._bucket = bucket
-        self._metadata = metadata
         self._listen = settings.http, settings.grpc
+        self._cluster = settings.membership
         self._flush_s = settings.segments.put_deadline_ms / 1000
         self._ready_s = settings.gateway.topic_ready_timeout_ms / 1000
 
@@ -121,23 +122,21 @@ class Broker:
     async def run(self, ready: asyncio.Event) -> None:
         """Serves until `stop`. Sets `ready` when both doors are open and the first session leads its partitions."""
         async with asyncio.TaskGroup() as background:
-            housekeeping = [
-                background.create_task(self._metadata.run(), name="metadata"),
-                background.create_task(self.view.run(), name="view of the cluster"),
-            ]
+            following = background.create_task(self.view.run(), name="view of the cluster")
             await self.view.read(timeout_s=TOPICS_TIMEOUT_S)
             self.http_address = await self._http.start(self._listen[0])
             self.grpc_address = await self._grpc.start(self._listen[1])
             self._leadership.registration = msgspec.structs.replace(
-                self._leadership.registration, http_address=self.http_address, grpc_address=self.grpc_address
+                self._leadership.registration,
+                http_address=self._cluster.advertise_http or self.http_address,
+                grpc_address=self._cluster.advertise_grpc or self.grpc_address,
             )
             leading = background.create_task(self._leadership.run(), name="leadership")
             try:
                 await self._serve(ready, leading)
             finally:
                 await self._stop(leading)
-                for task in housekeeping:
-                    task.cancel()
+                following.cancel()
 
     async def _serve(self, ready: asyncio.Event, leading: asyncio.Task[None]) -> None:
         async with asyncio.TaskGroup() as waits:
@@ -154,7 +153,7 @@ class Broker:
     async def _stop(self, leading: asyncio.Task[None]) -> None:
         grace_s = self.settings.stop_grace_ms / 1000
         self._leadership.stop()
-        await asyncio.wait((leading,), timeout=self._flush_s)
+        await asyncio.wait((leading,), timeout=self._flush_s + self._cluster.drain_timeout_ms / 1000)
         bytes_left = 0 if leading.done() else self._leadership.budget.bytes_used
         leading.cancel()
         await asyncio.gather(self._http.stop(grace_s), self._grpc.stop(grace_s))
@@ -214,16 +213,17 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
     Raises Rejected, Denied or Unavailable when it can't start, before anything but its own directory was written.
     """
     async with AsyncExitStack() as parts:
-        directory = parts.enter_context(DataDirectory(settings.data_dir))
         layout = EtcdLayout(settings.cluster)
-        metadata = SqliteStore(directory.metadata_path)
-        parts.push_async_callback(metadata.close)
-        unwatched = await open_store(settings.bucket or f"file://{directory.bucket_path}", settings.s3, make_directory=True)
+        bucket_url, metadata_path = settings.bucket, settings.data_dir
+        if not settings.metadata.etcd:
+            directory = parts.enter_context(DataDirectory(settings.data_dir))
+            bucket_url, metadata_path = settings.bucket or f"file://{directory.bucket_path}", directory.metadata_path
+        metadata = await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
+        unwatched = await open_store(bucket_url, settings.s3, make_directory=True)
         parts.push_async_callback(unwatched.close)
         await prove_create_only(unwatched, proof_key(secrets.token_hex(16)))
         bucket = WatchedStore(unwatched)
-        identity = await cluster_id(metadata, uuid.uuid4().hex, layout)
-        await sign_bucket(bucket, identity, now_ms=wall_clock_ms())
+        identity = await identify_cluster(bucket, metadata, layout, new_id=uuid.uuid4().hex, now_ms=wall_clock_ms())
         broker = Broker(settings, bucket, metadata, layout, cluster_id=identity)
         ready = asyncio.Event()
         try:

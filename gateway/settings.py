@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gateway.cluster_settings import ClusterSettings
+from metadata.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
 from metadata.etcd_settings import EtcdSettings
 from metadata.secret import Secret
@@ -109,6 +111,15 @@ class BrokerSettings:
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     s3: S3Settings = field(default_factory=S3Settings)
     metadata: EtcdSettings = field(default_factory=EtcdSettings)
+    membership: ClusterSettings = field(default_factory=ClusterSettings)
+
+    def __post_init__(self) -> None:
+        check_broker_id(self.broker_id)
+        if self.metadata.etcd and not self.bucket:
+            raise InvalidArgument(
+                "bucket is not set; brokers that share an etcd share a bucket",
+                hint="Name it: --bucket s3://bucket/prefix, or file:///directory that all brokers see.",
+            )
 
     @property
     def bucket_url(self) -> str:
@@ -120,6 +131,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "gateway": GatewaySettings,
     "s3": S3Settings,
     "metadata": EtcdSettings,
+    "membership": ClusterSettings,
 }
 
 
@@ -144,6 +156,8 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml:
             hint = f"Did you mean {near[0]}?" if near else "`tidelog serve --list-settings` shows them all."
             raise InvalidArgument(f"{source} is not a setting", hint=hint)
         chosen[name] = _converted(source, value, known[name])
+    if chosen.get("etcd"):
+        chosen.setdefault("data_dir", Path())  # nothing is kept there
     if "data_dir" not in chosen:
         raise InvalidArgument(
             "data_dir is not set", hint="Say where the broker may keep its files: --data-dir DIR, or TIDELOG_DATA_DIR."

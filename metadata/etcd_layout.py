@@ -45,6 +45,11 @@ class EtcdLayout:
         return f"/{self.cluster}/"
 
     @property
+    def prefix(self) -> str:
+        """Of every key of the cluster."""
+        return f"/{self.cluster}/"
+
+    @property
     def cluster_id(self) -> str:
         return f"/{self.cluster}/cluster_id"
 

@@ -182,7 +182,7 @@ class ProducerFenced(Fenced):
 
 
 class Corrupt(TidelogError):
-    """Stored bytes are wrong. `details`: key, and where known start and end of the range, and next_offset, where reading can go on."""
+    """Stored bytes are wrong. `details`: key, and where known: start and end of the range, next_offset where reading goes on."""
 
     code = "CORRUPT"
     default_hint = "Run `tidelog bucket verify` and restore the named object from a backup."

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 500
 PROTOS := gateway/proto/log.proto gateway/proto/admin.proto metadata/proto/etcd.proto
-MESSAGE_PROTOS := metadata/proto/mvcc.proto
+MESSAGE_PROTOS := metadata/proto/mvcc.proto  # without services, and so without stubs
 
 .PHONY: demo test check bench simulate proto kernel clean help
 

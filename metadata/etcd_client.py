@@ -37,11 +37,11 @@ RETRY_PAUSE_S = 0.1
 VERSION_MIN = (3, 4)
 """The first that splits large answers of a watch."""
 _TRY_S_MIN = 0.001
+"""gRPC takes no time limit that has passed."""
 _REQUIRE_LEADER = ("hasleader", "true")
-"""A member that has lost its leader refuses at once, and ends its watches, instead of leaving us without an answer."""
+"""Sent along: a member that has lost its leader refuses at once, and ends its watches, instead of leaving us without an answer."""
 
 T = TypeVar("T")
-Metadata = tuple[tuple[str, str], ...]
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +60,17 @@ class Try:
     """One try of a request: where, and what to send along."""
 
     member: Member
-    metadata: Metadata
+    token: str
+    """Empty where we are nobody's user."""
     timeout_s: float
 
     @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (_REQUIRE_LEADER, ("token", self.token)) if self.token else (_REQUIRE_LEADER,)
+
+    @property
     def options(self) -> dict[str, Any]:
-        """For one call of gRPC."""
+        """For a call of gRPC that ends within the try."""
         return {"metadata": self.metadata, "timeout": self.timeout_s}
 
 
@@ -165,20 +170,24 @@ class EtcdClient:
         while True:
             member = self._members[self._place]
             sent = False
-            token = self._token
+            token = self._token or ""
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._meet(member)
                     token = await self._signed_in(member)
                 sent = writes
-                metadata = (_REQUIRE_LEADER, ("token", token)) if token else (_REQUIRE_LEADER,)
-                return await once(Try(member, metadata, max(_TRY_S_MIN, min(timeout_s, deadline - clock()))))
+                return await once(Try(member, token, max(_TRY_S_MIN, min(timeout_s, deadline - clock()))))
             except grpc.aio.AioRpcError as error:
                 failed = failure(error.code().name, error.details() or "", doing=doing, url=member.url, writes=sent)
             except Refused as error:
                 failed = failure(error.code, error.details, doing=doing, url=member.url, writes=sent)
             except TimeoutError:
                 failed = failure("DEADLINE_EXCEEDED", "", doing=doing, url=member.url, writes=sent)
+            except asyncio.CancelledError:
+                if cancelled_by_others():
+                    raise
+                # Else it was the call that was: its connection gave way to one with new certificates.
+                failed = failure("CANCELLED", "the connection was closed", doing=doing, url=member.url, writes=sent)
             except _WrongMember as error:
                 failed = Failure(error.rejected, "ask another member", leaves=True, cause=error.rejected.message)
             self._note(member, failed)
@@ -252,6 +261,12 @@ class EtcdClient:
     def _check_open(self) -> None:
         if self.closing:
             raise Stopping("the metadata store is closed")
+
+
+def cancelled_by_others() -> bool:
+    """Whether somebody cancels this task. gRPC raises CancelledError as well where a call was cancelled, and not the task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class _WrongMember(Exception):

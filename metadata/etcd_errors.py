@@ -17,7 +17,7 @@
     request too large                               TooLarge           TooLarge              -
     future revision, other invalid arguments        InvalidArgument    InvalidArgument       -
     corrupt cluster                                 Corrupt            Corrupt               -
-    no such method (not an etcd)                    Rejected           Rejected              -
+    no such method (not an etcd)                    Rejected           Rejected              another member
 
 "Another member" goes for a transaction only where nothing was written: an unknown outcome is for the caller to look up. Space
 exceeded is an unknown outcome, since the member that runs out of space while it applies a transaction keeps the transaction and
@@ -129,7 +129,7 @@ def failure(code: str, details: str, *, doing: str, url: str, writes: bool) -> F
     if code in {"FAILED_PRECONDITION", "NOT_FOUND", "ALREADY_EXISTS"}:
         return told(Rejected(what, endpoint=url))
     if code == "UNIMPLEMENTED":
-        return told(Rejected(what, hint="Is this an etcd of version 3.4 or later?", endpoint=url))
+        return told(Rejected(what, hint="Is this an etcd of version 3.4 or later?", endpoint=url), "ask another member")
     if code == "DATA_LOSS":
         return told(Corrupt(what, hint="Restore etcd from a backup; records on the bucket are not touched.", key=url))
     if writes:

@@ -70,17 +70,20 @@ class EtcdStore:
         await self.range(prefix, limit=1)
 
     async def run(self) -> None:
-        """Sees to it that a watch leaves a member which has fallen silent, until cancelled."""
+        """Sees to it that a watch leaves a member which has fallen silent, until cancelled or closed."""
         while not self._client.closing:
-            await asyncio.sleep(PROBE_INTERVAL_S)
             await self._client.probe()
+            await asyncio.sleep(PROBE_INTERVAL_S)
 
     async def get(self, key: str) -> KeyValue | None:
-        answer = await self._range(etcd_pb2.RangeRequest(key=check_key(key)), f"read {key}")
+        try:
+            answer = await self._range(etcd_pb2.RangeRequest(key=check_key(key)), f"read {key}")
+        except AnswerTooLarge as error:
+            raise _value_too_large(key) from error
         return key_value(answer.kvs[0]) if answer.kvs else None
 
     async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
-        """As MetadataStore.range. TooLarge for a single key over 16 MiB, which nothing of Tidelog wrote."""
+        """As MetadataStore.range. TooLarge where a single key has over 16 MiB, which nothing of Tidelog wrote."""
         if limit < 0 or revision < 0:
             raise InvalidArgument(f"no range at revision {revision} with limit {limit}")
         for _ in range(READS_OVERTAKEN_MAX):
@@ -103,7 +106,10 @@ class EtcdStore:
         return transaction_result(await self._client.call(once, doing=doing, writes=bool(operations)))
 
     async def grant_lease(self, ttl_s: float) -> LeaseId:
-        """etcd counts whole seconds, and keeps a lease for longer than one election: it may live longer than asked."""
+        """etcd counts whole seconds, and keeps a lease for longer than one election: it may live longer than asked.
+
+        Where an answer is lost, another lease is taken, and the first ends by itself.
+        """
         if not 0 < ttl_s <= TTL_S_MAX:  # also refuses NaN
             raise InvalidArgument(f"a lease of {ttl_s} s is not between 0 and 10^9 s")
         request = etcd_pb2.LeaseGrantRequest(TTL=math.ceil(ttl_s))
@@ -167,7 +173,7 @@ class EtcdStore:
                 answer = await self._range(request, f"read {prefix!r}")
             except AnswerTooLarge as error:
                 if asked == 1:
-                    raise TooLarge(f"a key after {start!r} in etcd has over {ANSWER_BYTES_MAX} bytes", hint="Delete it.") from error
+                    raise _value_too_large(f"the first key from {start!r} on") from error
                 page_keys = asked // 8 or 1
                 continue
             revision = revision or Revision(answer.header.revision)
@@ -183,3 +189,7 @@ class EtcdStore:
             return answer
 
         return await self._client.call(once, doing=doing)
+
+
+def _value_too_large(key: str) -> TooLarge:
+    return TooLarge(f"{key} in etcd has over {ANSWER_BYTES_MAX} bytes", hint="Delete it: nothing of Tidelog wrote it.", key=key)

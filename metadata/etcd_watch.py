@@ -20,7 +20,7 @@ from typing import Any
 import grpc.aio
 
 from metadata.errors import Corrupt, Rejected, Stopping, Unavailable
-from metadata.etcd_client import RETRY_PAUSE_S, EtcdClient, Refused, Try
+from metadata.etcd_client import RETRY_PAUSE_S, EtcdClient, Refused, Try, cancelled_by_others
 from metadata.etcd_member import Member
 from metadata.etcd_messages import key_range
 from metadata.etcd_watch_batches import WatchBatches
@@ -53,7 +53,7 @@ class EtcdWatches:
                 if failed.then == "raise" and isinstance(failed.error, Rejected | Corrupt):
                     raise failed.error from error
             except asyncio.CancelledError:
-                if _cancelled():
+                if cancelled_by_others():
                     raise
                 if self._client.closing:
                     raise Stopping("the metadata store is closed") from None
@@ -104,7 +104,7 @@ class _Stream:
                 raise Refused("UNAVAILABLE", "the watch was ended at once")
             if answer.canceled:
                 # etcd before 3.5.8 says so of a token that has expired, too.
-                expired = "permission denied" in answer.cancel_reason and len(at.metadata) > 1
+                expired = bool(at.token) and "permission denied" in answer.cancel_reason
                 raise Refused("UNAUTHENTICATED" if expired else "UNKNOWN", answer.cancel_reason)
         except BaseException:
             stream.cancel()
@@ -118,9 +118,3 @@ class _Stream:
 
     def cancel(self) -> None:
         self._call.cancel()
-
-
-def _cancelled() -> bool:
-    """Whether somebody cancels this task. Else it was the stream that was."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

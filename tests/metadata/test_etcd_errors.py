@@ -19,7 +19,6 @@ from metadata.etcd_errors import AnswerTooLarge, HistoryGone, failure
 from metadata.store import LeaseLost
 
 URL = "http://etcd-0:2379"
-NEVER_TAKEN = ("raise", "ask another member")
 
 
 def said(code: str, details: str, kind: type[Exception], then: str, *, writes: bool) -> None:
@@ -95,13 +94,17 @@ def test_a_token_that_is_no_longer_good_is_replaced(code: str, details: str) -> 
         ("PERMISSION_DENIED", "etcdserver: permission denied", Denied),
         ("NOT_FOUND", "etcdserver: requested lease not found", LeaseLost),
         ("FAILED_PRECONDITION", "etcdserver: lease already exists", Rejected),
-        ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", Rejected),
         ("DATA_LOSS", "etcdserver: corrupt cluster", Corrupt),
     ],
 )
 def test_a_clear_refusal_is_told_at_once(code: str, details: str, kind: type[Exception]) -> None:
     for writes in (False, True):
         said(code, details, kind, "raise", writes=writes)
+
+
+def test_what_is_no_etcd_is_passed_over() -> None:
+    for writes in (False, True):
+        said("UNIMPLEMENTED", "unknown service etcdserverpb.KV", Rejected, "ask another member", writes=writes)
 
 
 def test_etcd_may_keep_a_transaction_that_it_says_it_has_no_space_for() -> None:

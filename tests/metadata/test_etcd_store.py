@@ -12,8 +12,8 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
-from metadata import etcd_client, etcd_store
-from metadata.errors import Corrupt, InvalidArgument, OutcomeUnknown, Rejected, Stopping, Throttled, Unavailable
+from metadata import etcd_client, etcd_member, etcd_store
+from metadata.errors import Corrupt, InvalidArgument, OutcomeUnknown, Rejected, Stopping, Throttled, TooLarge, Unavailable
 from metadata.etcd_settings import EtcdSettings
 from metadata.etcd_store import EtcdStore
 from metadata.etcd_watch_batches import WatchBatches
@@ -99,6 +99,22 @@ def test_values_that_do_not_fit_one_answer_together_are_read_in_smaller_pages() 
             read = await store.range(prefix)
             assert [(len(item.value), item.value[0]) for item in read.items] == [(1 << 20, n) for n in range(24)]
             await store.transact([], [DeletePrefix(prefix)])
+
+    run(test())
+
+
+def test_a_value_that_fits_no_answer_is_too_large_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etcd_member, "_OPTIONS", (("grpc.max_receive_message_length", 1 << 16),))
+
+    async def test() -> None:
+        async with opened() as store:
+            prefix = new_prefix()
+            await put(store, f"{prefix}a", bytes(1 << 15))
+            await put(store, f"{prefix}b", bytes(1 << 17))
+            assert len((await store.range(prefix, limit=1)).items) == 1
+            for read in (store.get(f"{prefix}b"), store.range(prefix)):
+                with pytest.raises(TooLarge, match=f"{prefix}[ab]"):
+                    await cast(Awaitable[object], read)
 
     run(test())
 
@@ -228,11 +244,11 @@ def test_a_lease_that_is_kept_outlives_its_time_to_live() -> None:
     async def test() -> None:
         store = CountsRenewals(settings(SHARED.member.url))
         key = new_prefix()
-        lease = await HeldLease.take(store, 1.0)
+        lease = await HeldLease.take(store, 2.0)
         await put(store, key, b"", lease.id)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(lease.run())
-            await until(lambda: store.renewals >= 5)  # more than a time to live and a half
+            await until(lambda: store.renewals >= 4)  # more than a time to live
             assert lease.held
             assert await store.get(key) is not None
             await lease.release()

@@ -23,11 +23,23 @@ def victim() -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_it_waits_for_the_first_path_that_is_not_there_yet(victim: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_it_waits_for_the_first_path_that_is_not_there_yet(
+    victim: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written, coming, later = (tmp_path / name for name in "012")
     written.touch()
+    missed = threading.Event()
+
+    def exists(path: str) -> bool:
+        if Path(path).exists():
+            return True
+        missed.set()
+        return False
+
+    monkeypatch.setattr("tidelog.demo_killer.os.path.exists", exists)
     killing = threading.Thread(target=kill_at_the_next, args=([str(written), str(coming), str(later)], victim.pid, 30.0))
     killing.start()
+    assert missed.wait(10)
     assert victim.poll() is None
     coming.touch()
     killing.join()

@@ -367,6 +367,7 @@ class SegmentWriter:
         return unsent
 
     def _decide(self, segment: PendingSegment, error: TidelogError | None) -> None:
+        segment.partitions.clear()  # whoever still waits to be answered must not keep the batches of all the others
         self._budget.release(segment.bytes_charged)
         segment.outcome.set_result(error)
 

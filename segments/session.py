@@ -133,7 +133,8 @@ async def list_session(
             continue  # trimmed since the look
         if told_to <= listing.end_seq:
             return listing
-        return look.committed(told_to, teller)
+        # a listing of several pages may miss what landed behind its back, so look again: what is vouched for was there by now
+        return (await _look(store, session)).committed(told_to, teller)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from metadata.errors import AlreadyExists, Corrupt, Denied, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import claim_key, segment_key, session_prefix, trimmed_key
+from segments.object_store import ListPage
 from segments.segment_file import SEAL_BYTES, Seal, parse_seal
 from segments.session import ClaimRecord, Session, SessionListing, claim, list_session, seal, trim_point, who_wrote
 from tests.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, seal_of, segment_of, stamped_run
@@ -203,6 +204,21 @@ def test_a_damaged_witness_is_passed_over_for_the_one_before_it() -> None:
 def test_what_was_trimmed_is_not_missing() -> None:
     store = bucket(3, sealed_at=4, trimmed_to=3)
     assert missing_in(store) == ([], 4, True, "")
+
+
+def test_what_lands_between_two_pages_of_a_listing_is_not_taken_for_missing() -> None:
+    class Landing(ScriptedStore):
+        async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+            page = await super().list(prefix, start_after=start_after, limit=limit)
+            if not self.has(key_of(998)):
+                self.plant(key_of(998), body_of(998, committed_to=998))
+                self.plant(key_of(1002), body_of(1002, committed_to=1002))
+            return page
+
+    store = Landing()
+    for seq in (*range(998), 999, 1000, 1001):
+        store.plant(key_of(seq), body_of(seq, committed_to=min(seq, 998)))
+    assert missing_in(store) == ([], 1003, False, key_of(1002))
 
 
 def test_a_witness_that_is_trimmed_while_it_is_asked_is_no_harm() -> None:

@@ -182,7 +182,11 @@ class ProducerFenced(Fenced):
 
 
 class Corrupt(TidelogError):
-    """Stored bytes are wrong. `details`: key, and where known: start and end of the range, next_offset where reading goes on."""
+    """Stored bytes are wrong, or gone; whoever wants to write is refused before anything is written.
 
+    `details`: key, and where known: start and end of the range, next_offset where reading goes on.
+    """
+
+    nothing_was_written = True
     code = "CORRUPT"
     default_hint = "Run `tidelog bucket verify` and restore the named object from a backup."

@@ -220,7 +220,7 @@ async def read_footers(store: ObjectStore, listing: SessionListing, *, reads_max
             key = segment_key(listing.session, seq)
             return Corrupt(
                 f"{key} is gone, and was committed: {listing.evidence} says so",
-                hint="restore it from a version or a backup of the bucket, then restart the broker",
+                hint="Restore it from a version or a backup of the bucket, then restart the broker.",
                 key=key,
             )
         async with turns:

@@ -6,7 +6,7 @@ Here a zombie is fenced: from the seal on, no later segment of the session can b
                                   ▲ created at the first gap
 
 A gap below what some object calls committed is no end: there lay a segment that somebody deleted. It is listed as missing, and
-what lies behind it stays readable.
+what lies behind it still counts.
 
 Invariants: a session number is claimed by one process; a sealed session is sealed for ever, and its seal is never deleted.
 """

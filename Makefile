@@ -3,10 +3,11 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 500
+MINUTES ?= 1
 PROTOS := gateway/proto/log.proto gateway/proto/admin.proto metadata/proto/etcd.proto
 MESSAGE_PROTOS := metadata/proto/mvcc.proto  # without services, and so without stubs
 
-.PHONY: demo test check bench simulate proto kernel clean help
+.PHONY: demo test check bench simulate chaos proto kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
@@ -23,6 +24,9 @@ check: $(VENV)/ready kernel ## what every commit passes: format, lint, types, im
 
 simulate: $(VENV)/ready kernel ## the log under a virtual clock, on a bucket that lies; SEEDS=500
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+chaos: $(VENV)/ready kernel ## three broker processes, broken on purpose while clients watch; MINUTES=1, SEED=… for the same faults again
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/ready kernel ## the figures of README.md, in about four minutes
 	$(BIN)/python -m bench
@@ -43,7 +47,7 @@ $(VENV)/ready: pyproject.toml constraints.txt setup.py
 	@echo "Installing into $(VENV): about three minutes, the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools cython
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation --editable '.[dev,demo]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation --config-settings editable_mode=compat --editable '.[dev,demo]'
 	touch $@
 
 clean: ## the virtual environment and everything that was built, away

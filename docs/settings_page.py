@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from gateway.cluster_settings import ClusterSettings
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.etcd_settings import EtcdSettings
 from segments.s3_settings import S3Settings
@@ -18,6 +19,7 @@ SECTIONS = {
     "The log": SegmentSettings,
     "The doors": GatewaySettings,
     "S3": S3Settings,
+    "The cluster": ClusterSettings,
     "etcd": EtcdSettings,
 }
 

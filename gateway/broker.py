@@ -22,18 +22,26 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
+from gateway.cluster_commands import set_draining
 from gateway.cluster_identity import identify_cluster
+from gateway.cluster_members import describe_brokers
 from gateway.cluster_view import ClusterView
+from gateway.doors import BrokerDescription, DrainState
+from gateway.forwarding import Forwarding
 from gateway.freed_memory import keep_freed_memory
 from gateway.grpc_server import GrpcServer
 from gateway.http_server import HttpServer
 from gateway.leadership import Leadership
+from gateway.led_here import LedHere
+from gateway.peer_reads import PeerReads
+from gateway.peers import Peers
+from gateway.routed_log import RoutedLog
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.broker_registry import Registration
 from metadata.data_directory import DataDirectory
 from metadata.errors import OutcomeUnknown
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import SessionId
+from metadata.model import SessionId, TopicPartition
 from metadata.open_metadata import open_metadata
 from metadata.producer_ids import ProducerIds
 from metadata.store import MetadataStore
@@ -88,9 +96,30 @@ class Broker:
             new_writer=lambda: secrets.token_bytes(16),
             now_ms=wall_clock_ms,
         )
+        peers = Peers(settings.broker_id)
+        self._forwarding = Forwarding(
+            lambda: self.log,
+            self.view,
+            peers,
+            broker_id=settings.broker_id,
+            budget=self._leadership.budget,
+            is_stopping=self.stopping.is_set,
+        )
+        self.led_here = LedHere(lambda: self.log, self.view)
+        self.routed_log: LedHere = RoutedLog(
+            lambda: self.log,
+            self.view,
+            self._forwarding,
+            PeerReads(peers),
+            broker_id=settings.broker_id,
+            settings=settings.segments,
+            budget=self._leadership.budget,
+        )
         self._http = HttpServer(self)
         self._grpc = GrpcServer(self)
         self._bucket = bucket
+        self._metadata = metadata
+        self._layout = layout
         self._listen = settings.http, settings.grpc
         self._cluster = settings.membership
         self._flush_s = settings.segments.put_deadline_ms / 1000
@@ -106,6 +135,11 @@ class Broker:
         return self.started and self._leadership.serving
 
     @property
+    def left_to_hand_over(self) -> int:
+        """Partitions that are led here and could be led elsewhere: when it stops, these are handed over first."""
+        return self._leadership.left_to_hand_over
+
+    @property
     def bucket_trouble(self) -> Trouble | None:
         """Why the bucket takes no writes, while it takes none."""
         return self._bucket.trouble
@@ -115,6 +149,12 @@ class Broker:
         """The log of the present session; raises NoLeader or Stopping while there is none."""
         return self._leadership.log
 
+    def leader(self, partition: TopicPartition) -> Registration | None:
+        return self.view.leader(partition)
+
+    async def brokers(self) -> list[BrokerDescription]:
+        return await describe_brokers(self._metadata, self._layout, self.view)
+
     def stop(self) -> None:
         """Begins the clean end: `run` returns when everything is flushed and sealed."""
         self.stopping.set()
@@ -123,6 +163,7 @@ class Broker:
         """Serves until `stop`. Sets `ready` when both doors are open and the first session leads its partitions."""
         async with asyncio.TaskGroup() as background:
             following = background.create_task(self.view.run(), name="view of the cluster")
+            forwarding = background.create_task(self._forwarding.run(), name="forwarding")
             await self.view.read(timeout_s=TOPICS_TIMEOUT_S)
             self.http_address = await self._http.start(self._listen[0])
             self.grpc_address = await self._grpc.start(self._listen[1])
@@ -136,6 +177,7 @@ class Broker:
                 await self._serve(ready, leading)
             finally:
                 await self._stop(leading)
+                forwarding.cancel()
                 following.cancel()
 
     async def _serve(self, ready: asyncio.Event, leading: asyncio.Task[None]) -> None:
@@ -197,6 +239,12 @@ class Broker:
         if not validate_only:
             await self.topic_cache.wait_for(topic.revision, timeout_s=self._ready_s)
         return topic
+
+    async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
+        """As in gateway/cluster_commands.py."""
+        return await set_draining(
+            self._metadata, self._layout, self.view, broker_id, draining=draining, validate_only=validate_only
+        )
 
     async def _served(self, topic: Topic) -> Topic:
         """The change is made. Where it takes too long to take effect here, requests for it are told to retry."""

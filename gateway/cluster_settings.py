@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from ipaddress import ip_address
 from math import isfinite
 
 from metadata.errors import InvalidArgument
@@ -33,3 +34,37 @@ class ClusterSettings:
                 raise InvalidArgument(
                     f"{field.name} is {value}; it must be a number above 0", hint=f"Leave {field.name} out for its default."
                 )
+        for name, address in (("advertise_http", self.advertise_http), ("advertise_grpc", self.advertise_grpc)):
+            if address:
+                _check_advertised(name, address)
+
+    def check_reachable(self, *, http: str, grpc: str) -> None:
+        """Raises InvalidArgument where a door listens on every interface, and no address is named at which others reach it."""
+        for door, listens, advertised in (("http", http, self.advertise_http), ("grpc", grpc, self.advertise_grpc)):
+            if not advertised and is_every_interface(listens):
+                raise InvalidArgument(
+                    f"{door} is {listens}, every interface, and advertise_{door} is not set: nobody can connect to that address",
+                    hint=f"Name the one at which others reach this broker: --advertise-{door} HOST:PORT",
+                )
+
+
+def is_every_interface(address: str) -> bool:
+    """Of HOST:PORT: whether a socket that listens there takes connections to any address of the machine."""
+    try:
+        return ip_address(address.rpartition(":")[0].strip("[]")).is_unspecified
+    except ValueError:  # a name
+        return False
+
+
+def _check_advertised(name: str, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    known_port = port.isascii() and port.isdigit() and 0 < int(port) <= 65_535
+    if not host or not known_port or not address.isprintable() or any(sign in address for sign in " /@"):
+        raise InvalidArgument(
+            f"{name} is {address[:100]!r}, not HOST:PORT", hint=f"Write it as in --{name.replace('_', '-')} 10.0.0.7:8080"
+        )
+    if is_every_interface(address):
+        raise InvalidArgument(
+            f"{name} is {address}, which stands for every interface: nobody can connect to it",
+            hint="Name the host or address at which others reach this broker.",
+        )

@@ -1,7 +1,7 @@
 """What the doors (gRPC, HTTP) need of the broker, and no more; broker.py is it, tests bring a smaller one.
 
-Invariant: a door holds no state of the log. It asks `broker.log` anew for each request, because a session that ends takes its Log
-with it.
+Invariant: a door holds no state of the log. It asks `broker.routed_log`, or `broker.led_here` for what another broker forwards;
+both ask for the Log of the present session each time, because a session that ends takes its Log with it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
-from metadata.errors import InvalidArgument, TidelogError, UnknownPartition
+from metadata.broker_registry import Registration
+from metadata.errors import InvalidArgument, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import Partition, TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.topic import Topic
@@ -21,7 +23,7 @@ from segments.log import Log
 from segments.watched_store import Trouble
 
 
-class BrokerAddress(NamedTuple):
+class BrokerDescription(NamedTuple):
     """One broker as the others and the clients see it."""
 
     broker_id: str
@@ -29,6 +31,19 @@ class BrokerAddress(NamedTuple):
     grpc_address: str
     session: int | None
     draining: bool
+    rack: str
+    version: str
+    partitions_led: int
+    controller: bool
+    """It appoints the leaders."""
+
+
+class DrainState(NamedTuple):
+    """How far a broker has come with handing over what it leads."""
+
+    broker_id: str
+    draining: bool
+    partitions_led: int
 
 
 class Broker(Protocol):
@@ -68,6 +83,24 @@ class Broker(Protocol):
         ...
 
     @property
+    def led_here(self) -> LedHere:
+        """What this broker leads, for requests that another has forwarded."""
+        ...
+
+    @property
+    def routed_log(self) -> LedHere:
+        """The log of the whole cluster, for requests of clients."""
+        ...
+
+    def leader(self, partition: TopicPartition) -> Registration | None:
+        """Who leads the partition, as far as is known here."""
+        ...
+
+    async def brokers(self) -> list[BrokerDescription]:
+        """All that are registered, by id."""
+        ...
+
+    @property
     def topics(self) -> Topics: ...
     @property
     def topic_cache(self) -> TopicCache: ...
@@ -92,10 +125,15 @@ class Broker(Protocol):
 
     async def delete_topic(self, name: str, *, validate_only: bool = False) -> Topic: ...
 
+    async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
+        """Asks any broker of the cluster to hand over what it leads, or (`draining` False) to take partitions again."""
+        ...
 
-def this_broker(broker: Broker) -> BrokerAddress:
-    draining = broker.started and not broker.serving
-    return BrokerAddress(broker.broker_id, broker.http_address, broker.grpc_address, broker.session, draining)
+
+def check_topic_id(topic: Topic, topic_id: str) -> None:
+    """UnknownTopic where the request means another topic, which had the name before. Empty: whatever topic has it."""
+    if topic_id and topic_id != topic.id:
+        raise UnknownTopic(f"topic {topic.name} was deleted, and made anew", topic=topic.name)
 
 
 def partition_of(topic: Topic, partition: int) -> TopicPartition:

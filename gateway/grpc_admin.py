@@ -7,8 +7,8 @@ from typing import Final
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 
-from gateway.doors import Broker, naming, partition_of, this_broker
-from gateway.grpc_calls import MethodHandler, unary
+from gateway.doors import Broker, check_topic_id, naming, partition_of
+from gateway.grpc_calls import MethodHandler, unary, unary_by_origin
 from gateway.produce import topic_named
 from gateway.proto import admin_pb2
 from gateway.topic_states import partition_states
@@ -47,7 +47,8 @@ class TopicsService:
         told = _told(topic)
         settings = TopicSettings.parse(topic.settings, skip_unknown=True)
         told.batch_bytes_max = min(settings.max_message_bytes, self._broker.settings.message_bytes_max)
-        told.partitions.extend(admin_pb2.PartitionState(**state._asdict()) for state in partition_states(self._broker, topic))
+        states = await partition_states(self._broker, topic)
+        told.partitions.extend(admin_pb2.PartitionState(**state._asdict()) for state in states)
         return told
 
     async def list_topics(self, request: admin_pb2.ListTopicsRequest) -> Message:
@@ -102,36 +103,40 @@ class ClusterService:
         return {
             "GetCluster": unary(admin_pb2.GetClusterRequest, self.get),
             "ListBrokers": unary(admin_pb2.ListBrokersRequest, self.list_brokers),
-            "ExplainOffset": unary(admin_pb2.ExplainOffsetRequest, self.explain),
+            "DrainBroker": unary(admin_pb2.DrainBrokerRequest, self.drain),
+            "UndrainBroker": unary(admin_pb2.UndrainBrokerRequest, self.undrain),
+            "ExplainOffset": unary_by_origin(admin_pb2.ExplainOffsetRequest, self.explain),
         }
 
     async def get(self, _: admin_pb2.GetClusterRequest) -> Message:
         broker = self._broker
         return admin_pb2.ClusterDescription(
-            cluster_id=broker.cluster_id, version=broker.version, bucket=broker.bucket_url, brokers=self._brokers()
+            cluster_id=broker.cluster_id, version=broker.version, bucket=broker.bucket_url, brokers=await self._brokers()
         )
 
     async def list_brokers(self, _: admin_pb2.ListBrokersRequest) -> Message:
-        return admin_pb2.ListBrokersResponse(brokers=self._brokers())
+        return admin_pb2.ListBrokersResponse(brokers=await self._brokers())
 
-    async def explain(self, request: admin_pb2.ExplainOffsetRequest) -> Message:
+    async def drain(self, request: admin_pb2.DrainBrokerRequest) -> Message:
+        state = await self._broker.drain(request.broker_id, draining=True, validate_only=request.validate_only)
+        return admin_pb2.BrokerDrain(**state._asdict())
+
+    async def undrain(self, request: admin_pb2.UndrainBrokerRequest) -> Message:
+        state = await self._broker.drain(request.broker_id, draining=False, validate_only=request.validate_only)
+        return admin_pb2.BrokerDrain(**state._asdict())
+
+    async def explain(self, request: admin_pb2.ExplainOffsetRequest, forwarded: bool) -> Message:
         topic = topic_named(self._broker, request.topic)
+        check_topic_id(topic, request.topic_id)
+        log = self._broker.led_here if forwarded else self._broker.routed_log
         with naming(topic):
-            facts = (await self._broker.log.explain(partition_of(topic, request.partition), request.offset))._asdict()
+            facts = (await log.explain(partition_of(topic, request.partition), request.offset))._asdict()
         return admin_pb2.ExplainOffsetResponse(tier="segment", batch_crc32c=facts.pop("crc32c"), **facts)
 
-    def _brokers(self) -> list[admin_pb2.Broker]:
-        told = this_broker(self._broker)
-        return [
-            admin_pb2.Broker(
-                broker_id=told.broker_id,
-                http_address=told.http_address,
-                grpc_address=told.grpc_address,
-                session=told.session,
-                draining=told.draining,
-                limits=_limits(self._broker),
-            )
-        ]
+    async def _brokers(self) -> list[admin_pb2.Broker]:
+        """Each with the limits of this one: the brokers of a cluster have the same settings."""
+        limits = _limits(self._broker)
+        return [admin_pb2.Broker(**told._asdict(), limits=limits) for told in await self._broker.brokers()]
 
 
 def _limits(broker: Broker) -> admin_pb2.BrokerLimits:

@@ -17,6 +17,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from gateway.grpc_status import DETAILS_TRAILER, status_of
+from gateway.peers import FORWARDED_BY
 from gateway.wire_errors import wire_codes
 from metadata.errors import InvalidArgument, TidelogError
 
@@ -69,6 +70,23 @@ def stream(handler: Callable[[Context], Awaitable[None]]) -> MethodHandler:
         await _ended(context, handler(context))
 
     return grpc.stream_stream_rpc_method_handler(call)
+
+
+def unary_by_origin(request_type: type[_Request], handler: Callable[[_Request, bool], Awaitable[Message]]) -> MethodHandler:
+    """One request, one answer; the handler is told whether another broker has forwarded the request."""
+
+    async def call(message: bytes, context: Context) -> bytes:
+        async def handled() -> bytes:
+            return (await handler(_parse(request_type, message), is_forwarded(context))).SerializeToString()
+
+        return await _ended(context, handled())
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
+def is_forwarded(context: Context) -> bool:
+    """Whether another broker sends the call on for its client: then it is not forwarded again."""
+    return any(key == FORWARDED_BY for key, _ in context.invocation_metadata() or ())
 
 
 def _parse(request_type: type[_Request], message: bytes) -> _Request:

@@ -19,11 +19,12 @@ from typing import Final, NamedTuple, cast
 import grpc
 
 from gateway.answer_room import BYTES_LEAST, AnswerPlace, AnswerRoom
-from gateway.doors import Broker, named, partition_of
+from gateway.doors import Broker, check_topic_id, named, partition_of
 from gateway.fetch_wire import PartitionAnswer, encode_fetch_response, encode_records
-from gateway.grpc_calls import Context, MethodHandler, unary_bytes
+from gateway.grpc_calls import Context, MethodHandler, is_forwarded, unary_bytes
 from gateway.grpc_delivery import Deliveries
 from gateway.grpc_status import status_of
+from gateway.led_here import LedHere
 from gateway.long_waits import LongWaits
 from gateway.produce import topic_named
 from gateway.proto import log_pb2
@@ -68,7 +69,8 @@ class GrpcFetch:
         async def call(message: bytes, context: Context) -> bytes:
             place = self.room.place()
             context.add_done_callback(lambda _: place.keep(0))  # type: ignore[arg-type]  # the stubs take no function here
-            answered = unary_bytes(log_pb2.FetchRequest, lambda request: self._fetch(request, place)).unary_unary
+            log = self._broker.led_here if is_forwarded(context) else self._broker.routed_log
+            answered = unary_bytes(log_pb2.FetchRequest, lambda request: self._fetch(request, place, log)).unary_unary
             answer = cast(bytes, await answered(message, context))  # type: ignore[arg-type,misc]  # typed for blocking servers
             if place.bytes_held:
                 local_address = self._broker.grpc_address
@@ -78,12 +80,12 @@ class GrpcFetch:
 
         return grpc.unary_unary_rpc_method_handler(call)
 
-    async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace) -> bytes:
+    async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace, log: LedHere) -> bytes:
         """The FetchResponse; `place` then holds room for it, and none where it has no records."""
         terms = self._terms(request)
-        decompressed_bytes_max = self._broker.log.settings.decompressed_bytes_max
+        decompressed_bytes_max = log.settings.decompressed_bytes_max
         asked = [self._asked(partition, terms.bytes_max) for partition in request.partitions]
-        answers = await self._fetched(asked, terms, place)
+        answers = await self._fetched(asked, terms, place, log)
         opened = [answer for answer in answers if terms.structured and isinstance(answer, Fetched)]
         message = await self.room.opened(
             opened, lambda: _response(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max)
@@ -111,18 +113,21 @@ class GrpcFetch:
     def _asked(self, partition: log_pb2.FetchPartition, bytes_max: int) -> Asked:
         try:
             topic = topic_named(self._broker, partition.topic)
+            check_topic_id(topic, partition.topic_id)
             topic_partition = partition_of(topic, partition.partition)
         except TidelogError as error:
             return Asked(partition, None, error)
         return Asked(partition, topic, FetchTarget(topic_partition, partition.offset, partition.max_bytes or bytes_max))
 
-    async def _fetched(self, asked: Sequence[Asked], terms: Terms, place: AnswerPlace) -> list[Fetched | TidelogError]:
+    async def _fetched(
+        self, asked: Sequence[Asked], terms: Terms, place: AnswerPlace, log: LedHere
+    ) -> list[Fetched | TidelogError]:
         """An answer for each partition, as much as there is room for; `place` holds that room, and none where there is nothing."""
         loop = asyncio.get_running_loop()
         targets = [target for _, _, target in asked if isinstance(target, FetchTarget)]
         terms = terms if len(targets) == len(asked) else terms._replace(wait_ms=0)
         ends_s = loop.time() + terms.wait_ms / 1000
-        answers = await self._look(targets, terms)
+        answers = await self._look(targets, terms, log)
         bytes_there = sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched))
         if bytes_there:
             one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
@@ -133,14 +138,13 @@ class GrpcFetch:
             )
             readable = [target for target, answer in zip(targets, answers, strict=True) if isinstance(answer, Fetched)]
             bytes_max = min(terms.bytes_max, place.bytes_held // COPIES)
-            read = iter(await self._broker.log.fetch(readable, bytes_max=bytes_max, bytes_min=0))
+            read = iter(await log.fetch(readable, bytes_max=bytes_max, bytes_min=0))
             answers = [next(read) if isinstance(answer, Fetched) else answer for answer in answers]  # an error is told once
         found = iter(answers)
         return [next(found) if isinstance(target, FetchTarget) else target for _, _, target in asked]
 
-    async def _look(self, targets: Sequence[FetchTarget], terms: Terms) -> list[Fetched | TidelogError]:
+    async def _look(self, targets: Sequence[FetchTarget], terms: Terms, log: LedHere) -> list[Fetched | TidelogError]:
         """What there is after the wait, or at a stop: of records the first batch, where that is enough to end the wait."""
-        log = self._broker.log
         if terms.wait_ms and terms.bytes_min:
             bytes_max = terms.bytes_max if terms.bytes_min > 1 else 1
             try:

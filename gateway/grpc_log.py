@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
-from gateway.doors import Broker, naming, partition_of
-from gateway.grpc_calls import MethodHandler, stream, unary, unary_read_late
+from gateway.doors import Broker, check_topic_id, named, naming, partition_of
+from gateway.grpc_calls import MethodHandler, stream, unary, unary_by_origin, unary_read_late
 from gateway.grpc_fetch import GrpcFetch
 from gateway.grpc_produce import GrpcProduce
 from gateway.grpc_status import status_of
+from gateway.led_here import LedHere
 from gateway.long_waits import LongWaits
 from gateway.produce import topic_named
 from gateway.proto import log_pb2
 from metadata.errors import InvalidArgument, TidelogError
-from metadata.model import TopicPartition
+from metadata.model import ProducerId, TopicPartition
+from segments.partition_log import Bounds
+from segments.producer_state import ONE_SHOT
 
 SERVICE: Final = "tidelog.v1.Log"
 QUERIES_MAX: Final = 10_000
+LOOK_UPS_AT_ONCE: Final = 16
+"""By timestamp: each may read from the bucket, or ask another broker."""
 
 
 class LogService:
@@ -31,41 +37,107 @@ class LogService:
             "Produce": unary_read_late(self._produce.produce),
             "ProduceStream": stream(self._produce.produce_stream),
             "Fetch": self.fetch.handler(),
-            "ListOffsets": unary(log_pb2.ListOffsetsRequest, self.list_offsets),
+            "ListOffsets": unary_by_origin(log_pb2.ListOffsetsRequest, self.list_offsets),
+            "FindWrittenOnce": unary(log_pb2.FindWrittenOnceRequest, self.find_written_once),
         }
 
     async def init_producer(self, _: log_pb2.InitProducerRequest) -> log_pb2.InitProducerResponse:
         return log_pb2.InitProducerResponse(producer_id=await self._broker.producer_ids.next(), producer_epoch=0)
 
-    async def list_offsets(self, request: log_pb2.ListOffsetsRequest) -> log_pb2.ListOffsetsResponse:
+    async def list_offsets(self, request: log_pb2.ListOffsetsRequest, forwarded: bool) -> log_pb2.ListOffsetsResponse:
         if not 1 <= len(request.queries) <= QUERIES_MAX:
             raise InvalidArgument(f"the request has {len(request.queries)} queries; 1 to {QUERIES_MAX} are taken", field="queries")
+        log = self._broker.led_here if forwarded else self._broker.routed_log
+        places = [self._place(query) for query in request.queries]
+        partitions = list({place: None for place in places if isinstance(place, TopicPartition)})
+        bounds = dict(zip(partitions, await log.bounds_of(partitions), strict=True))
+        turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
+        async with asyncio.TaskGroup() as look_ups:
+            results = [
+                look_ups.create_task(_at_timestamp(log, place, query, bounds[place], turns))
+                if isinstance(place, TopicPartition) and query.WhichOneof("at") == "timestamp_ms"
+                else _bound(query, place if isinstance(place, TidelogError) else bounds[place])
+                for query, place in zip(request.queries, places, strict=True)
+            ]
+        told = [await result if isinstance(result, asyncio.Task) else result for result in results]
         response = log_pb2.ListOffsetsResponse()
-        for query in request.queries:
-            try:
-                response.results.append(await self._offset(query))
-            except TidelogError as error:
-                response.results.add(offset=-1, timestamp_ms=-1).error.CopyFrom(status_of(error))
+        for query, result in zip(request.queries, told, strict=True):
+            if isinstance(result, TidelogError):
+                response.results.add(offset=-1, timestamp_ms=-1).error.CopyFrom(status_of(self._named(result, query)))
+            else:
+                response.results.append(result)
         return response
 
-    async def _offset(self, query: log_pb2.OffsetQuery) -> log_pb2.OffsetResult:
-        topic = topic_named(self._broker, query.topic)
-        with naming(topic):
-            return await self._offset_in(partition_of(topic, query.partition), query)
+    def _place(self, query: log_pb2.OffsetQuery) -> TopicPartition | TidelogError:
+        try:
+            topic = topic_named(self._broker, query.topic)
+            check_topic_id(topic, query.topic_id)
+            return partition_of(topic, query.partition)
+        except TidelogError as error:
+            return error.with_traceback(None)
 
-    async def _offset_in(self, partition: TopicPartition, query: log_pb2.OffsetQuery) -> log_pb2.OffsetResult:
-        log = self._broker.log
-        bounds = log.bounds(partition)
-        offset, timestamp_ms = -1, -1
-        match query.WhichOneof("at"):
-            case "earliest":
-                offset = bounds.log_start_offset
-            case "latest":
-                offset = bounds.high_watermark
-            case "timestamp_ms":
-                found = await log.offset_for_timestamp(partition, query.timestamp_ms)
-                if found is not None:
-                    offset, timestamp_ms = found
-            case _:
-                raise InvalidArgument("the query says neither earliest nor latest nor timestamp_ms", field="at")
-        return log_pb2.OffsetResult(offset=offset, timestamp_ms=timestamp_ms, leader_epoch=bounds.leader_epoch)
+    def _named(self, error: TidelogError, query: log_pb2.OffsetQuery) -> TidelogError:
+        try:
+            return named(error, topic_named(self._broker, query.topic))
+        except TidelogError:
+            return error
+
+    async def find_written_once(self, request: log_pb2.FindWrittenOnceRequest) -> log_pb2.FindWrittenOnceResponse:
+        """NotLeader, NoLeader where one of the partitions is not led here: then nobody knows what was written to it."""
+        if request.producer_id < ONE_SHOT or len(request.partitions) > QUERIES_MAX:
+            raise InvalidArgument(
+                f"{request.producer_id} is a producer of many batches, or more than {QUERIES_MAX} partitions are asked for",
+                field="producer_id",
+            )
+        topic = topic_named(self._broker, request.topic)
+        check_topic_id(topic, request.topic_id)
+        with naming(topic):
+            partitions = [partition_of(topic, partition) for partition in request.partitions]
+            for bounds in await self._broker.led_here.bounds_of(partitions):
+                if isinstance(bounds, TidelogError):
+                    raise bounds
+        written = self._broker.led_here.written_once(partitions, ProducerId(request.producer_id))
+        return log_pb2.FindWrittenOnceResponse(
+            written=[
+                log_pb2.WrittenOnce(
+                    partition=partition.partition,
+                    producer_epoch=batch.producer_epoch,
+                    base_sequence=batch.base_sequence,
+                    last_sequence=batch.last_sequence,
+                    base_offset=batch.base_offset,
+                    last_offset=batch.last_offset,
+                )
+                for partition, batch in written.items()
+            ]
+        )
+
+
+def _bound(query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError) -> log_pb2.OffsetResult | TidelogError:
+    if isinstance(bounds, TidelogError):
+        return bounds
+    match query.WhichOneof("at"):
+        case "earliest":
+            offset = bounds.log_start_offset
+        case "latest":
+            offset = bounds.high_watermark
+        case _:
+            return InvalidArgument("the query says neither earliest nor latest nor timestamp_ms", field="at")
+    return log_pb2.OffsetResult(offset=offset, timestamp_ms=-1, leader_epoch=bounds.leader_epoch)
+
+
+async def _at_timestamp(
+    log: LedHere,
+    partition: TopicPartition,
+    query: log_pb2.OffsetQuery,
+    bounds: Bounds | TidelogError,
+    turns: asyncio.Semaphore,
+) -> log_pb2.OffsetResult | TidelogError:
+    if isinstance(bounds, TidelogError):
+        return bounds
+    try:
+        async with turns:
+            found = await log.offset_for_timestamp(partition, query.timestamp_ms)
+    except TidelogError as error:
+        return error.with_traceback(None)
+    offset, timestamp_ms = (-1, -1) if found is None else found
+    return log_pb2.OffsetResult(offset=offset, timestamp_ms=timestamp_ms, leader_epoch=bounds.leader_epoch)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import grpc.aio
 
 from gateway.doors import Broker
-from gateway.grpc_calls import Context
+from gateway.grpc_calls import Context, is_forwarded
 from gateway.grpc_status import status_of
 from gateway.incoming_messages import IncomingMessage, IncomingMessages
 from gateway.long_waits import LongWaits
@@ -105,19 +105,30 @@ class GrpcProduce:
             timeout_s = min(call.timeout_ms or timeout_ms_max, timeout_ms_max) / 1000
             deadline_s = asyncio.get_running_loop().time() + timeout_s
             try:
-                taken = await self._take(call, message, timeout_s)
+                taken = await self._take(call, message, timeout_s, deadline_s, forwarded=is_forwarded(context))
             except TidelogError as error:
                 taken = [error.with_traceback(None)] * len(call.appends)
             return Unanswered(call.correlation_id, call.acks, taken, deadline_s, len(message.body))
 
-    async def _take(self, call: ProduceCall, message: IncomingMessage, timeout_s: float) -> list[Taken | TidelogError]:
+    async def _take(
+        self, call: ProduceCall, message: IncomingMessage, timeout_s: float, deadline_s: float, *, forwarded: bool
+    ) -> list[Taken | TidelogError]:
         """Raises what refuses the message as a whole: there is no room for it, or no session."""
-        log = self._broker.log
+        log = self._broker.led_here if forwarded else self._broker.routed_log
         memory_bytes = log.memory_bytes(len(message.body), batches=len(call.appends))
         message.hold(memory_bytes)
         async with log.admit(memory_bytes, timeout_s=timeout_s) as admission:
             message.release()
-            appends = MessageAppends(self._broker, log, admission, turns=self._turns, taking_apart=self._taking_apart)
+            appends = MessageAppends(
+                self._broker,
+                log,
+                admission,
+                acks=call.acks,
+                deadline_s=deadline_s,
+                is_forwarded=forwarded,
+                turns=self._turns,
+                taking_apart=self._taking_apart,
+            )
             taken: list[Taken | TidelogError] = []
             for at, request in enumerate(call.appends):
                 taken.append(await appends.take(at, request))

@@ -6,7 +6,8 @@
     BadRequest        where one field is to blame
     Help              is not used: the hint stands in ErrorInfo.metadata["hint"]
 
-The same Status travels in the result of one append, and as the trailer grpc-status-details-bin of a failed call.
+The same Status travels in the result of one append, and as the trailer grpc-status-details-bin of a failed call. A broker that has
+forwarded a request reads it back (`error_of`): its client meets the error that the leader raised.
 Source: https://google.aip.dev/193, google/rpc/error_details.proto
 """
 
@@ -19,13 +20,15 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
-from gateway.wire_errors import wire_codes
+from gateway.wire_errors import ERROR_CLASSES, wire_codes
 from metadata.errors import InvalidArgument, Throttled, TidelogError
 
 DOMAIN: Final = "tidelog"
 DETAILS_TRAILER: Final = "grpc-status-details-bin"
 RETRY_DELAY_S: Final = 0.1
 """For errors that say nothing of their own."""
+_TEXT_DETAILS: Final = frozenset({"broker_id", "field", "grpc_address", "http_address", "key", "topic", "topic_id"})
+"""Details that stay text when they are read back, whatever they look like."""
 
 
 def status_of(error: TidelogError) -> Status:
@@ -49,6 +52,24 @@ def status_of(error: TidelogError) -> Status:
     return status
 
 
+def error_of(status: Status) -> TidelogError:
+    """The error that `status_of` was given: its class, message, hint and details. TidelogError where the code is not known."""
+    info, retry = ErrorInfo(), RetryInfo()
+    for detail in status.details:
+        detail.Unpack(info)
+        detail.Unpack(retry)
+    details = dict(info.metadata)
+    hint = details.pop("hint", "")
+    for derived in ("retryable", "nothing_was_written"):
+        details.pop(derived, None)
+    kind = ERROR_CLASSES.get(info.reason, TidelogError)
+    error = kind(status.message, hint=hint)
+    error.details = {name: text if name in _TEXT_DETAILS else _value(text) for name, text in details.items()}
+    if isinstance(error, Throttled):
+        error.retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
+    return error
+
+
 def _pack(status: Status, detail: ErrorInfo | RetryInfo | BadRequest) -> None:
     packed = AnyMessage()
     packed.Pack(detail)
@@ -57,3 +78,9 @@ def _pack(status: Status, detail: ErrorInfo | RetryInfo | BadRequest) -> None:
 
 def _text(value: str | int | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(text: str) -> str | int | bool:
+    if text in {"true", "false"}:
+        return text == "true"
+    return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else text

@@ -14,17 +14,18 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from gateway.doors import Broker, naming, partition_of, this_broker
+from gateway.doors import Broker, naming, partition_of
 from gateway.http_admin_refusals import check_query, hand_on, translate_http, translate_validation
 from gateway.openapi import document
 from gateway.produce import topic_named
-from gateway.topic_states import PartitionState, partition_state, partition_states
+from gateway.topic_states import PartitionState, partition_states
 from metadata.errors import InvalidArgument, Stopping, TidelogError
 from metadata.topic import Topic
 from metadata.topic_settings import SETTINGS, TopicSettings
 
 TopicName = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
 ValidateOnly = Annotated[bool, Query(description="Check everything, change nothing.")]
+BrokerId = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
 PartitionNumber = Annotated[int, Path(ge=0, lt=2**31)]
 
 
@@ -74,6 +75,8 @@ class PartitionAnswer(BaseModel):
     high_watermark: int
     leader_epoch: int
     leader: str = Field(description="Broker id; empty where nobody leads, and then the numbers are -1.")
+    leader_http_address: str = Field(description="Where requests for the partition need no second hop.")
+    leader_grpc_address: str
 
 
 class DescribedTopic(TopicAnswer):
@@ -108,6 +111,10 @@ class BrokerAnswer(BaseModel):
     grpc_address: str
     session: int | None
     draining: bool
+    rack: str
+    version: str
+    partitions_led: int
+    controller: bool = Field(description="It appoints the leaders.")
 
 
 class BrokersAnswer(BaseModel):
@@ -118,6 +125,12 @@ class ClusterAnswer(BrokersAnswer):
     cluster_id: str
     version: str
     bucket: str
+
+
+class DrainAnswer(BaseModel):
+    broker_id: str
+    draining: bool
+    partitions_led: int = Field(description="0 of a broker that drains: it may be stopped, and nothing moves.")
 
 
 class ExplanationAnswer(BaseModel):
@@ -182,7 +195,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
     @app.get("/v1/topics/{topic}", tags=["topics"])
     async def get_topic(topic: TopicName) -> DescribedTopic:
         found = await broker.topics.get(topic)
-        return DescribedTopic(**_topic(found).model_dump(), partitions=_partitions(partition_states(broker, found)))
+        return DescribedTopic(**_topic(found).model_dump(), partitions=_partitions(await partition_states(broker, found)))
 
     @app.patch("/v1/topics/{topic}", tags=["topics"])
     async def alter_topic(topic: TopicName, change: TopicChange, validate_only: ValidateOnly = False) -> TopicAnswer:
@@ -209,11 +222,11 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
 
     @app.get("/v1/topics/{topic}/partitions", tags=["topics"])
     async def list_partitions(topic: TopicName) -> PartitionsAnswer:
-        return PartitionsAnswer(partitions=_partitions(partition_states(broker, await broker.topics.get(topic))))
+        return PartitionsAnswer(partitions=_partitions(await partition_states(broker, await broker.topics.get(topic))))
 
     @app.get("/v1/topics/{topic}/partitions/{partition}", tags=["topics"])
     async def get_partition(topic: TopicName, partition: PartitionNumber) -> PartitionAnswer:
-        return _partitions([partition_state(broker, await broker.topics.get(topic), partition)])[0]
+        return _partitions(await partition_states(broker, await broker.topics.get(topic), [partition]))[0]
 
     @app.get("/v1/topics/{topic}/partitions/{partition}/offsets/{offset}/explain", tags=["topics"])
     async def explain(
@@ -221,7 +234,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
     ) -> ExplanationAnswer:
         found = topic_named(broker, topic)
         with naming(found):
-            facts = (await broker.log.explain(partition_of(found, partition), offset))._asdict()
+            facts = (await broker.routed_log.explain(partition_of(found, partition), offset))._asdict()
         return ExplanationAnswer(tier="segment", batch_crc32c=facts.pop("crc32c"), **facts)
 
 
@@ -229,12 +242,22 @@ def _cluster_routes(app: FastAPI, broker: Broker) -> None:
     @app.get("/v1/cluster", tags=["cluster"])
     async def get_cluster() -> ClusterAnswer:
         return ClusterAnswer(
-            cluster_id=broker.cluster_id, version=broker.version, bucket=broker.bucket_url, brokers=_brokers(broker)
+            cluster_id=broker.cluster_id, version=broker.version, bucket=broker.bucket_url, brokers=await _brokers(broker)
         )
 
     @app.get("/v1/brokers", tags=["cluster"])
     async def list_brokers() -> BrokersAnswer:
-        return BrokersAnswer(brokers=_brokers(broker))
+        return BrokersAnswer(brokers=await _brokers(broker))
+
+    @app.post("/v1/brokers/{broker_id}/drain", tags=["cluster"])
+    async def drain_broker(broker_id: BrokerId, validate_only: ValidateOnly = False) -> DrainAnswer:
+        """Asks the broker to hand over what it leads, and to take no more. Answers at once; ask again to see what is left."""
+        return DrainAnswer(**(await broker.drain(broker_id, draining=True, validate_only=validate_only))._asdict())
+
+    @app.post("/v1/brokers/{broker_id}/undrain", tags=["cluster"])
+    async def undrain_broker(broker_id: BrokerId, validate_only: ValidateOnly = False) -> DrainAnswer:
+        """The broker takes partitions again."""
+        return DrainAnswer(**(await broker.drain(broker_id, draining=False, validate_only=validate_only))._asdict())
 
     @app.post("/v1/producers", tags=["records"], status_code=201)
     async def init_producer() -> ProducerAnswer:
@@ -320,8 +343,8 @@ def _settings(topic: Topic) -> SettingsAnswer:
     )
 
 
-def _brokers(broker: Broker) -> list[BrokerAnswer]:
-    return [BrokerAnswer(**this_broker(broker)._asdict())]
+async def _brokers(broker: Broker) -> list[BrokerAnswer]:
+    return [BrokerAnswer(**told._asdict()) for told in await broker.brokers()]
 
 
 def _texts(settings: dict[str, str | int]) -> dict[str, str]:

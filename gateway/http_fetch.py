@@ -21,6 +21,7 @@ from gateway.doors import Broker, naming, partition_of
 from gateway.http_produce import ARROW, JSON, NDJSON
 from gateway.http_request import INT64_MAX, Headers, Query, Request
 from gateway.http_stream import Limits, RecordStream
+from gateway.led_here import LedHere
 from gateway.long_waits import LongWaits
 from gateway.produce import topic_named
 from gateway.reads import RECORDS_MAX, open_records, room_for
@@ -29,7 +30,7 @@ from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
 from metadata.model import TopicPartition
 from metadata.topic import Topic
 from segments.json_values import JsonFormat
-from segments.log import FetchTarget, Log
+from segments.log import FetchTarget
 from segments.log_reader import Fetched
 
 EVENTS: Final = "text/event-stream"
@@ -94,8 +95,8 @@ class HttpFetch:
         """The offset that the query means: the earliest, where it says nothing."""
         if sum(name in query for name in ("offset", "timestamp", "tail")) > 1:
             raise InvalidArgument("offset, timestamp and tail exclude each other")
-        log = self._broker.log
-        bounds = log.bounds(partition)
+        log = self._broker.routed_log
+        bounds = await log.bounds(partition)
         timestamp_ms = query.timestamp_ms("timestamp")
         if timestamp_ms is not None:
             found = await log.offset_for_timestamp(partition, timestamp_ms)
@@ -120,7 +121,7 @@ class HttpFetch:
         self, request: Request, answer_type: str, partition: TopicPartition, start: int, limits: Limits, place: AnswerPlace
     ) -> tuple[bytes, Headers]:
         """The body and its headers. The batches that it was made from are let go before it is sent."""
-        log = self._broker.log
+        log = self._broker.routed_log
         reading = self._read(log, partition, start, limits, place)
         fetched = await (request.attended(reading) if limits.wait_ms else reading)
         decompressed_bytes_max = log.settings.decompressed_bytes_max
@@ -138,7 +139,7 @@ class HttpFetch:
             (b"tidelog-log-start-offset", b"%d" % fetched.log_start_offset),
         ]
 
-    async def _read(self, log: Log, partition: TopicPartition, start: int, limits: Limits, place: AnswerPlace) -> Fetched:
+    async def _read(self, log: LedHere, partition: TopicPartition, start: int, limits: Limits, place: AnswerPlace) -> Fetched:
         """Batches, as many as there is room for; `place` then holds room for an answer of them, and none where there are none."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + (limits.wait_ms or 0) / 1000
@@ -148,18 +149,18 @@ class HttpFetch:
         await place.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
         return await _fetch(log, partition, start, bytes_max=min(limits.bytes_max, place.bytes_held))
 
-    async def _look(self, log: Log, partition: TopicPartition, start: int, wait_ms: int | None) -> Fetched:
+    async def _look(self, log: LedHere, partition: TopicPartition, start: int, wait_ms: int | None) -> Fetched:
         """The next batch only, or none after `wait_ms`: whoever waits for records holds none."""
         if wait_ms:
             try:
                 async with self._waits.until_stop():
                     return await _fetch(log, partition, start, bytes_max=1, wait_ms=wait_ms)
             except Stopping:
-                log = self._broker.log  # what there is, then
+                pass  # what there is, then
         return await _fetch(log, partition, start, bytes_max=1)
 
 
-async def _fetch(log: Log, partition: TopicPartition, start: int, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
+async def _fetch(log: LedHere, partition: TopicPartition, start: int, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
     (answer,) = await log.fetch([FetchTarget(partition, start, bytes_max)], bytes_max=bytes_max, wait_ms_max=wait_ms)
     if isinstance(answer, TidelogError):
         raise answer

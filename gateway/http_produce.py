@@ -23,6 +23,7 @@ from gateway.doors import Broker, partition_of
 from gateway.http_request import INT64_MAX, Request
 from gateway.idempotency_key import ProducerFields, partition_for_keyless, partitions_routed_over, producer_of
 from gateway.json_bodies import parse_json, parse_lines
+from gateway.led_here import LedHere
 from gateway.produce import (
     Outcome,
     ReadyBatch,
@@ -40,7 +41,7 @@ from metadata.errors import InvalidArgument, OutcomeUnknown, TidelogError, TooLa
 from metadata.model import Partition, ProducerId, TopicPartition
 from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
 from metadata.topic_settings import MESSAGE_BYTES_LIMIT
-from segments.log import Acks, Log
+from segments.log import Acks
 from segments.record_batch import SEQUENCE_MAX, parse_header
 
 JSON: Final = "application/json"
@@ -98,7 +99,7 @@ class HttpProduce:
         answer_type = request.accepted(_ANSWERS[media_type])
         options = _options(request, timeout_ms_max=settings.produce_timeout_ms)
         target = target_named(self._broker, topic)
-        log = self._broker.log
+        log = self._broker.routed_log
         deadline_s = asyncio.get_running_loop().time() + options.timeout_s
         async with log.admit(log.memory_bytes(length or 0), timeout_s=options.timeout_s) as admission:
             body = await request.body(
@@ -118,7 +119,15 @@ class HttpProduce:
                 ReadyBatch(_place(target, planned.partition), planned.batch, parse_header(planned.batch))
                 for planned in plan.batches
             ]
-            pending = append(log, target, batches, admission, expected_offset=options.expected_offset)
+            pending = append(
+                log,
+                target,
+                batches,
+                admission,
+                acks=options.acks,
+                deadline_s=deadline_s,
+                expected_offset=options.expected_offset,
+            )
         body_bytes = len(body)
         del body, batches  # what waits for the bucket is in the buffer, and counted there
         found = await outcomes(log, pending, acks=options.acks, deadline_s=deadline_s)
@@ -137,7 +146,7 @@ class HttpProduce:
         partition_count = target.topic.partition_count
         return Routing(partition_count, next(self._turns) % partition_count, target.batch_bytes_max, producer)
 
-    async def _plan_once(self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: Log) -> Plan:
+    async def _plan_once(self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: LedHere) -> Plan:
         """The plan of a request with an Idempotency-Key, which fits what the key has written when this returns.
 
         Planning may take its time, and meanwhile another request with the same key may have been appended: then this one is planned
@@ -157,7 +166,9 @@ class HttpProduce:
         plan, routed_over = None, 0
         while True:
             topic = self._broker.topic_cache.by_id(target.topic.id)  # as it is now
-            written = log.written_once((_place(target, number) for number in range(topic.partition_count)), producer.producer_id)
+            places = [_place(target, number) for number in range(topic.partition_count)]
+            elsewhere = await log.written_elsewhere(places, producer.producer_id)
+            written = elsewhere | log.written_once(places, producer.producer_id)
             partition_count = partitions_routed_over(producer, written.values(), present=target.topic.partition_count)
             if plan is not None and partition_count == routed_over:
                 break
@@ -173,7 +184,7 @@ class HttpProduce:
         _check_sizes(plan, written, target)
         return plan
 
-    async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: Log) -> Plan:
+    async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LedHere) -> Plan:
         decompressed_bytes_max = log.settings.decompressed_bytes_max
         headers_max = self._broker.settings.record_headers_max
         return await _worked(
@@ -183,7 +194,7 @@ class HttpProduce:
             ),
         )
 
-    async def _ready_batch(self, body: bytes, options: Options, target: Target, log: Log) -> Plan:
+    async def _ready_batch(self, body: bytes, options: Options, target: Target, log: LedHere) -> Plan:
         if options.partition is None:
             raise InvalidArgument("a record batch needs its partition", hint="Add ?partition=N.")
         if options.producer is not None or options.idempotency_key is not None:

@@ -132,7 +132,7 @@ class RecordStream:
     async def _next(self, place: AnswerPlace, events: bool) -> Laid:
         """The next chunk. The batches that it was made from are let go before it is sent."""
         fetched = await self._fetch(bytes_max=min(self._limits.bytes_max, place.bytes_held), wait_ms=0)
-        decompressed_bytes_max = self._broker.log.settings.decompressed_bytes_max
+        decompressed_bytes_max = self._broker.routed_log.settings.decompressed_bytes_max
         return await self._room.opened(
             list(fetched.values()), lambda: self._lay_out(fetched, events, place.bytes_held, decompressed_bytes_max)
         )
@@ -142,7 +142,7 @@ class RecordStream:
         targets = [
             FetchTarget(partition_of(self._topic, partition), offset, bytes_max) for partition, offset in self._positions.items()
         ]
-        answers = await self._broker.log.fetch(targets, bytes_max=bytes_max, wait_ms_max=wait_ms)
+        answers = await self._broker.routed_log.fetch(targets, bytes_max=bytes_max, wait_ms_max=wait_ms)
         fetched: dict[int, Fetched] = {}
         for partition, answer in zip(self._positions, answers, strict=True):
             if isinstance(answer, TidelogError):

@@ -80,7 +80,7 @@ class Leadership:
         self._moving: set[TopicPartition] = set()
         self._advanced = asyncio.Event()
         view.partitions.subscribe(self._partitions_changed)
-        view.brokers.subscribe(self._advance)
+        view.brokers.subscribe(self._brokers_changed)
 
     @property
     def serving(self) -> bool:
@@ -89,6 +89,14 @@ class Leadership:
     @property
     def session(self) -> SessionId | None:
         return self._log.session.id if self._log is not None else None
+
+    @property
+    def left_to_hand_over(self) -> int:
+        """Partitions that are led here, as long as there is another broker to lead them; else 0."""
+        others = (other for other in self._view.brokers.brokers.values() if other.session != self.session)
+        if self._log is None or all(other.draining for other in others):
+            return 0
+        return len(self._view.partitions.led_by(self._log.session.id))
 
     @property
     def log(self) -> Log:
@@ -193,19 +201,17 @@ class Leadership:
             await asyncio.wait((stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
             if stopping.done():
                 membership.drain()
-                await self._drained(session_log)
+                await self._drained()
                 await controller.resign()
             session_log.close()
             for task in (stopping, *others):
                 task.cancel()
 
-    async def _drained(self, session_log: Log) -> None:
+    async def _drained(self) -> None:
         """Waits until nothing is led here, as long as there is somebody to lead it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._cluster.drain_timeout_ms / 1000):
-                while self._view.partitions.led_by(session_log.session.id) and any(
-                    not other.draining and other.session != session_log.session.id for other in self._view.brokers.brokers.values()
-                ):
+                while self.left_to_hand_over:
                     await self._advanced.wait()
 
     async def _take_over(self, session_log: Log) -> None:
@@ -249,8 +255,9 @@ class Leadership:
         decisions = []
         for partition, sessions in holding.items():
             state, revision = self._view.partitions.states[partition]
-            if len(state.sessions) > len(sessions) + IDLE_SESSIONS_MAX:
-                decisions.append(Decision(partition, revision, pruned(state, sessions)))
+            shorter = pruned(state, sessions)
+            if len(state.sessions) > len(shorter.sessions) + IDLE_SESSIONS_MAX:
+                decisions.append(Decision(partition, revision, shorter))
         try:
             await partition_assignments.write(self._metadata, decisions, self._layout)
         except (Fenced, Unavailable, OutcomeUnknown) as error:
@@ -298,6 +305,13 @@ class Leadership:
                 self._log.resume(partition)
         self._assigned.set()
         self._asked.set()
+        self._advance()
+
+    def _brokers_changed(self) -> None:
+        """A drain that an operator has asked for holds for the sessions to come as well."""
+        mine = self._view.brokers.brokers.get(self.registration.broker_id)
+        if mine is not None and mine.session == self.session and not self._stopping.is_set():
+            self.registration = msgspec.structs.replace(self.registration, draining=mine.draining)
         self._advance()
 
     def _advance(self) -> None:

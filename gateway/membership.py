@@ -16,9 +16,9 @@ import logging
 import msgspec
 
 from metadata.broker_registry import Registration, decode_registration, encode_registration
-from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
+from metadata.errors import Corrupt, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
-from metadata.store import Compare, LeaseId, LeaseLost, MetadataStore, Put
+from metadata.store import NO_LEASE, Compare, LeaseId, LeaseLost, MetadataStore, Put
 
 PAUSE_S = 0.5
 """Before a step that the metadata store could not do is tried again."""
@@ -36,6 +36,7 @@ class Membership:
         self._registration = registration
         self._ttl_s = ttl_s
         self._draining = asyncio.Event()
+        self._woken = False
         self._sure_until_s = 0.0
         self.lease: LeaseId | None = None
 
@@ -54,7 +55,7 @@ class Membership:
                 asked_s = asyncio.get_running_loop().time()
                 lease = await self._store.grant_lease(self._ttl_s)
                 held = await self._store.get(self._key)
-                if held is not None:
+                if held is not None and held.lease != NO_LEASE:
                     await self._store.revoke_lease(held.lease)
                 break
             except (Unavailable, OutcomeUnknown) as error:
@@ -62,13 +63,17 @@ class Membership:
                 await asyncio.sleep(PAUSE_S)
         self.lease = lease
         self._sure_until_s = asked_s + self._ttl_s
+        left = held.mod_revision if held is not None and held.lease == NO_LEASE else 0  # put there by hand: nobody's
         try:
-            value = encode_registration(self._registration)
-            return (await self._store.transact([Compare(self._key, 0)], [Put(self._key, value, lease)])).succeeded
+            result = await self._store.transact([Compare(self._key, left)], [Put(self._key, encode_registration(self._registration), lease)])
+            if result.succeeded:
+                return True
+            why: Exception | str = "another process with this id came first"
         except (LeaseLost, Unavailable, OutcomeUnknown) as error:
-            log.warning("%s could not be registered; a new session is needed: %s", self._key, error)
-            await asyncio.sleep(PAUSE_S)
-            return False
+            why = error
+        log.warning("%s could not be registered; a new session is needed: %s", self._key, why)
+        await asyncio.sleep(PAUSE_S)
+        return False
 
     async def keep(self) -> None:
         """Renews the lease, and tells of a drain, until the registration is lost: by the lease, or because somebody removed it.
@@ -81,7 +86,7 @@ class Membership:
                 try:
                     await self._renew()
                     await self._tell_of_drain()
-                except (Unavailable, OutcomeUnknown) as error:
+                except TidelogError as error:  # also one that says no: the lease tells in the end
                     log.warning("the lease of %s could not be renewed: %s", self._key, error)
                     pause_s = min(pause_s, PAUSE_S)
                 with contextlib.suppress(TimeoutError):
@@ -111,15 +116,18 @@ class Membership:
         held = await self._store.get(self._key)
         if held is None or held.lease != self.lease:
             raise LeaseLost
-        registration = decode_registration(held).registration
+        try:
+            registration = decode_registration(held).registration
+        except Corrupt as error:  # nobody sees this broker any more
+            raise LeaseLost from error
         if self._draining.is_set() and not registration.draining:
             value = encode_registration(msgspec.structs.replace(registration, draining=True))
             await self._store.transact([Compare(self._key, held.mod_revision)], [Put(self._key, value, self.lease)])
 
     async def _unless_told(self) -> None:
         """Waits for the drain, or, once that was told, for nothing."""
-        await (asyncio.Event().wait() if self._registration.draining else self._draining.wait())
-        self._registration = msgspec.structs.replace(self._registration, draining=True)
+        await (asyncio.Event().wait() if self._woken else self._draining.wait())
+        self._woken = True
 
     def drain(self) -> None:
         """Asks to be given no more partitions, and to be rid of those it has."""

@@ -17,16 +17,18 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gateway.doors import Broker, partition_of
+from gateway.doors import Broker, check_topic_id, partition_of
 from gateway.json_bodies import RECORDS_MAX
+from gateway.led_here import LedHere, Pending
 from gateway.produce import ReadyBatch, Target, append, check_ready_batch, limit_named, target_named
 from gateway.produce_wire import AppendRequest
 from gateway.record_routing import Plan, plan_records, route, single_partition
 from gateway.structured_records import RecordLimits, decode_records
 from metadata.errors import InvalidArgument, TidelogError, Unavailable
 from metadata.model import TopicId, TopicPartition
+from metadata.topic_settings import MESSAGE_BYTES_LIMIT
 from segments.byte_budget import Admission
-from segments.log import Log, PendingAppend
+from segments.log import Acks
 from segments.object_store import Buffer
 from segments.record_batch import parse_header
 
@@ -37,8 +39,8 @@ THREAD_BYTES: Final = 32 << 10
 class Taken(NamedTuple):
     """An append whose batches were appended, or refused one by one."""
 
-    log: Log
-    pending: list[PendingAppend | TidelogError]
+    log: LedHere
+    pending: list[Pending | TidelogError]
     partition: int
     """Of a ready batch."""
     plan: Plan | None
@@ -51,8 +53,26 @@ class Refused(NamedTuple):
 
 
 class MessageAppends:
-    def __init__(self, broker: Broker, log: Log, admission: Admission, *, turns: Iterator[int], taking_apart: asyncio.Semaphore):
-        """`turns` choose the partition of records without a key; `taking_apart` bounds how many threads do that at once."""
+    def __init__(
+        self,
+        broker: Broker,
+        log: LedHere,
+        admission: Admission,
+        *,
+        acks: Acks,
+        deadline_s: float,
+        is_forwarded: bool,
+        turns: Iterator[int],
+        taking_apart: asyncio.Semaphore,
+    ) -> None:
+        """`turns` choose the partition of records without a key; `taking_apart` bounds how many threads do that at once.
+
+        What is forwarded was held against the limits of its topic by the broker that it came to, and may be a repeat from a time
+        when these were larger.
+        """
+        self._acks = acks
+        self._deadline_s = deadline_s
+        self._is_forwarded = is_forwarded
         self._broker = broker
         self._log = log
         self._admission = admission
@@ -66,6 +86,7 @@ class MessageAppends:
         """The append number `at` of the message. They are given in their order."""
         try:
             target = self._target(request.topic)
+            check_topic_id(target.topic, request.topic_id)
             partition = None if request.partition is None else partition_of(target.topic, request.partition)
             for destination in (target.topic.id, partition):
                 if destination in self._refused:
@@ -100,8 +121,9 @@ class MessageAppends:
                 raise InvalidArgument(f"append {at} is a record batch without its partition", field=f"appends[{at}].partition")
             header = await check_ready_batch(
                 request.record_batch,
-                batch_bytes_max=target.batch_bytes_max,
+                batch_bytes_max=MESSAGE_BYTES_LIMIT if self._is_forwarded else target.batch_bytes_max,
                 decompressed_bytes_max=self._log.settings.decompressed_bytes_max,
+                is_forwarded=self._is_forwarded,
             )
             return None, [ReadyBatch(partition, alone_in_memory(request.record_batch), header)]
         if request.records is None:
@@ -119,15 +141,21 @@ class MessageAppends:
             for planned in plan.batches
         ]
 
-    def _append(
-        self, at: int, request: AppendRequest, target: Target, batches: list[ReadyBatch]
-    ) -> list[PendingAppend | TidelogError]:
+    def _append(self, at: int, request: AppendRequest, target: Target, batches: list[ReadyBatch]) -> list[Pending | TidelogError]:
         """An error stands in the place of its batch."""
         following = {
             batch.partition: _following(at, self._refused[batch.partition]) for batch in batches if batch.partition in self._refused
         }
         free = [batch for batch in batches if batch.partition not in following]
-        pending = append(self._log, target, free, self._admission, expected_offset=request.expected_offset)
+        pending = append(
+            self._log,
+            target,
+            free,
+            self._admission,
+            acks=self._acks,
+            deadline_s=self._deadline_s,
+            expected_offset=request.expected_offset,
+        )
         for batch, outcome in zip(free, pending, strict=True):
             if isinstance(outcome, TidelogError):
                 self._refused.setdefault(batch.partition, Refused(at, outcome.with_traceback(None)))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from gateway.doors import Broker, named
+from gateway.led_here import LedHere, Pending
 from metadata.errors import (
     InvalidRecord,
     NoLeader,
@@ -28,7 +29,7 @@ from metadata.model import TopicPartition, check_topic_name
 from metadata.topic import Topic
 from segments.byte_budget import Admission
 from segments.compression import Codec
-from segments.log import Acks, Log, PendingAppend
+from segments.log import Acks
 from segments.object_store import Buffer
 from segments.partition_log import Appended
 from segments.producer_state import ONE_SHOT
@@ -105,15 +106,17 @@ def told_with_trouble(error: TidelogError, broker: Broker) -> TidelogError:
     return error
 
 
-async def check_ready_batch(batch: Buffer, *, batch_bytes_max: int, decompressed_bytes_max: int) -> BatchHeader:
-    """InvalidRecord, TooLarge: see record_batch.check_produced."""
+async def check_ready_batch(
+    batch: Buffer, *, batch_bytes_max: int, decompressed_bytes_max: int, is_forwarded: bool = False
+) -> BatchHeader:
+    """InvalidRecord, TooLarge: see record_batch.check_produced. Only what a broker forwards may stand for an Idempotency-Key."""
     if THREAD_BYTES < len(batch) <= batch_bytes_max and parse_header(batch).codec is not Codec.NONE:
         header = await asyncio.to_thread(
             check_produced, batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max
         )
     else:
         header = check_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
-    if header.producer_id >= ONE_SHOT:
+    if header.producer_id >= ONE_SHOT and not is_forwarded:
         raise InvalidRecord(
             f"producer id {header.producer_id} is of those that stand for an Idempotency-Key",
             hint="Take a producer id from the broker: POST /v1/producers, or InitProducer.",
@@ -122,15 +125,17 @@ async def check_ready_batch(batch: Buffer, *, batch_bytes_max: int, decompressed
 
 
 def append(
-    log: Log,
+    log: LedHere,
     target: Target,
     batches: Sequence[ReadyBatch],
     admission: Admission,
     *,
+    acks: Acks,
+    deadline_s: float,
     expected_offset: int | None = None,
-) -> list[PendingAppend | TidelogError]:
+) -> list[Pending | TidelogError]:
     """Appends one batch after the other, without waiting in between. An error stands in the place of its batch."""
-    pending: list[PendingAppend | TidelogError] = []
+    pending: list[Pending | TidelogError] = []
     refused: dict[TopicPartition, TidelogError] = {}
     for partition, batch, header in batches:
         refusal = refused.get(partition)
@@ -144,6 +149,8 @@ def append(
                     batch,
                     header,
                     admission,
+                    acks=acks,
+                    deadline_s=deadline_s,
                     expected_offset=expected_offset,
                     log_append_time=target.log_append_time,
                 )
@@ -155,18 +162,16 @@ def append(
     return pending
 
 
-async def outcomes(log: Log, pending: Sequence[PendingAppend | TidelogError], *, acks: Acks, deadline_s: float) -> list[Outcome]:
+async def outcomes(log: LedHere, pending: Sequence[Pending | TidelogError], *, acks: Acks, deadline_s: float) -> list[Outcome]:
     """Where each batch lies, or why not: at the commit for Acks.ALL, else at once. `deadline_s` is of the loop's clock."""
     found: list[Outcome] = []
     for append_pending in pending:
         if isinstance(append_pending, TidelogError):
             found.append(append_pending)
-        elif acks is not Acks.ALL:
-            found.append(append_pending.appended)
         else:
             left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
             try:
-                found.append(await log.committed(append_pending, timeout_s=left_s))
+                found.append(await log.outcome(append_pending, acks=acks, timeout_s=left_s))
             except TidelogError as error:
                 found.append(error.with_traceback(None))  # one error may be told to thousands
     return found

@@ -2,8 +2,8 @@
 
     tidelog serve --linger-ms 250        TIDELOG_LINGER_MS=250        linger_ms = 250   (in the file)
 
-A setting has one name, the same everywhere. Pure but for reading the file. Invariant: what is returned was checked, and no name
-that was given went unheard.
+A setting has one name, the same everywhere. Pure but for reading the file, and that of a password. Invariant: what is returned
+was checked, and no name that was given went unheard.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class BrokerSettings:
     grpc: str = "127.0.0.1:9090"
     """HOST:PORT to listen on; port 0 takes a free one."""
     broker_id: str = "broker-1"
-    """Name of this broker, for people and in listings."""
+    """Name of this broker, for people and in listings. With etcd, each broker has its own: the older of two with one name stops."""
     cluster: str = "tidelog"
     """Name of the cluster in the metadata."""
     segments: SegmentSettings = field(default_factory=SegmentSettings)
@@ -120,6 +120,8 @@ class BrokerSettings:
                 "bucket is not set; brokers that share an etcd share a bucket",
                 hint="Name it: --bucket s3://bucket/prefix, or file:///directory that all brokers see.",
             )
+        if self.metadata.etcd:
+            self.membership.check_reachable(http=self.http, grpc=self.grpc)
 
     @property
     def bucket_url(self) -> str:
@@ -156,6 +158,10 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml:
             hint = f"Did you mean {near[0]}?" if near else "`tidelog serve --list-settings` shows them all."
             raise InvalidArgument(f"{source} is not a setting", hint=hint)
         chosen[name] = _converted(source, value, known[name])
+    if chosen.get("etcd_password_file") is not None:
+        if chosen.get("etcd_password"):
+            raise InvalidArgument("etcd_password and etcd_password_file are both set", hint="Leave one of them out.")
+        chosen["etcd_password"] = _read_secret("etcd_password_file", chosen["etcd_password_file"])
     if chosen.get("etcd"):
         chosen.setdefault("data_dir", Path())  # nothing is kept there
     if "data_dir" not in chosen:
@@ -179,6 +185,19 @@ def _read_toml(path: Path) -> dict[str, tuple[str, object]]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"the settings file {path} is not TOML: {error}") from error
     return {name: (f"{name} in {path}", value) for name, value in table.items()}
+
+
+def _read_secret(setting: str, path: Path) -> Secret:
+    """What the file holds, without the line break that editors put at its end."""
+    try:
+        text = path.read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise InvalidArgument(f"{setting}: {path} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{setting}: {path} is not text in UTF-8") from None  # the error would show what it holds
+    if not text:
+        raise InvalidArgument(f"{setting}: {path} is empty")
+    return Secret(text)
 
 
 def _known_settings() -> dict[str, type[Any]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Coroutine, Iterable
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -54,6 +55,7 @@ class TopicMirror:
         self._names: dict[TopicId, str] = {}
         self._due: dict[TopicId, Topic] = {}
         self._changed = asyncio.Event()
+        self._ensuring = asyncio.Lock()  # so that no topic is written twice at the same time
         self._turns = asyncio.Semaphore(PUTS_MAX)
 
     async def run(self) -> None:
@@ -67,7 +69,8 @@ class TopicMirror:
                     if not caught_up:
                         await self._catch_up()
                         caught_up = True
-                    await self.ensure(list(self._due.values()))
+                    while self._due:  # a few at a time, so that a topic that waits for its leaders comes in between
+                        await self.ensure(list(islice(self._due.values(), PUTS_MAX)))
                 except TidelogError as error:
                     log.warning("changes of topics are not on the bucket yet; trying again: %s", error)
                     await asyncio.sleep(PAUSE_S)
@@ -78,12 +81,15 @@ class TopicMirror:
 
     async def ensure(self, topics: Iterable[Topic]) -> None:
         """Returns when these are on the bucket. Raises Unavailable, Denied, Corrupt."""
-        base = await self._revision_base()
-        missing = [topic for topic in topics if self._mirrored.get(topic.id, -1) < topic.revision]
-        await self._all(self._mirror(topic, base) for topic in missing)
-        for topic in missing:
-            self._mirrored[topic.id] = topic.revision
-            if topic.id in self._due and self._due[topic.id].revision <= topic.revision:
+        asked = list(topics)
+        async with self._ensuring:
+            base = await self._revision_base()
+            missing = [topic for topic in asked if self._mirrored.get(topic.id, -1) < topic.revision]
+            await self._all(self._mirror(topic, base) for topic in missing)
+            self._mirrored |= {topic.id: topic.revision for topic in missing}
+        for topic in asked:
+            due = self._due.get(topic.id)
+            if due is not None and due.revision <= topic.revision:
                 del self._due[topic.id]
 
     async def ensure_deleted(self, topic_ids: Collection[TopicId]) -> None:

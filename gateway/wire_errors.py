@@ -92,6 +92,9 @@ WIRE_CODES: Final[dict[type[TidelogError], WireCodes]] = {
     BodyTooSlow: WireCodes(StatusCode.UNAVAILABLE, 408, 7),
 }
 
+ERROR_CLASSES: Final[dict[str, type[TidelogError]]] = {kind.code: kind for kind in WIRE_CODES}
+"""By the code that stays the same on every wire."""
+
 
 def wire_codes(error: TidelogError) -> WireCodes:
     return next(WIRE_CODES[kind] for kind in type(error).__mro__ if kind in WIRE_CODES)

@@ -17,14 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from metadata.errors import Corrupt, InvalidArgument
+from metadata.errors import Corrupt, InvalidArgument, NotFound, OutcomeUnknown, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId
 from metadata.placement import Candidate
-from metadata.store import Event, KeyValue, LeaseId, MetadataStore
+from metadata.store import Compare, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
 from metadata.watched_range import WatchedRange
 
 FORMAT_VERSION = 1
+ATTEMPTS_MAX = 8
+"""Times that a registration which another has changed meanwhile is read and written again."""
 _BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,38 @@ async def read_brokers(store: MetadataStore, layout: EtcdLayout) -> dict[str, Re
     """The brokers that are registered now, by id, read past every cache. Raises Corrupt, Unavailable."""
     found = [decode_registration(item) for item in (await store.range(layout.brokers)).items]
     return {registered.registration.broker_id: registered for registered in found}
+
+
+async def write_draining(store: MetadataStore, layout: EtcdLayout, broker_id: str, *, draining: bool) -> Revision:
+    """Tells a broker to drain, or to take partitions again: it and the controller follow its key, which stays under its lease.
+
+    Answers the revision in which it is so. Raises NotFound where no such broker is registered, Rejected, Unavailable, Corrupt.
+    """
+    key = layout.broker(broker_id)
+    unknown: OutcomeUnknown | None = None
+    for _ in range(ATTEMPTS_MAX):
+        held = await store.get(key)
+        if held is None:
+            raise NotFound(f"no broker {broker_id} is registered", hint="`tidelog cluster brokers` shows those that are.")
+        registration = decode_registration(held).registration
+        if registration.draining == draining:
+            return held.mod_revision
+        if registration.format_version > FORMAT_VERSION:
+            raise Rejected(
+                f"broker {broker_id} has a newer version of Tidelog ({registration.version})",
+                hint="Ask that broker, or upgrade this one.",
+            )
+        changed = Put(key, encode_registration(msgspec.structs.replace(registration, draining=draining)), held.lease)
+        try:
+            result = await store.transact([Compare(key, held.mod_revision)], [changed])
+        except OutcomeUnknown as error:  # the next look tells whether it happened
+            unknown = error
+            continue
+        except LeaseLost:  # the broker has gone meanwhile
+            continue
+        if result.succeeded:
+            return result.revision
+    raise Unavailable(f"the registration of broker {broker_id} could not be changed", key=key) from unknown
 
 
 class BrokerCache:

@@ -226,7 +226,7 @@ class EtcdClient:
                 f"etcd {member.url} belongs to cluster {cluster_id:x}, not to {self._cluster_id:x} as the members before",
                 "Name members of one etcd cluster; after etcd was restored from a backup, restart the brokers.",
             )
-        if _version(status.version) < VERSION_MIN:
+        if parse_version(status.version) < VERSION_MIN:
             raise _WrongMember(f"etcd {member.url} has version {status.version}", "Tidelog needs etcd 3.4 or later.")
         self._cluster_id = cluster_id
         member.welcome()
@@ -287,7 +287,8 @@ def _nobody_answered(doing: str, failures: dict[str, Failure]) -> TidelogError:
     return Unavailable(f"can't {doing} at etcd: {told}", hint=hint, endpoints=",".join(failures))
 
 
-def _version(text: str) -> tuple[int, ...]:
+def parse_version(text: str) -> tuple[int, ...]:
+    """Major and minor; the lowest that will do where the text is none."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else VERSION_MIN

@@ -8,6 +8,7 @@
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
     /{cluster}/revision_base                  decimal; added to revisions where they stand on the bucket; absent is 0 (snapshot.py)
     /{cluster}/restoring                      JSON: a restore from the bucket is under way, or was interrupted: nobody may start
+    /{cluster}/scratch/{nonce}                any; leased: `tidelog doctor` tries whether it may write
     /{cluster}/topics/{topic}                 JSON (topic.py)
     /{cluster}/partitions/{topic_id}/{p}      JSON (partition_assignments.py)
 
@@ -85,6 +86,9 @@ class EtcdLayout:
     def broker(self, broker_id: str) -> str:
         """`broker_id` has passed check_broker_id, so it holds no '/'."""
         return self.brokers + broker_id
+
+    def scratch(self, nonce: str) -> str:
+        return f"/{self.cluster}/scratch/{nonce}"
 
     @property
     def topics(self) -> str:

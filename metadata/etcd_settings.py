@@ -42,6 +42,8 @@ class EtcdSettings:
     """Name of a user of etcd, where etcd asks for one."""
     etcd_password: Secret | None = None
     """Its password. Give it as TIDELOG_ETCD_PASSWORD: flags show in the list of processes."""
+    etcd_password_file: Path | None = None
+    """A file that holds the password instead, such as a mounted secret. Read once, at the start."""
     etcd_ca: Path | None = None
     """PEM file of the authorities that sign etcd's certificates. Default: those that gRPC brings along."""
     etcd_cert: Path | None = None

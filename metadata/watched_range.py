@@ -63,24 +63,29 @@ class WatchedRange:
         return True
 
     async def run(self) -> None:
-        """Reads, then follows, until cancelled. Store errors are retried with growing pauses."""
+        """Reads, then follows, until cancelled. What fails is tried again, with pauses that grow while it fails at once."""
+        loop = asyncio.get_running_loop()
         back_off_s = BACK_OFF_S
         read_all = True
         while True:
-            before = self._revision
+            begun_s, followed_from = loop.time(), Revision(0)
+            why: Exception | str = "the watch has ended"
             try:
                 if read_all:
                     await self._read_all()
                     read_all = False
+                followed_from = self._revision
                 await self._follow()
-            except RevisionCompacted:
+            except RevisionCompacted as error:
                 read_all = True
+                why = error
             except TidelogError as error:
-                if self._revision > before:
-                    back_off_s = BACK_OFF_S
-                log.warning("%s is not up to date; trying again in %.1f s: %s", self._prefix, back_off_s, error)
-                await asyncio.sleep(back_off_s)
-                back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
+                why = error
+            if 0 < followed_from < self._revision or loop.time() - begun_s > BACK_OFF_S_MAX:
+                back_off_s = BACK_OFF_S  # it went well until now
+            log.warning("%s is not up to date; trying again in %.1f s: %s", self._prefix, back_off_s, why)
+            await asyncio.sleep(back_off_s)
+            back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
 
     async def _read_all(self) -> None:
         found: list[KeyValue] = []

@@ -41,6 +41,11 @@ def session_prefix(session: SessionId) -> str:
     return f"{WAL}{session:016x}/"
 
 
+def end_of_session(session: SessionId) -> str:
+    """A key after all of this session: a listing that starts after it skips the rest of its objects."""
+    return f"{WAL}{session:016x}0"  # '0' is the byte after '/'
+
+
 def claim_key(session: SessionId) -> str:
     return f"{session_prefix(session)}claim"
 

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from segments.s3_settings import S3Settings
 
 ROOT = Path(__file__).parent.parent
+VERSITY_VERSION = "v1.8.0"
+VERSITY_BUILD_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,12 @@ def versity_server(directory: Path) -> Iterator[S3Server]:
     program = shutil.which("versitygw")
     if program is None:
         pytest.skip("no versitygw on the PATH (github.com/versity/versitygw)")
+    with _versity_running(program, directory) as server:
+        yield server
+
+
+@contextmanager
+def _versity_running(program: str, directory: Path) -> Iterator[S3Server]:
     port = free_port()
     environment = {**os.environ, "ROOT_ACCESS_KEY": "test", "ROOT_SECRET_KEY": "test-secret"}
     command = [program, "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive", "posix", str(directory)]
@@ -101,6 +110,51 @@ def versity_server(directory: Path) -> Iterator[S3Server]:
             yield S3Server("versitygw", f"http://127.0.0.1:{port}", "test", "test-secret")
         finally:
             process.kill()
+
+
+@contextmanager
+def chosen_s3_server(directory: Path) -> Iterator[S3Server]:
+    """The most real of those that can be had: the one that TIDELOG_TEST_S3_ENDPOINT names, versitygw, moto behind one lock.
+
+    Where there is Go and no versitygw, it is built once, into a cache of the user. `directory` is for what the server stores.
+    """
+    if os.environ.get("TIDELOG_TEST_S3_ENDPOINT"):
+        with named_server() as server:
+            yield server
+    elif (program := shutil.which("versitygw") or built_versity()) is not None:
+        stored = directory / "s3"
+        stored.mkdir()
+        with _versity_running(program, stored) as server:
+            yield server
+    else:
+        with moto_server() as server:
+            yield server
+
+
+def built_versity() -> str | None:
+    """Path of the versitygw in the user's cache, built there by the first call; None where that is not possible."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidelog" / f"versitygw-{VERSITY_VERSION}"
+    program = cache / "versitygw"
+    if program.exists():
+        return str(program)
+    go = shutil.which("go")
+    if go is None:
+        return None
+    module = f"github.com/versity/versitygw/cmd/versitygw@{VERSITY_VERSION}"
+    print(f"building {module} into {cache}: some minutes, once", file=sys.stderr)
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:  # so that one that was broken off is not taken for whole
+        environment = {**os.environ, "GOBIN": scratch, "CGO_ENABLED": "0"}
+        try:
+            done = subprocess.run([go, "install", module], env=environment, timeout=VERSITY_BUILD_TIMEOUT_S, capture_output=True)
+        except subprocess.TimeoutExpired:
+            print(f"it was not built within {VERSITY_BUILD_TIMEOUT_S} s; moto is used", file=sys.stderr)
+            return None
+        if done.returncode != 0:
+            print(f"it can't be built; moto is used: {done.stderr.decode(errors='replace')[-500:]}", file=sys.stderr)
+            return None
+        (Path(scratch) / "versitygw").replace(program)
+    return str(program)
 
 
 @contextmanager

@@ -271,5 +271,8 @@ class BlockingClient:
         return self._original.outcomes
 
     cluster = _blocking(Client.cluster)
+    serves = _blocking(Client.serves)
+    drain_broker = _blocking(Client.drain_broker)
+    undrain_broker = _blocking(Client.undrain_broker)
     offsets = _blocking(Client.offsets)
     explain = _blocking(Client.explain)

@@ -15,15 +15,29 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
+import grpc.aio
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
 from gateway.proto import admin_pb2
 from metadata.errors import InvalidArgument, Rejected, TidelogError
 from tidelog.connection import Connection
-from tidelog.descriptions import ClusterInfo, Explanation, OffsetRange, cluster_info, explanation
+from tidelog.descriptions import (
+    BrokerDrain,
+    BrokerInfo,
+    ClusterInfo,
+    Explanation,
+    OffsetRange,
+    broker_drain,
+    cluster_info,
+    explanation,
+)
 from tidelog.offset_lookup import offset_ranges
 from tidelog.outcomes import Outcomes
 from tidelog.owned_tasks import OwnedTasks
 from tidelog.positions import StartLike, parse_start
 from tidelog.records import Ack, HeadersLike
+from tidelog.rpc_errors import error_of_rpc
 from tidelog.settings import ClientSettings, ResetPolicy, SettingChanges, settings_from
 from tidelog.topics import Topics
 
@@ -208,6 +222,34 @@ class Client:
     async def cluster(self) -> ClusterInfo:
         """Who is there: the cluster's id, its bucket, its brokers."""
         return cluster_info(await self._connection.cluster())
+
+    async def serves(self, broker: BrokerInfo) -> bool:
+        """Whether the broker says of itself that requests can succeed. Raises Unavailable where it does not answer."""
+        stub: Any = HealthStub(self._connection.stubs(broker.grpc_address).channel)
+        try:
+            found = await stub.Check(HealthCheckRequest(), timeout=self._settings.connect_timeout_ms / 1000)
+        except grpc.aio.AioRpcError as error:
+            raise error_of_rpc(error, address=broker.grpc_address, writes=False) from error
+        return bool(found.status == HealthCheckResponse.SERVING)
+
+    async def drain_broker(self, broker_id: str, *, validate_only: bool = False) -> BrokerDrain:
+        """Asks a broker to hand over what it leads. Returns at once; asked again, it tells how much is left.
+
+        Raises NotFound, and Rejected where no other broker could take over.
+        """
+        request = admin_pb2.DrainBrokerRequest(broker_id=broker_id, validate_only=validate_only)
+        found: Any = await self._connection.call(
+            lambda to, timeout_s: to.cluster.DrainBroker(request, timeout=timeout_s), writes=not validate_only
+        )
+        return broker_drain(found)
+
+    async def undrain_broker(self, broker_id: str, *, validate_only: bool = False) -> BrokerDrain:
+        """Lets a broker take partitions again. Raises NotFound."""
+        request = admin_pb2.UndrainBrokerRequest(broker_id=broker_id, validate_only=validate_only)
+        found: Any = await self._connection.call(
+            lambda to, timeout_s: to.cluster.UndrainBroker(request, timeout=timeout_s), writes=not validate_only
+        )
+        return broker_drain(found)
 
     async def offsets(self, topic: str) -> dict[int, OffsetRange]:
         """By partition: what can be read. Raises UnknownTopic."""

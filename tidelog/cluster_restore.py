@@ -52,8 +52,8 @@ async def restore_cluster(
     despite_damage: bool = False,
     advance: Advance = lambda what, done, of: None,
 ) -> Restored:
-    """Where segments can't be read, nothing is written to the metadata unless `despite_damage`: their records would be given up, and
-    their offsets given to others. A dry run writes nothing at all.
+    """Where segments can't be read, nothing is written to the metadata unless `despite_damage`: their records would be given up,
+    and their offsets given to others. A dry run writes nothing at all.
 
     Raises Rejected where the store is not empty or the bucket is no cluster's; Fenced where another restore, or a broker, came
     between; Unavailable, Denied; Corrupt where cluster.json can't be read.
@@ -179,6 +179,6 @@ class _Writing:
                 hint="Wait for it. One restore at a time is enough.",
             )
         raise Unavailable(
-            f"the metadata took no transaction in {ATTEMPTS_MAX} attempts; the restore is not complete, and no broker will start on it",
+            f"the metadata took no transaction in {ATTEMPTS_MAX} attempts: the restore is not complete, and no broker starts on it",
             hint=f"Run `{RESTORE_COMMAND}` again: it goes on.",
         ) from unknown

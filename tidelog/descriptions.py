@@ -44,6 +44,13 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     brokers: tuple[BrokerInfo, ...]
 
 
+class BrokerDrain(msgspec.Struct, frozen=True, kw_only=True):
+    broker_id: str
+    draining: bool
+    partitions_led: int
+    """0 of a broker that drains: it may be stopped, and nothing moves."""
+
+
 class OffsetRange(msgspec.Struct, frozen=True, kw_only=True):
     """The offsets [log_start_offset, high_watermark) can be read."""
 
@@ -106,6 +113,10 @@ def cluster_info(cluster: admin_pb2.ClusterDescription) -> ClusterInfo:
             for broker in cluster.brokers
         ),
     )
+
+
+def broker_drain(found: admin_pb2.BrokerDrain) -> BrokerDrain:
+    return BrokerDrain(broker_id=found.broker_id, draining=found.draining, partitions_led=found.partitions_led)
 
 
 def explanation(topic: str, partition: int, offset: int, found: admin_pb2.ExplainOffsetResponse) -> Explanation:

@@ -1,7 +1,7 @@
-"""Reads a bucket for a restore: the sessions, which are sealed first, their footers, the mirrors of topics, and the newest snapshot.
+"""Reads a bucket for a restore: the sessions, which are sealed first, their footers, mirrors of topics, the newest snapshot.
 
-Invariant: what is found of a session can't grow afterwards, because it is sealed before it is read; so a broker that runs still, or
-comes back later, adds nothing that the restored metadata would not know. A dry run seals nothing, and so may see less than there is.
+Invariant: what is found of a session can't grow afterwards, because it is sealed before it is read; so a broker that runs still,
+or comes back later, adds nothing that the restored metadata would not know. A dry run seals nothing, and may see less.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable
@@ -22,7 +23,7 @@ from segments.bucket_layout import (
     SNAPSHOTS,
     TOPICS,
     WAL,
-    claim_key,
+    end_of_session,
     parse_snapshot_key,
     parse_topic_key,
     parse_wal_key,
@@ -80,11 +81,11 @@ async def _sessions(bucket: ObjectStore) -> list[SessionId]:
     """One look for each session, however many segments it has."""
     sessions = []
     start_after = ""
-    while (page := await _patiently(lambda: bucket.list(WAL, start_after=start_after, limit=1))).objects:
+    while (page := await _patiently(partial(bucket.list, WAL, start_after=start_after, limit=1))).objects:
         start_after = page.objects[0].key
         if (parsed := parse_wal_key(start_after)) is not None:
             sessions.append(parsed.session)
-            start_after = f"{claim_key(parsed.session).rpartition('/')[0]}0"  # '0' is the byte after '/'
+            start_after = end_of_session(parsed.session)
     return sessions
 
 
@@ -158,7 +159,7 @@ async def _newest_snapshot(
     for revision in sorted(revisions, reverse=True):
         key = snapshot_key(revision)
         try:
-            snapshot = parse_snapshot(await _patiently(lambda key=key: bucket.get(key)), key=key)
+            snapshot = parse_snapshot(await _patiently(partial(bucket.get, key)), key=key)
             if snapshot.header.cluster_id == cluster_id:
                 return snapshot
             findings.append(Finding("note", key, f"it is of cluster {snapshot.header.cluster_id}, and left out"))
@@ -226,7 +227,7 @@ async def _read_mirror(
 ) -> Topic | None:
     key = topic_mirror_key(named.name, named.topic_id, revision)
     try:
-        body = await _patiently(lambda: bucket.get(key))
+        body = await _patiently(partial(bucket.get, key))
         topic = decode_topic(KeyValue(layout.topic(named.name), body, revision, revision, version=1))
     except (Corrupt, NotFound) as error:
         findings.append(Finding("damage", key, f"{error.message}; the one before it is taken"))

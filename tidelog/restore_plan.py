@@ -167,8 +167,9 @@ def plan_restore(found: Evidence, layout: EtcdLayout, held: Mapping[str, int]) -
     plan.copied = len(told.others)
     claimed = found.sessions[-1] + 1 if found.sessions else 1
     plan.next_session = max(claimed, told.numbers.get(layout.next_session, 1), held.get(layout.next_session, 1))
-    seen = max(found.footers.producer_id_max, told.numbers.get(layout.next_producer_id, 1), held.get(layout.next_producer_id, 1))
-    plan.next_producer_id = min(seen + PRODUCER_IDS_AHEAD, (seen + IDEMPOTENCY_KEY_IDS) // 2)
+    seen = max(found.footers.producer_id_max, told.numbers.get(layout.next_producer_id, 1))
+    ahead = min(seen + PRODUCER_IDS_AHEAD, (seen + IDEMPOTENCY_KEY_IDS) // 2)
+    plan.next_producer_id = max(ahead, held.get(layout.next_producer_id, 1))
     for key, number in (
         (layout.next_session, plan.next_session),
         (layout.next_producer_id, plan.next_producer_id),

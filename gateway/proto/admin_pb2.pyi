@@ -34,18 +34,22 @@ class Topic(_message.Message):
     def __init__(self, name: _Optional[str] = ..., id: _Optional[str] = ..., partition_count: _Optional[int] = ..., settings: _Optional[_Mapping[str, str]] = ..., created_at_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ..., batch_bytes_max: _Optional[int] = ...) -> None: ...
 
 class PartitionState(_message.Message):
-    __slots__ = ("partition", "log_start_offset", "high_watermark", "leader_epoch", "leader")
+    __slots__ = ("partition", "log_start_offset", "high_watermark", "leader_epoch", "leader", "leader_http_address", "leader_grpc_address")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     partition: int
     log_start_offset: int
     high_watermark: int
     leader_epoch: int
     leader: str
-    def __init__(self, partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[str] = ...) -> None: ...
+    leader_http_address: str
+    leader_grpc_address: str
+    def __init__(self, partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[str] = ..., leader_http_address: _Optional[str] = ..., leader_grpc_address: _Optional[str] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("topic", "validate_only")
@@ -112,20 +116,28 @@ class ClusterDescription(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., bucket: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ...) -> None: ...
 
 class Broker(_message.Message):
-    __slots__ = ("broker_id", "http_address", "grpc_address", "session", "draining", "limits")
+    __slots__ = ("broker_id", "http_address", "grpc_address", "session", "draining", "limits", "rack", "version", "partitions_led", "controller")
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_LED_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
     broker_id: str
     http_address: str
     grpc_address: str
     session: int
     draining: bool
     limits: BrokerLimits
-    def __init__(self, broker_id: _Optional[str] = ..., http_address: _Optional[str] = ..., grpc_address: _Optional[str] = ..., session: _Optional[int] = ..., draining: _Optional[bool] = ..., limits: _Optional[_Union[BrokerLimits, _Mapping]] = ...) -> None: ...
+    rack: str
+    version: str
+    partitions_led: int
+    controller: bool
+    def __init__(self, broker_id: _Optional[str] = ..., http_address: _Optional[str] = ..., grpc_address: _Optional[str] = ..., session: _Optional[int] = ..., draining: _Optional[bool] = ..., limits: _Optional[_Union[BrokerLimits, _Mapping]] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., partitions_led: _Optional[int] = ..., controller: _Optional[bool] = ...) -> None: ...
 
 class BrokerLimits(_message.Message):
     __slots__ = ("request_bytes_max", "message_bytes_max", "buffer_bytes_max", "decompressed_bytes_max")
@@ -149,15 +161,43 @@ class ListBrokersResponse(_message.Message):
     brokers: _containers.RepeatedCompositeFieldContainer[Broker]
     def __init__(self, brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ...) -> None: ...
 
+class DrainBrokerRequest(_message.Message):
+    __slots__ = ("broker_id", "validate_only")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    broker_id: str
+    validate_only: bool
+    def __init__(self, broker_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class UndrainBrokerRequest(_message.Message):
+    __slots__ = ("broker_id", "validate_only")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    broker_id: str
+    validate_only: bool
+    def __init__(self, broker_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class BrokerDrain(_message.Message):
+    __slots__ = ("broker_id", "draining", "partitions_led")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_LED_FIELD_NUMBER: _ClassVar[int]
+    broker_id: str
+    draining: bool
+    partitions_led: int
+    def __init__(self, broker_id: _Optional[str] = ..., draining: _Optional[bool] = ..., partitions_led: _Optional[int] = ...) -> None: ...
+
 class ExplainOffsetRequest(_message.Message):
-    __slots__ = ("topic", "partition", "offset")
+    __slots__ = ("topic", "partition", "offset", "topic_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    topic_id: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class ExplainOffsetResponse(_message.Message):
     __slots__ = ("tier", "object_key", "range_start", "range_end", "base_offset", "last_offset", "leader_epoch", "batch_crc32c", "in_hot_pool", "session", "segment_seq")

@@ -290,6 +290,16 @@ class ClusterStub:
                 request_serializer=gateway_dot_proto_dot_admin__pb2.ListBrokersRequest.SerializeToString,
                 response_deserializer=gateway_dot_proto_dot_admin__pb2.ListBrokersResponse.FromString,
                 _registered_method=True)
+        self.DrainBroker = channel.unary_unary(
+                '/tidelog.v1.Cluster/DrainBroker',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.DrainBrokerRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.BrokerDrain.FromString,
+                _registered_method=True)
+        self.UndrainBroker = channel.unary_unary(
+                '/tidelog.v1.Cluster/UndrainBroker',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.UndrainBrokerRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.BrokerDrain.FromString,
+                _registered_method=True)
         self.ExplainOffset = channel.unary_unary(
                 '/tidelog.v1.Cluster/ExplainOffset',
                 request_serializer=gateway_dot_proto_dot_admin__pb2.ExplainOffsetRequest.SerializeToString,
@@ -307,6 +317,19 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListBrokers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainBroker(self, request, context):
+        """Asks a broker to hand over what it leads, and to take no more. Answers at once; asked again, it tells how much is left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndrainBroker(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -331,6 +354,16 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.ListBrokers,
                     request_deserializer=gateway_dot_proto_dot_admin__pb2.ListBrokersRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_admin__pb2.ListBrokersResponse.SerializeToString,
+            ),
+            'DrainBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainBroker,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.DrainBrokerRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.BrokerDrain.SerializeToString,
+            ),
+            'UndrainBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainBroker,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.UndrainBrokerRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.BrokerDrain.SerializeToString,
             ),
             'ExplainOffset': grpc.unary_unary_rpc_method_handler(
                     servicer.ExplainOffset,
@@ -392,6 +425,60 @@ class Cluster:
             '/tidelog.v1.Cluster/ListBrokers',
             gateway_dot_proto_dot_admin__pb2.ListBrokersRequest.SerializeToString,
             gateway_dot_proto_dot_admin__pb2.ListBrokersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Cluster/DrainBroker',
+            gateway_dot_proto_dot_admin__pb2.DrainBrokerRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.BrokerDrain.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Cluster/UndrainBroker',
+            gateway_dot_proto_dot_admin__pb2.UndrainBrokerRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.BrokerDrain.FromString,
             options,
             channel_credentials,
             insecure,

@@ -59,6 +59,11 @@ class LogStub:
                 request_serializer=gateway_dot_proto_dot_log__pb2.ListOffsetsRequest.SerializeToString,
                 response_deserializer=gateway_dot_proto_dot_log__pb2.ListOffsetsResponse.FromString,
                 _registered_method=True)
+        self.FindWrittenOnce = channel.unary_unary(
+                '/tidelog.v1.Log/FindWrittenOnce',
+                request_serializer=gateway_dot_proto_dot_log__pb2.FindWrittenOnceRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_log__pb2.FindWrittenOnceResponse.FromString,
+                _registered_method=True)
 
 
 class LogServicer:
@@ -97,6 +102,13 @@ class LogServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindWrittenOnce(self, request, context):
+        """What a request with an Idempotency-Key has written so far. Between brokers: they meet such requests in parts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LogServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -124,6 +136,11 @@ def add_LogServicer_to_server(servicer, server):
                     servicer.ListOffsets,
                     request_deserializer=gateway_dot_proto_dot_log__pb2.ListOffsetsRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_log__pb2.ListOffsetsResponse.SerializeToString,
+            ),
+            'FindWrittenOnce': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindWrittenOnce,
+                    request_deserializer=gateway_dot_proto_dot_log__pb2.FindWrittenOnceRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_log__pb2.FindWrittenOnceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -261,6 +278,33 @@ class Log:
             '/tidelog.v1.Log/ListOffsets',
             gateway_dot_proto_dot_log__pb2.ListOffsetsRequest.SerializeToString,
             gateway_dot_proto_dot_log__pb2.ListOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindWrittenOnce(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Log/FindWrittenOnce',
+            gateway_dot_proto_dot_log__pb2.FindWrittenOnceRequest.SerializeToString,
+            gateway_dot_proto_dot_log__pb2.FindWrittenOnceResponse.FromString,
             options,
             channel_credentials,
             insecure,

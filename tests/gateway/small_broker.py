@@ -13,10 +13,13 @@ from typing import Any
 
 import uvloop
 
+from gateway.doors import BrokerDescription, DrainState
 from gateway.grpc_server import GrpcServer
 from gateway.http_server import HttpServer
+from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
-from metadata.errors import Stopping
+from metadata.broker_registry import Registration
+from metadata.errors import NotFound, Stopping
 from metadata.model import LeaderEpoch, Partition, SessionId, TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.sqlite_store import SqliteStore
@@ -68,12 +71,14 @@ class SmallBroker:
         self.settings = settings
         self.segments = segments
         self.started = self.serving = True
+        self.draining = False
         self.bucket_trouble: Trouble | None = None
         self.topics = Topics(metadata, max_message_bytes=settings.message_bytes_max)
         self.topic_cache = TopicCache(metadata)
         self.producer_ids = ProducerIds(metadata)
         self.budget = ByteBudget(segments.buffer_bytes_max)
         self.present_log: Log | None = Log(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
+        self.led_here = self.routed_log = LedHere(lambda: self.log)
         self.http = HttpServer(self)
         self.grpc = GrpcServer(self)
         self.http_address = self.grpc_address = ""
@@ -87,6 +92,22 @@ class SmallBroker:
         if self.present_log is None:
             raise Stopping("the broker is shutting down")
         return self.present_log
+
+    def leader(self, partition: TopicPartition) -> Registration | None:
+        return Registration(
+            broker_id=self.broker_id,
+            session=SessionId(self.session or 0),
+            http_address=self.http_address,
+            grpc_address=self.grpc_address,
+        )
+
+    async def brokers(self) -> list[BrokerDescription]:
+        draining = self.started and not self.serving
+        return [
+            BrokerDescription(
+                self.broker_id, self.http_address, self.grpc_address, self.session, draining, "", self.version, 0, controller=True
+            )
+        ]
 
     @property
     def url(self) -> str:
@@ -109,6 +130,14 @@ class SmallBroker:
             for partition in range(topic.partition_count):
                 self.log.drop(TopicPartition(topic.id, Partition(partition)))
         return topic
+
+    async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
+        """Of one broker, which leads all and has nobody to give it to."""
+        if broker_id != self.broker_id:
+            raise NotFound(f"no broker {broker_id} is registered")
+        if not validate_only:
+            self.draining = draining
+        return DrainState(broker_id, draining, 4)
 
     async def _seen(self, topic: Topic) -> Topic:
         assert await self.topic_cache.wait_for(topic.revision, timeout_s=5)

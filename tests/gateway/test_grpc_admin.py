@@ -61,8 +61,15 @@ def test_a_topic_lives_from_create_to_delete(tmp_path: Path) -> None:
         assert not appended.results[0].HasField("error")
         found = await topics.GetTopic(admin_pb2.GetTopicRequest(name="new"))
         assert list(found.partitions) == [
-            admin_pb2.PartitionState(partition=0, leader_epoch=7, leader="broker-1"),
-            admin_pb2.PartitionState(partition=1, high_watermark=2, leader_epoch=7, leader="broker-1"),
+            admin_pb2.PartitionState(
+                partition=partition,
+                high_watermark=high_watermark,
+                leader_epoch=7,
+                leader="broker-1",
+                leader_http_address=broker.http_address,
+                leader_grpc_address=broker.grpc_address,
+            )
+            for partition, high_watermark in ((0, 0), (1, 2))
         ]
         await topics.DeleteTopic(admin_pb2.DeleteTopicRequest(name="new"))
         assert await refusal(topics.GetTopic(admin_pb2.GetTopicRequest(name="new"))) == (
@@ -156,6 +163,8 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
             http_address=broker.http_address,
             grpc_address=broker.grpc_address,
             session=1,
+            version="0.0.0+test",
+            controller=True,
             limits=admin_pb2.BrokerLimits(
                 request_bytes_max=16 << 20, message_bytes_max=1 << 20, buffer_bytes_max=64 << 20, decompressed_bytes_max=64 << 20
             ),
@@ -214,5 +223,20 @@ def test_an_offset_is_explained_by_the_bytes_on_the_bucket(tmp_path: Path) -> No
         assert await refusal(cluster.ExplainOffset(asked)) == (grpc.StatusCode.OUT_OF_RANGE, "OFFSET_OUT_OF_RANGE")
         asked.partition = 9
         assert await refusal(cluster.ExplainOffset(asked)) == (grpc.StatusCode.NOT_FOUND, "UNKNOWN_PARTITION")
+
+    serve(tmp_path, scenario)
+
+
+def test_a_broker_is_drained_and_takes_partitions_again(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        cluster = cluster_stub(channel)
+        told = await cluster.DrainBroker(admin_pb2.DrainBrokerRequest(broker_id="broker-1", validate_only=True))
+        assert (told, broker.draining) == (admin_pb2.BrokerDrain(broker_id="broker-1", draining=True, partitions_led=4), False)
+        await cluster.DrainBroker(admin_pb2.DrainBrokerRequest(broker_id="broker-1"))
+        assert broker.draining
+        told = await cluster.UndrainBroker(admin_pb2.UndrainBrokerRequest(broker_id="broker-1"))
+        assert (told.draining, broker.draining) == (False, False)
+        unknown = cluster.DrainBroker(admin_pb2.DrainBrokerRequest(broker_id="b9"))
+        assert await refusal(unknown) == (grpc.StatusCode.NOT_FOUND, "NOT_FOUND")
 
     serve(tmp_path, scenario)

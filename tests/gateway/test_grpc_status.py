@@ -5,7 +5,7 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
-from gateway.grpc_status import status_of
+from gateway.grpc_status import error_of, status_of
 from gateway.wire_errors import WIRE_CODES
 from metadata.errors import InvalidArgument, NoLeader, OutOfRange, Throttled, TidelogError, UnknownTopic
 from tests.gateway.test_wire_errors import EVERY_CLASS
@@ -60,3 +60,18 @@ def test_every_error_has_its_code_and_reason(kind: type[TidelogError]) -> None:
     info = detail(status, ErrorInfo)
     assert isinstance(info, ErrorInfo)
     assert (status.code, info.reason) == (WIRE_CODES[kind].grpc.value[0], kind.code)
+
+
+@pytest.mark.parametrize("kind", EVERY_CLASS, ids=lambda kind: kind.__name__)
+def test_every_error_is_read_back_as_it_was(kind: type[TidelogError]) -> None:
+    error = kind("what happened", hint="what to do", topic="17", end_offset=42, is_first=True)
+    back = error_of(status_of(error))
+    assert type(back) is kind
+    assert (back.message, back.hint, back.details) == (error.message, error.hint, error.details)
+
+
+def test_a_throttled_error_is_read_back_with_its_time_and_an_unknown_code_as_an_error_of_nobody_s_kind() -> None:
+    back = error_of(status_of(Throttled("full", retry_after_s=2.5)))
+    assert isinstance(back, Throttled)
+    assert back.retry_after_s == 2.5
+    assert type(error_of(Status(code=13, message="of a newer broker"))) is TidelogError

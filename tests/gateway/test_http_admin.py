@@ -33,8 +33,16 @@ def test_a_topic_lives_from_create_to_delete(tmp_path: Path) -> None:
         found = (await client.get(f"{TOPICS}/new")).json
         assert found["id"] == made.json["id"]
         assert found["partitions"] == [
-            {"partition": 0, "log_start_offset": 0, "high_watermark": 0, "leader_epoch": 7, "leader": "broker-1"},
-            {"partition": 1, "log_start_offset": 0, "high_watermark": 2, "leader_epoch": 7, "leader": "broker-1"},
+            {
+                "partition": partition,
+                "log_start_offset": 0,
+                "high_watermark": high_watermark,
+                "leader_epoch": 7,
+                "leader": "broker-1",
+                "leader_http_address": broker.http_address,
+                "leader_grpc_address": broker.grpc_address,
+            }
+            for partition, high_watermark in ((0, 0), (1, 2))
         ]
         assert (await client.get(f"{TOPICS}/new/partitions")).json == {"partitions": found["partitions"]}
         assert (await client.get(f"{TOPICS}/new/partitions/1")).json == found["partitions"][1]
@@ -282,6 +290,10 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
                 "grpc_address": broker.grpc_address,
                 "session": 1,
                 "draining": False,
+                "rack": "",
+                "version": "0.0.0+test",
+                "partitions_led": 0,
+                "controller": True,
             }
         ]
         assert (await client.get("/v1/brokers")).json == {"brokers": brokers}
@@ -424,5 +436,17 @@ def test_the_openapi_document_is_valid_and_tells_every_route(tmp_path: Path) -> 
         assert all("application/problem+json" in operation["responses"]["default"]["content"] for operation in operations)
         assert not any("422" in operation["responses"] for operation in operations)
         assert "HTTPValidationError" not in document["components"]["schemas"]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_broker_is_drained_and_takes_partitions_again(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        told = await client.ask("POST", "/v1/brokers/broker-1/drain?validate_only=true")
+        assert (told.json, broker.draining) == ({"broker_id": "broker-1", "draining": True, "partitions_led": 4}, False)
+        asked = [await client.ask("POST", f"/v1/brokers/broker-1/{command}") for command in ("drain", "undrain", "drain")]
+        assert [(answer.status, answer.json["draining"]) for answer in asked] == [(200, True), (200, False), (200, True)]
+        assert broker.draining
+        assert await client.refused(client.ask("POST", "/v1/brokers/b9/drain")) == (404, "NOT_FOUND")
 
     serve(tmp_path, scenario)

@@ -262,8 +262,8 @@ def test_after_a_restart_and_growth_a_repeat_is_recognised_and_what_is_missing_c
                 client = Client(session)
                 await broker.create_topic("orders", 3)
                 whole = await client.produce(ORDERS, KEYED, idempotency_key="whole")
-                broker.log.drop(partition_of(broker.topic_cache.get("orders"), 1))
-                half = await client.produce(ORDERS, KEYED, idempotency_key="half")
+                broker.log.pause(partition_of(broker.topic_cache.get("orders"), 1))
+                half = await client.produce(f"{ORDERS}?timeout_ms=500", KEYED, idempotency_key="half")
                 assert {result["partition"] for result in half.json["results"] if "error" in result} == {1}
             async with running(settings) as broker, aiohttp.ClientSession(f"http://{broker.http_address}") as session:
                 client = Client(session)

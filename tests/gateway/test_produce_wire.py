@@ -27,6 +27,7 @@ appends = st.builds(
     partition=st.none() | st.integers(-(2**31), 2**31 - 1),
     record_batch=st.none() | st.binary(max_size=300),
     expected_offset=st.none() | st.integers(-(2**63), 2**63 - 1),
+    topic_id=st.text(max_size=40),
 )
 structured_appends = st.builds(
     log_pb2.Append,
@@ -52,8 +53,8 @@ def told(message: bytes, parse: Callable[[bytes], ProduceCall]) -> object:
     try:
         call = parse(message)
         appends = [
-            (topic, partition, batch, None if records is None else known(records), expected_offset)
-            for topic, partition, batch, records, expected_offset in call.appends
+            (topic, partition, batch, None if records is None else known(records), expected_offset, topic_id)
+            for topic, partition, batch, records, expected_offset, topic_id in call.appends
         ]
     except (InvalidArgument, DecodeError):
         return "refused"

@@ -51,13 +51,34 @@ def test_what_is_wrong_is_named_where_it_stood(flags: dict[str, object], environ
 
 
 def test_an_etcd_is_named_with_its_user_and_the_password_shows_nowhere() -> None:
-    flags = {"data_dir": "d", "etcd": "https://a:2379,https://b:2379", "etcd_user": "tidelog", "etcd_ca": "ca.pem"}
+    flags = {"bucket": "s3://b", "etcd": "https://a:2379,https://b:2379", "etcd_user": "tidelog", "etcd_ca": "ca.pem"}
     settings = load_settings(flags, {"TIDELOG_ETCD_PASSWORD": "hunter2"})
     assert [address.url for address in settings.metadata.addresses] == ["https://a:2379", "https://b:2379"]
     assert settings.metadata.etcd_ca == Path("ca.pem")
     assert settings.metadata.etcd_password is not None
     assert settings.metadata.etcd_password.reveal() == "hunter2"
     assert "hunter2" not in repr(settings)
+
+
+def test_the_password_of_an_etcd_may_lie_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2 \n")
+    flags = {"bucket": "s3://b", "etcd": "http://a:2379", "etcd_user": "tidelog", "etcd_password_file": str(file)}
+    password = load_settings(flags, {}).metadata.etcd_password
+    assert password is not None
+    assert password.reveal() == "hunter2 "
+    with pytest.raises(InvalidArgument, match="are both set"):
+        load_settings(flags, {"TIDELOG_ETCD_PASSWORD": "hunter3"})
+
+
+@pytest.mark.parametrize(("held", "said"), [(None, "can't be read: No such file"), (b"\n", "is empty"), (b"\xff2", "not text")])
+def test_a_password_file_that_holds_none_is_refused_and_not_shown(tmp_path: Path, held: bytes | None, said: str) -> None:
+    file = tmp_path / "password"
+    if held is not None:
+        file.write_bytes(held)
+    flags = {"bucket": "s3://b", "etcd": "http://a:2379", "etcd_user": "tidelog", "etcd_password_file": str(file)}
+    with pytest.raises(InvalidArgument, match=said):
+        load_settings(flags, {})
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:

@@ -19,6 +19,10 @@ def test_every_key_is_where_the_documentation_says() -> None:
     assert layout.next_session == "/tidelog/next_session"
     assert layout.next_producer_id == "/tidelog/next_producer_id"
     assert layout.partition_count == "/tidelog/partition_count"
+    assert layout.revision_base == "/tidelog/revision_base"
+    assert layout.restoring == "/tidelog/restoring"
+    assert layout.restoring.startswith(layout.root)
+    assert layout.scratch("0a") == "/tidelog/scratch/0a"
     assert layout.topic("orders") == "/tidelog/topics/orders"
     assert layout.partition(TopicPartition(ID, Partition(12))) == f"/tidelog/partitions/{ID}/12"
     assert EtcdLayout("prod-eu").topic("orders") == "/prod-eu/topics/orders"

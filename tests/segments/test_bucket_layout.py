@@ -6,21 +6,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.model import SegmentSeq, SessionId
+from metadata.model import Revision, SegmentSeq, SessionId, TopicId
 from segments.bucket_layout import (
     CLUSTER,
+    SNAPSHOTS,
+    TOPICS,
     WAL,
+    TopicKey,
     WalKey,
     claim_key,
+    deleted_topic_key,
+    end_of_session,
+    end_of_topic,
     index_key,
+    parse_snapshot_key,
+    parse_topic_key,
     parse_wal_key,
     proof_key,
     segment_key,
     session_prefix,
+    snapshot_key,
+    topic_mirror_key,
     trimmed_key,
 )
 from segments.object_request import check_key
 
+ID = TopicId("00112233445566778899aabbccddeeff")
+NAMES = st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(lambda name: name not in {".", ".."})
+TOPIC_IDS = st.from_regex(r"[0-9a-f]{32}", fullmatch=True).map(TopicId)
+REVISIONS = st.integers(0, 10**19).map(Revision)
 NUMBERS = st.integers(0, 2**64 - 1)
 SESSIONS, SEQS = NUMBERS.map(SessionId), NUMBERS.map(SegmentSeq)
 
@@ -31,13 +45,17 @@ def test_the_keys_are_those_of_the_drawing() -> None:
     assert trimmed_key(SessionId(0x1A), SegmentSeq(3)) == "wal/000000000000001a/trimmed-0000000000000003"
     assert proof_key("f00d") == "proof/f00d"
     assert CLUSTER == "cluster.json"
+    assert topic_mirror_key("orders", ID, Revision(9)) == f"topics/orders/{ID}/_log/topic-00000000000000000009.json"
+    assert deleted_topic_key("orders", ID, Revision(10)) == f"topics/orders/{ID}/_log/deleted-00000000000000000010"
+    assert snapshot_key(Revision(11)) == "metadata/snapshot-00000000000000000011"
 
 
 @given(SESSIONS, SEQS)
 def test_what_was_built_parses_back(session: SessionId, seq: SegmentSeq) -> None:
     assert parse_wal_key(segment_key(session, seq)) == WalKey(session, seq=seq)
     assert parse_wal_key(trimmed_key(session, seq)) == WalKey(session, trimmed_to=seq)
-    assert parse_wal_key(index_key(session, seq, SegmentSeq(seq + 32))) == WalKey(session, indexed=(seq, SegmentSeq(seq + 32)))
+    end = SegmentSeq(min(seq + 32, 2**64 - 1))
+    assert parse_wal_key(index_key(session, seq, end)) == WalKey(session, indexed=(seq, end))
     assert parse_wal_key(claim_key(session)) == WalKey(session)
 
 
@@ -98,3 +116,53 @@ def test_no_text_breaks_the_parser(text: str) -> None:
             trimmed_key(parsed.session, parsed.trimmed_to or SegmentSeq(0)),
             claim_key(parsed.session),
         }
+
+
+@given(NAMES, TOPIC_IDS, REVISIONS)
+def test_the_mirror_of_a_topic_parses_back_and_is_a_key_that_stores_take(name: str, topic_id: TopicId, revision: Revision) -> None:
+    registered, deleted = topic_mirror_key(name, topic_id, revision), deleted_topic_key(name, topic_id, revision)
+    assert parse_topic_key(registered) == TopicKey(name, topic_id, registered=revision)
+    assert parse_topic_key(deleted) == TopicKey(name, topic_id, deleted=revision)
+    assert parse_topic_key(f"{TOPICS}{name}/{topic_id}/partition=3/x.parquet") == TopicKey(name, topic_id)
+    for key in (registered, deleted):
+        assert check_key(key) == key
+        assert key < end_of_topic(name, topic_id)
+
+
+@given(REVISIONS, REVISIONS)
+def test_snapshots_sort_by_their_revision(one: Revision, other: Revision) -> None:
+    assert parse_snapshot_key(snapshot_key(one)) == one
+    assert snapshot_key(one).startswith(SNAPSHOTS)
+    assert (snapshot_key(one) < snapshot_key(other)) == (one < other)
+
+
+@given(SESSIONS, SEQS)
+def test_stepping_over_a_session_meets_the_next(session: SessionId, seq: SegmentSeq) -> None:
+    for key in (segment_key(session, seq), trimmed_key(session, seq), claim_key(session)):
+        assert key < end_of_session(session)
+    if session < 2**64 - 1:
+        assert end_of_session(session) < segment_key(SessionId(session + 1), SegmentSeq(0))
+
+
+@given(NAMES, TOPIC_IDS, TOPIC_IDS)
+def test_stepping_over_one_life_of_a_topic_meets_the_next(name: str, one: TopicId, other: TopicId) -> None:
+    if one < other:
+        assert end_of_topic(name, one) < topic_mirror_key(name, other, Revision(0))
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["topics/orders", f"topics/orders/{ID}", f"topics/a b/{ID}/_log/x", "topics/orders/short/_log/x", f"wal/orders/{ID}/_log/x"],
+)
+def test_other_names_are_no_topics(key: str) -> None:
+    assert parse_topic_key(key) is None
+
+
+@pytest.mark.parametrize("name", ["topic-1.json", f"topic-{9:020d}", f"deleted-{9:020d}.json", f"sub/topic-{9:020d}.json"])
+def test_other_names_in_a_topic_are_no_mirror(name: str) -> None:
+    assert parse_topic_key(f"topics/orders/{ID}/_log/{name}") == TopicKey("orders", ID)
+
+
+@pytest.mark.parametrize("key", ["metadata/snapshot-1", f"snapshot-{1:020d}", f"metadata/snapshot-{1:020d}x"])
+def test_other_names_are_no_snapshots(key: str) -> None:
+    assert parse_snapshot_key(key) is None

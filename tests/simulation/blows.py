@@ -36,7 +36,10 @@ class Blows:
         self._site = cluster.site
 
     async def rain(self, for_s: float) -> None:
-        """One after the other, and several at a time; returns when the last has passed."""
+        """One after the other, and several at a time; returns when the last has passed.
+
+        Each world has blows that are frequent in it, and some that never fall: what needs several of one kind comes up that way.
+        """
         blows: list[tuple[Callable[[], Awaitable[None]], int]] = [
             (self._kill, 4),
             (self._freeze, 4),
@@ -55,15 +58,18 @@ class Blows:
             (self._metadata_loses_answers, 2),
             (self._history_compacted, 1),
             (self._lease_ends_early, 2),
+            (self._controller_stalls, 2),
+            (self._controller_changes, 2),
             (self._clock_jumps, 1),
             (self._moves_to_and_fro, 2),
             (self._load.grow, 1),
             (self._load.make_again, 1),
         ]
+        weights = [weight * self._chance.choice((0, 1, 1, 5)) for _, weight in blows]
         until_s = virtual_loop().time() + for_s
         async with asyncio.TaskGroup() as under_way:
             while virtual_loop().time() < until_s:
-                (blow,) = self._chance.choices([blow for blow, _ in blows], [weight for _, weight in blows])
+                (blow,) = self._chance.choices([blow for blow, _ in blows], weights)
                 self._note(blow.__name__.strip("_").replace("_", " "))
                 under_way.create_task(_called(blow))
                 await asyncio.sleep(self._chance.uniform(0.5, 8.0))
@@ -187,13 +193,13 @@ class Blows:
         slow = self._cluster.any()
         slow.metadata.latency_s, slow.metadata.watch_delay_s = self._chance.choice(((0.5, 0.0), (0.01, 3.0), (0.2, 1.0)))
         await asyncio.sleep(self._chance.uniform(1.0, 20.0))
-        slow.metadata.latency_s, slow.metadata.watch_delay_s = 0.001, 0.0
+        slow.metadata.calm_down()
 
     async def _metadata_loses_answers(self) -> None:
         deaf = self._cluster.any()
         deaf.metadata.answer_lost = self._chance.choice((0.1, 0.5))
         await asyncio.sleep(self._chance.uniform(1.0, 10.0))
-        deaf.metadata.answer_lost = 0.0
+        deaf.metadata.calm_down()
 
     async def _history_compacted(self) -> None:
         """While a broker is cut off: its watches find a hole, and it must read everything again."""
@@ -210,6 +216,53 @@ class Blows:
         leases = [item.lease for item in (await self._site.metadata.range(EtcdLayout().brokers)).items]
         if leases:
             await self._site.metadata.revoke_lease(self._chance.choice(leases))
+
+    async def _controller_stalls(self) -> None:
+        """What it has decided is still on its way when it is the controller no more."""
+        stalled = await self._controller()
+        if stalled is None:
+            return
+        others = self._tell_late(stalled)
+        stalled.metadata.write_latency_s = 3.0
+        for _ in range(3):
+            await self._ask_for_a_move()
+        await asyncio.sleep(0.1)
+        await self._end_lease_of(stalled)
+        await self._seconds(3.0, 10.0)
+        for broker in (stalled, *others):
+            broker.metadata.calm_down()
+
+    async def _controller_changes(self) -> None:
+        """The next one hears late of brokers that the one before has known."""
+        changing = await self._controller()
+        if changing is None:
+            return
+        others = self._tell_late(changing)
+        if others:
+            newcomer = self._chance.choice(others)
+            self._cluster.kill(newcomer)
+            self._cluster.start(newcomer.broker_id)
+        await asyncio.sleep(self._chance.uniform(0.2, 2.0))
+        await self._end_lease_of(changing)
+        await self._seconds(3.0, 6.0)
+        for broker in others:
+            broker.metadata.calm_down()
+
+    def _tell_late(self, one: BrokerProcess) -> list[BrokerProcess]:
+        """To all but one, what happens is told late."""
+        others = [broker for broker in self._cluster.slots.values() if broker.alive and broker is not one]
+        for broker in others:
+            broker.metadata.watch_delay_s = 4.0
+        return others
+
+    async def _controller(self) -> BrokerProcess | None:
+        held = await self._site.metadata.get(EtcdLayout().controller)
+        return None if held is None else self._cluster.slots.get(held.value.decode().partition(" ")[0])
+
+    async def _end_lease_of(self, broker: BrokerProcess) -> None:
+        held = await self._site.metadata.get(EtcdLayout().broker(broker.broker_id))
+        if held is not None:
+            await self._site.metadata.revoke_lease(held.lease)
 
     async def _moves_to_and_fro(self) -> None:
         """Partitions are asked to move, faster than they can, and often back to where they came from."""

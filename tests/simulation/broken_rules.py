@@ -13,15 +13,22 @@ from unittest.mock import patch
 
 import msgspec
 
+from gateway import controller, leadership
+from metadata import partition_assignments
+from metadata.broker_registry import Registered
 from metadata.errors import OutcomeUnknown, Unavailable
+from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
+from metadata.partition_assignments import PartitionState
+from metadata.store import MetadataStore
 from segments import recovery, segment_writer, session
 from segments.bucket_layout import claim_key, segment_key
-from segments.log import Log, PendingAppend
+from segments.log import Log, PendingAppend, Released
 from segments.object_store import ObjectStore
 from segments.partition_log import Appended, PartitionLog
 from segments.recovery import RecoveredPartition
 from segments.session import ClaimRecord, SessionListing, list_session
+from tests.simulation.metadata_wire import MetadataWire
 
 
 class BrokenRule(Enum):
@@ -33,9 +40,21 @@ class BrokenRule(Enum):
     SEAL_DELETED = "seal-deleted"
     """The seal is gone again once the session was read."""
     TAKEOVER_WITHOUT_SEAL = "takeover-without-seal"
-    """A session is read as it is found, and not ended."""
+    """The session of a broker that is gone is read as it is found, and not ended."""
+    SEALED_UNCONFIRMED = "sealed-unconfirmed"
+    """The controller seals whom it does not find among the brokers that its watch told it of."""
+    SESSION_REUSED = "session-reused"
+    """A broker takes the number of its last session again."""
     END_REMEMBERED = "end-remembered"
     """A leader begins at the end offset that its predecessor had assigned, not at the one that is on the bucket."""
+    NOT_FLUSHED = "not-flushed"
+    """A leader hands a partition over before all that it took for it is committed."""
+    RELEASED_TOO_EARLY = "released-too-early"
+    """A leader that hands a partition over names a segment that still holds records of it as the first without any."""
+    NOT_GIVEN_UP = "not-given-up"
+    """A leader goes on at its old epoch when the metadata name another leader, or another epoch."""
+    CONTROLLER_UNGUARDED = "controller-unguarded"
+    """The controller writes without comparing that it is the controller still."""
     UNKNOWN_IS_FAILURE = "unknown-is-failure"
     """Producers whose batch is not decided within a second are told that nothing was written."""
     REPEATS_NOT_KNOWN = "repeats-not-known"
@@ -62,7 +81,19 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.SEAL_DELETED:
             return [(recovery, "seal", _sealed_for_a_moment)]
         case BrokenRule.TAKEOVER_WITHOUT_SEAL:
-            return [(recovery, "seal", _only_looked_at)]
+            return [(recovery, "seal", _only_looked_at), (controller, "seal", _only_looked_at)]
+        case BrokenRule.SEALED_UNCONFIRMED:
+            return [(controller, "read_brokers", _nobody)]
+        case BrokenRule.SESSION_REUSED:
+            return _session_reused()
+        case BrokenRule.NOT_FLUSHED:
+            return [(leadership, "_release", _released_at_once)]
+        case BrokenRule.RELEASED_TOO_EARLY:
+            return [(leadership, "_release", _released_too_early())]
+        case BrokenRule.NOT_GIVEN_UP:
+            return [(Log, "drop", Log.resume)]
+        case BrokenRule.CONTROLLER_UNGUARDED:
+            return [(partition_assignments, "write", _unguarded(partition_assignments.write))]
         case BrokenRule.END_REMEMBERED:
             return _end_remembered()
         case BrokenRule.UNKNOWN_IS_FAILURE:
@@ -87,6 +118,47 @@ async def _sealed_for_a_moment(store: ObjectStore, sealed: SessionId, **how: Any
 
 async def _only_looked_at(store: ObjectStore, sealed: SessionId, **how: Any) -> SessionListing:
     return await list_session(store, sealed)
+
+
+async def _nobody(store: MetadataStore, layout: EtcdLayout) -> dict[str, Registered]:
+    return {}
+
+
+def _session_reused() -> list[tuple[Any, str, Callable[..., Any]]]:
+    numbers: dict[str, SessionId] = {}
+    next_session = leadership.next_session
+
+    async def number_of_last_time(store: MetadataWire, layout: EtcdLayout) -> SessionId:
+        broker_id = store.sender().broker_id
+        if broker_id not in numbers:
+            numbers[broker_id] = await next_session(store, layout)
+        return numbers[broker_id]
+
+    async def is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
+        return True
+
+    return [(leadership, "next_session", number_of_last_time), (session, "_is_ours", is_ours)]
+
+
+async def _released_at_once(log: Log, partition: TopicPartition, state: PartitionState) -> Released:
+    return Released(log.committed_to, {span.session for span in state.sessions})
+
+
+def _released_too_early() -> Callable[..., Any]:
+    release = leadership._release
+
+    async def released(log: Log, partition: TopicPartition, state: PartitionState) -> Released:
+        at_seq, sessions = await release(log, partition, state)
+        return Released(SegmentSeq(max(0, at_seq - 1)), sessions)
+
+    return released
+
+
+def _unguarded(write: Callable[..., Any]) -> Callable[..., Any]:
+    async def written(store: MetadataStore, decisions: Any, layout: EtcdLayout, *, guards: Any = ()) -> Any:
+        return await write(store, decisions, layout)
+
+    return written
 
 
 def _unknown_is_failure() -> Callable[..., Any]:

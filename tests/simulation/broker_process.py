@@ -23,6 +23,7 @@ from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId
 from metadata.sqlite_store import SqliteStore
+from segments.bounded_store import BoundedStore
 from segments.log import Log
 from segments.memory_store import MemoryStore
 from segments.settings import SegmentSettings
@@ -32,6 +33,8 @@ from tests.simulation.metadata_wire import MetadataWire
 from tests.simulation.virtual_loop import virtual_loop
 
 T = TypeVar("T")
+REQUEST_TIMEOUT_S = 15.0
+"""Of the bucket's client: no request to it hangs for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class BrokerProcess:
         self.clock_skew_ms = self._chance.randint(-2000, 2000)
         self.view = ClusterView(self.metadata, EtcdLayout())
         self.leadership = Leadership(
-            self.store,
+            BoundedStore(self.store, timeout_s=REQUEST_TIMEOUT_S),
             self.metadata,
             self.view,
             site.settings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 
@@ -71,18 +72,20 @@ class Cluster:
             broker.store.outage = Outage.NONE
             broker.store.slow_factor = 1.0
             broker.metadata.mend()
-            broker.metadata.latency_s, broker.metadata.watch_delay_s, broker.metadata.answer_lost = 0.001, 0.0, 0.0
+            broker.metadata.calm_down()
             broker.unreachable = False
             self.wake(broker)
 
-    def one_for_each_id(self) -> None:
-        """Doubles die, and who had ended begins anew."""
+    async def keep_up(self) -> None:
+        """Doubles die, and whoever ends begins anew, until cancelled."""
         for broker in self.processes:
             if broker is not self.slots[broker.broker_id]:
                 self.kill(broker)
-        for broker_id, broker in list(self.slots.items()):
-            if broker.ended:
-                self.start(broker_id)
+        while True:
+            for broker_id, broker in list(self.slots.items()):
+                if broker.ended:
+                    self.start(broker_id)
+            await asyncio.sleep(1.0)
 
     # ── who leads ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -140,6 +140,7 @@ class _Findings:
         self._history = history
         self._sent = {event.operation: event for event in history.events if isinstance(event, Sent)}
         self._at: dict[str, dict[int, RecordId]] = {partition: dict(records) for partition, records in history.from_bucket.items()}
+        self._served = {partition: dict(records) for partition, records in history.through_brokers.items()}
         self._offsets: dict[tuple[str, RecordId], int] = {}
         self._offsets_any_attempt: dict[tuple[str, str, int], int] = {}
         for partition, records in history.from_bucket.items():
@@ -165,6 +166,17 @@ class _Findings:
                     yield Violation(Invariant.DURABLE, f"{what} and is not in the log")
                 elif where is not None and where != told:
                     yield Violation(Invariant.TRUTHFUL, f"{what} and lies at {where}")
+                elif sent.acks_all and self._is_lost(sent, record, told):
+                    yield Violation(Invariant.DURABLE, f"{what} and can't be read there")
+
+    def _is_lost(self, sent: Sent, record: RecordId, offset: int) -> bool:
+        """Whether brokers that serve the partition answer something else at the offset."""
+        if sent.partition not in self._served or sent.partition in self._history.deleted:
+            return False
+        served = self._served[sent.partition].get(offset)
+        if served is not None and sent.idempotent:
+            served = served._replace(attempt=record.attempt)
+        return served != record
 
     def _where(self, sent: Sent, record: RecordId) -> int | None:
         """An idempotent repeat is answered with the place of whichever attempt came first."""

@@ -51,7 +51,8 @@ class Load:
         for kind in KINDS:
             self._produce(self._chance.choice(orders), kind)
         for _ in range(3):
-            self._read(self._chance.choice(orders))
+            self._read([self._chance.choice(orders)])
+        self._read(orders)
         if self._chance.random() < 0.7:
             self._produce_more(self._chance.choice(_partitions(await self._create(CHURN))))
 
@@ -88,7 +89,7 @@ class Load:
     def _produce_more(self, partition: TopicPartition) -> None:
         for kind in KINDS_OF_MORE:
             self._produce(partition, kind)
-        self._read(partition)
+        self._read([partition])
 
     def _produce(self, partition: TopicPartition, kind: Kind) -> None:
         if self._producers < PRODUCERS_MAX and not self._clients.finishing:
@@ -96,8 +97,8 @@ class Load:
             name = f"{kind.value}{self._producers}"
             self._tasks.create_task(self._settles(name, Producer(self._clients, name, partition, kind)))
 
-    def _read(self, partition: TopicPartition) -> None:
-        reader = Reader(self._clients, f"reader{len(self._readers)}", partition)
+    def _read(self, partitions: list[TopicPartition]) -> None:
+        reader = Reader(self._clients, f"reader{len(self._readers)}", partitions)
         self._readers.append(self._tasks.create_task(reader.run()))
 
     async def _settles(self, name: str, producer: Producer) -> None:

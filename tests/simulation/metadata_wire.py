@@ -1,7 +1,7 @@
 """What lies between one broker and the metadata store: every call and every event of a watch takes its time, or its answer is lost.
 
-The wire belongs to its broker: what a frozen process had sent lands when it thaws, late, which is the harder case for whoever
-decides on what it read before.
+Half of the transactions are on their own once they are sent: they happen though their sender is frozen, dead, or has given up.
+The others belong to their sender, so that they land when it thaws, late: either is the harder case for somebody.
 """
 
 from __future__ import annotations
@@ -10,10 +10,22 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import Context
 
-from metadata.errors import OutcomeUnknown, Unavailable
+from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import Revision
-from metadata.store import NOW, Compare, KeyValue, LeaseId, MetadataStore, Operation, RangeResult, TransactionResult, WatchBatch
+from metadata.store import (
+    NOW,
+    Compare,
+    KeyValue,
+    LeaseId,
+    LeaseLost,
+    MetadataStore,
+    Operation,
+    RangeResult,
+    TransactionResult,
+    WatchBatch,
+)
 from tests.simulation.appointments import Writer
 
 
@@ -29,17 +41,26 @@ class MetadataWire:
         """`wrote` is told of each transaction that has happened, with its `sender` as of when it was sent."""
         self._store = store
         self._chance = chance
-        self._sender = sender
+        self.sender = sender
         self._wrote = wrote
         self.counts: Counter[str] = Counter()
         """Calls by kind: "transact", "range", …"""
-        self.latency_s = 0.001
-        self.watch_delay_s = 0.0
-        """Events come up to this much later."""
-        self.answer_lost = 0.0
-        """How often a transaction happens and its answer does not come, and how often a request does not arrive."""
+        self.latency_s = self.write_latency_s = self.watch_delay_s = self.answer_lost = 0.0
+        self.calm_down()
+        self._on_the_wire: set[asyncio.Task[TransactionResult | TidelogError | LeaseLost]] = set()
         self._up = asyncio.Event()
         self._up.set()
+
+    def calm_down(self) -> None:
+        """Each may be raised at any time."""
+        self.latency_s = 0.001
+        self.write_latency_s = 0.0
+        """How much later a transaction arrives than other requests, at most."""
+        self.watch_delay_s = 0.0
+        """Events come up to this much later to the watches that lag, which is every other one: so what is known of brokers may be
+        older than what is known of partitions, or newer."""
+        self.answer_lost = 0.0
+        """How often a transaction happens and its answer does not come, and how often a request does not arrive."""
 
     @property
     def down(self) -> bool:
@@ -52,8 +73,8 @@ class MetadataWire:
     def mend(self) -> None:
         self._up.set()
 
-    async def _travel(self) -> None:
-        await asyncio.sleep(self._chance.uniform(0.2, 1.0) * self.latency_s)
+    async def _travel(self, later_s: float = 0.0) -> None:
+        await asyncio.sleep(self._chance.uniform(0.2, 1.0) * (self.latency_s + later_s))
         if self.down:
             await asyncio.sleep(self._chance.uniform(0.0, 2.0))
             raise Unavailable("the metadata store can't be reached")
@@ -61,25 +82,47 @@ class MetadataWire:
     async def get(self, key: str) -> KeyValue | None:
         self.counts["get"] += 1
         await self._travel()
-        return await self._store.get(key)
+        found = await self._store.get(key)
+        await self._travel()
+        return found
 
     async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
         self.counts["range"] += 1
         await self._travel()
-        return await self._store.range(prefix, start_after=start_after, limit=limit, revision=revision)
+        found = await self._store.range(prefix, start_after=start_after, limit=limit, revision=revision)
+        await self._travel()
+        return found
 
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
-        sender = self._sender()
         self.counts["transact"] += 1
-        await self._travel()
-        if self._chance.random() < self.answer_lost:
-            raise OutcomeUnknown("the request was lost")
-        result = await self._store.transact(compares, operations)
+        request = self._carry(self.sender(), compares, operations)
+        if self._chance.random() < 0.5:
+            answer = await request
+        else:
+            carried = asyncio.get_running_loop().create_task(request, context=Context())
+            self._on_the_wire.add(carried)
+            carried.add_done_callback(self._on_the_wire.discard, context=Context())
+            answer = await asyncio.shield(carried)
+        if isinstance(answer, TidelogError | LeaseLost):
+            raise answer
+        return answer
+
+    async def _carry(
+        self, sender: Writer, compares: Sequence[Compare], operations: Sequence[Operation]
+    ) -> TransactionResult | TidelogError | LeaseLost:
+        """There and back. An error is an answer here, since nobody may be there to take it."""
+        try:
+            await self._travel(self.write_latency_s)
+            if self._chance.random() < self.answer_lost:
+                return OutcomeUnknown("the request was lost")
+            result = await self._store.transact(compares, operations)
+        except (TidelogError, LeaseLost) as error:
+            return error
         if result.succeeded:
             self._wrote(result.revision, sender)
         await asyncio.sleep(self._chance.uniform(0.2, 1.0) * self.latency_s)
         if self.down or self._chance.random() < self.answer_lost:
-            raise OutcomeUnknown("the answer was lost")
+            return OutcomeUnknown("the answer was lost")
         return result
 
     async def grant_lease(self, ttl_s: float) -> LeaseId:
@@ -95,9 +138,10 @@ class MetadataWire:
         await self._store.revoke_lease(lease)
 
     async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
+        lags = self._chance.random() < 0.5
         await self._travel()
         async for batch in self._store.watch(prefix, from_revision):
-            if self.watch_delay_s:
+            if lags and self.watch_delay_s:
                 await asyncio.sleep(self._chance.uniform(0, self.watch_delay_s))
             await self._travel()
             yield batch

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from tidelog.cli import bench, bucket, contexts, topics
+from tidelog.cli import bench, bucket, cluster, contexts, topics
 from tidelog.cli.completion import completion
 from tidelog.cli.consume import consume
 from tidelog.cli.demo import demo
@@ -27,7 +27,7 @@ class _RootPage(GroupPage):
     sections: ClassVar[Mapping[str, Sequence[str]]] = {
         "Run a broker": ("demo", "dev", "serve"),
         "Use a cluster": ("topic", "produce", "consume", "bench"),
-        "Look inside": ("doctor", "explain", "bucket"),
+        "Look inside": ("cluster", "doctor", "explain", "bucket"),
         "Settle in": ("context", "completion"),
     }
 
@@ -82,6 +82,7 @@ app.add_typer(topics.app, name="topic")
 app.command(cls=CommandPage)(produce)
 app.command(cls=CommandPage)(consume)
 app.add_typer(bench.app, name="bench")
+app.add_typer(cluster.app, name="cluster")
 app.command(cls=CommandPage)(doctor)
 app.command(cls=CommandPage)(explain)
 app.add_typer(bucket.app, name="bucket")

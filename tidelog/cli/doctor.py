@@ -15,7 +15,7 @@ from tidelog.cli.failure import UNHEALTHY
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
 
 if TYPE_CHECKING:
-    from tidelog.cli.doctor_checks import Diagnosis
+    from tidelog.cli.diagnosis import Diagnosis
 
 _STYLES = {"ok": "green", "warning": "bold yellow", "failed": "bold red", "skipped": "dim"}
 
@@ -27,13 +27,17 @@ def doctor(
     data_dir: Annotated[
         str, typer.Option("--data-dir", metavar="DIR", help="Data directory of the broker.", show_default=False)
     ] = "",
+    etcd: Annotated[
+        str, typer.Option("--etcd", metavar="URLS", help="http://HOST:2379,… of a cluster's etcd.", show_default=False)
+    ] = "",
     config: Annotated[
         Path | None, typer.Option("--settings", metavar="FILE", help="A TOML file of settings.", show_default=False)
     ] = None,
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Checks the installation, the data directory, the bucket and its create-only PUTs, the clock; and a running broker with --url.
+    """Checks the installation, the data directory, the bucket and its create-only PUTs, the clock, each member of an etcd; and a
+    running broker with --url.
 
     For an s3:// bucket it prints the least IAM policy that a broker needs. Exit code 3 when a check fails.
     """
@@ -41,7 +45,7 @@ def doctor(
 
     from tidelog.cli.doctor_checks import diagnose, least_iam_policy
 
-    flags = {"bucket": bucket or None, "data_dir": data_dir or None}
+    flags = {"bucket": bucket or None, "data_dir": data_dir or None, "etcd": etcd or None}
     checks: list[Diagnosis] = uvloop.run(diagnose(flags, os.environ, config, url=url))
     policy = least_iam_policy(bucket or os.environ.get("TIDELOG_BUCKET", ""))
     if output is Output.TABLE:

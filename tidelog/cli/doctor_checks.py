@@ -2,6 +2,7 @@
 
 installation   Python, versions of what matters, whether the column kernel is compiled
 data directory it can be locked and written, and SQLite works there
+etcd           as doctor_etcd.py has it, where one is named
 bucket         it can be reached and listed, and honours create-only PUTs; the clock agrees with the store's
 broker         it answers at --url, and its gRPC door does
 
@@ -19,12 +20,13 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from metadata.errors import TidelogError, Unavailable
+from metadata.errors import TidelogError
+from tidelog.cli.diagnosis import Diagnosis, failed
+from tidelog.cli.doctor_etcd import check_etcd
 
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
@@ -36,17 +38,10 @@ DISTRIBUTIONS = ("tidelog", "grpcio", "protobuf", "pyarrow", "msgspec", "uvloop"
 
 
 CLOCK_TIMEOUT_S = 5.0
-_UNREACHABLE = "Check the endpoint, the network and its proxies, then run this again."
 _UNNAMED = Path("(no data directory is named)")
 """Where only a bucket is named, the settings need a data directory all the same; it is not looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    check: str
-    status: Literal["ok", "warning", "failed", "skipped"]
-    detail: str
-    remedy: str = ""
+_NO_BUCKET = "(no bucket is named)"
+"""The same for an etcd alone."""
 
 
 async def diagnose(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None, *, url: str) -> list[Diagnosis]:
@@ -59,6 +54,10 @@ async def diagnose(flags: Mapping[str, object], environ: Mapping[str, str], conf
         found.append(
             Diagnosis("bucket", "skipped", "no bucket and no data directory is named", "Add --bucket URL or --data-dir DIR.")
         )
+    elif settings.metadata.etcd:
+        named = settings.bucket != _NO_BUCKET
+        found += await check_bucket(settings) if named else [Diagnosis("bucket", "skipped", "none is named", "Add --bucket URL.")]
+        found += await check_etcd(settings, bucket_named=named)
     elif settings.data_dir == _UNNAMED:
         found += await check_bucket(settings)
     else:
@@ -75,16 +74,20 @@ async def diagnose(flags: Mapping[str, object], environ: Mapping[str, str], conf
 def _settings(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None) -> BrokerSettings | Diagnosis | None:
     from gateway.settings import load_settings
 
-    named = [flags.get("data_dir"), flags.get("bucket"), environ.get("TIDELOG_DATA_DIR"), environ.get("TIDELOG_BUCKET"), config]
-    if not any(named):
+    def is_named(setting: str) -> bool:
+        return bool(flags.get(setting) or environ.get(f"TIDELOG_{setting.upper()}"))
+
+    if not any(map(is_named, ("data_dir", "bucket", "etcd"))) and config is None:
         return None
     chosen = dict(flags)
+    if is_named("etcd") and not is_named("bucket") and config is None:
+        chosen["bucket"] = _NO_BUCKET
     if not flags.get("data_dir") and "TIDELOG_DATA_DIR" not in environ and config is None:
         chosen["data_dir"] = _UNNAMED
     try:
         return load_settings(chosen, environ, config)
     except TidelogError as error:
-        return _failed("settings", error)
+        return failed("settings", error)
 
 
 def check_versions() -> Diagnosis:
@@ -117,7 +120,7 @@ def check_data_directory(data_dir: Path) -> Diagnosis:
     except TidelogError as error:
         if "in use by" in error.message:
             return Diagnosis(name, "ok", error.message)
-        return _failed(name, error)
+        return failed(name, error)
 
 
 def _try_sqlite(name: str, data_dir: Path) -> Diagnosis:
@@ -144,7 +147,7 @@ async def check_bucket(settings: BrokerSettings) -> list[Diagnosis]:
     try:
         store = await open_store(url, settings.s3)
     except TidelogError as error:
-        return [_failed("bucket", error)]
+        return [failed("bucket", error)]
     try:
         listing = await check_listing(store)
         found = [listing, await check_create_only(store) if listing.status == "ok" else await _create_only_besides(store, listing)]
@@ -174,7 +177,7 @@ async def check_listing(store: ObjectStore) -> Diagnosis:
         await store.list("wal/", limit=1)
         record = await read_cluster_record(store)
     except TidelogError as error:
-        return _failed("bucket", error)
+        return failed("bucket", error)
     whose = f"of cluster {record.cluster_id}" if record is not None else "not used by a cluster yet"
     return Diagnosis("bucket", "ok", f"{store.url} can be listed and read; {whose}")
 
@@ -186,7 +189,7 @@ async def check_create_only(store: ObjectStore) -> Diagnosis:
     try:
         await prove_create_only(store, proof_key(secrets.token_hex(16)))
     except TidelogError as error:
-        return _failed("create-only PUT", error)
+        return failed("create-only PUT", error)
     return Diagnosis("create-only PUT", "ok", "of two creates of one key, the second was refused")
 
 
@@ -248,14 +251,9 @@ async def check_broker(url: str) -> Diagnosis:
         async with connect(url, request_timeout_ms=5_000) as log:
             cluster = await log.cluster()
     except TidelogError as error:
-        return _failed("broker", error)
+        return failed("broker", error)
     brokers = ", ".join(f"{broker.broker_id} {'(draining)' if broker.draining else ''}".strip() for broker in cluster.brokers)
     return Diagnosis("broker", "ok", f"{url}: cluster {cluster.cluster_id}, version {cluster.version}, brokers {brokers}")
-
-
-def _failed(check: str, error: TidelogError) -> Diagnosis:
-    hint = _UNREACHABLE if error.hint == Unavailable.default_hint else error.hint
-    return Diagnosis(check, "failed", error.message, hint)
 
 
 def least_iam_policy(bucket_url: str) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ settings themselves, so there is one list of them.
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import signal
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument, TidelogError, Unavailable
 from tidelog.cli.failure import INTERRUPTED
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tidelog")
 
 DEFAULT_DATA_DIR = "tidelog-data"
+HAND_OVER_LOOK_S = 0.1
+"""Between looks at how many partitions are left to hand over, at the end."""
 EXTRA_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 DataDirOption = Annotated[
@@ -74,18 +76,28 @@ def serve(
         str, typer.Option("--bucket", metavar="URL", help="s3://BUCKET/PREFIX or file:///DIRECTORY.", show_default=False)
     ] = "",
     data_dir: DataDirOption = "",
+    etcd: Annotated[
+        str,
+        typer.Option(
+            "--etcd", metavar="URL", help="http://HOST:2379,…: one of several brokers, see docs/cluster.md.", show_default=False
+        ),
+    ] = "",
+    broker_id: Annotated[
+        str, typer.Option("--broker-id", metavar="NAME", help="With --etcd: its own for each broker.", show_default=False)
+    ] = "",
     http: HttpOption = "",
     grpc: GrpcOption = "",
     config: ConfigOption = None,
     list_settings: ListSettingsOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Runs a broker for production: logs on stderr, a clean end on SIGTERM.
+    """Runs a broker for production: logs on stderr, a clean end on SIGTERM, after its partitions were handed over.
 
     Further settings are flags, such as --linger-ms 250, or TIDELOG_LINGER_MS, or lines of the --settings file; --list-settings
     shows them all.
     """
-    flags = {"bucket": bucket, "data_dir": data_dir, "http": http, "grpc": grpc, **extra_flags(context.args)}
+    named = {"bucket": bucket, "data_dir": data_dir, "etcd": etcd, "broker_id": broker_id, "http": http, "grpc": grpc}
+    flags = named | extra_flags(context.args)
     _run(_given(flags), config, list_settings=list_settings, output=output, banner=_log_addresses, tell=log.info)
 
 
@@ -144,9 +156,9 @@ def _run(
         uvloop.run(_serve(settings, on_ready, tell))
     except TidelogError as error:
         if error.hint == Unavailable.default_hint:
-            error.hint = (
-                f"Check the address and the network; `tidelog doctor --bucket {quote(settings.bucket_url)}` looks at each step."
-            )
+            etcd = f" --etcd {quote(settings.metadata.etcd)}" if settings.metadata.etcd else ""
+            doctor = f"tidelog doctor --bucket {quote(settings.bucket_url)}{etcd}"
+            error.hint = f"Check the address and the network; `{doctor}` looks at each step."
         raise
     tell("stopped; every acknowledged record is on the bucket")
 
@@ -176,8 +188,18 @@ def interrupted(broker: Broker) -> None:
 
 
 async def _tell_of_the_end(broker: Broker, tell: Callable[[str], None]) -> None:
+    import asyncio
+
     await broker.stopping.wait()
     tell("stopping: what was taken goes to the bucket first (Ctrl-C again: end at once)")
+    told = 0
+    while left := broker.left_to_hand_over:
+        if left != told:
+            tell(f"{left:,} partition{'s' if left != 1 else ''} to hand over to other brokers")
+            told = left
+        await asyncio.sleep(HAND_OVER_LOOK_S)
+    if told:
+        tell("nothing is led here any more")
 
 
 def _say_on_a_line(text: str) -> None:
@@ -193,7 +215,9 @@ def _check_names(flags: Mapping[str, str]) -> None:
     for name in flags:
         flag = f"--{name.replace('_', '-')}"
         if flag not in known:
-            raise InvalidArgument(f"{flag} is not a setting", hint=did_you_mean(flag, known) or "--list-settings shows them all.")
+            near = difflib.get_close_matches(flag, known, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else "--list-settings shows them all."
+            raise InvalidArgument(f"{flag} is not a setting", hint=hint)
 
 
 def _show_settings(flags: Mapping[str, str], config: Path | None, output: Output) -> None:
@@ -230,10 +254,9 @@ def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
 
 def _log_addresses(broker: Broker, settings: BrokerSettings) -> None:
     log.info("broker %s of cluster %s, version %s, is ready", broker.broker_id, broker.cluster_id, broker.version)
-    log.info(
-        "http %s, grpc %s, bucket %s, data directory %s",
-        broker.http_address,
-        broker.grpc_address,
-        broker.bucket_url,
-        settings.data_dir,
-    )
+    metadata = f"etcd {settings.metadata.etcd}" if settings.metadata.etcd else f"data directory {settings.data_dir}"
+    log.info("http %s, grpc %s, bucket %s, %s", broker.http_address, broker.grpc_address, broker.bucket_url, metadata)
+    if settings.metadata.etcd:
+        cluster = settings.membership
+        reached = cluster.advertise_http or broker.http_address, cluster.advertise_grpc or broker.grpc_address
+        log.info("others reach it at http %s, grpc %s", *reached)

@@ -1,0 +1,146 @@
+"""The log as a door meets it, of the partitions that this broker leads: for requests that another broker has forwarded.
+
+Nothing is sent on from here: a partition that is led elsewhere is refused as NotLeader, which names who leads. routed_log.py is the
+same for the whole cluster. Invariant: no state of the log is held, since a session that ends takes its Log with it; so the present
+one is asked for each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from gateway.cluster_view import ClusterView
+from gateway.forwarding import ForwardedAppend
+from metadata.errors import NoLeader, NotLeader, TidelogError
+from metadata.model import ProducerId, TopicPartition
+from segments.byte_budget import Admission
+from segments.log import Acks, FetchTarget, Log, PendingAppend
+from segments.log_reader import Explanation, Fetched, TimestampedOffset
+from segments.object_store import Buffer
+from segments.partition_log import Appended, Bounds
+from segments.producer_state import SequencedBatch
+from segments.record_batch import BatchHeader
+from segments.settings import SegmentSettings
+
+Pending = PendingAppend | ForwardedAppend
+
+
+class LedHere:
+    def __init__(self, log: Callable[[], Log], view: ClusterView | None = None) -> None:
+        """`log`: of the present session; raises NoLeader or Stopping while there is none. Without a view nobody else is known."""
+        self._log = log
+        self._view = view
+        self._appended_to: Log | None = None
+
+    @property
+    def settings(self) -> SegmentSettings:
+        return self._log().settings
+
+    @staticmethod
+    def memory_bytes(batch_bytes: int, *, batches: int = 1) -> int:
+        """As Log.memory_bytes."""
+        return Log.memory_bytes(batch_bytes, batches=batches)
+
+    def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
+        """As Log.admit."""
+        return self._log().admit(bytes_count, timeout_s=timeout_s)
+
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: Buffer,
+        header: BatchHeader,
+        admission: Admission,
+        *,
+        acks: Acks = Acks.ALL,
+        deadline_s: float,
+        expected_offset: int | None = None,
+        log_append_time: bool = False,
+    ) -> Pending:
+        """As Log.append. `deadline_s`, of the loop's clock: until when a batch may wait for the leader of its partition."""
+        log = self._log()
+        try:
+            pending = log.append(
+                partition, batch, header, admission, expected_offset=expected_offset, log_append_time=log_append_time
+            )
+        except NoLeader as error:
+            raise self.not_led(partition, error) from None
+        self._appended_to = log
+        return pending
+
+    async def outcome(self, pending: Pending, *, acks: Acks, timeout_s: float) -> Appended:
+        """Where the batch lies: at the commit for Acks.ALL, else as soon as its leader has it. Raises as Log.committed."""
+        assert isinstance(pending, PendingAppend), "nothing is forwarded from here"
+        if acks is not Acks.ALL:
+            return pending.appended
+        assert self._appended_to is not None, "it was appended"
+        return await self._appended_to.committed(pending, timeout_s=timeout_s)  # whichever: the batch knows its segment
+
+    def written_once(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
+        """As Log.written_once."""
+        return self._log().written_once(partitions, producer_id)
+
+    async def written_elsewhere(
+        self, partitions: Iterable[TopicPartition], producer_id: ProducerId
+    ) -> dict[TopicPartition, SequencedBatch]:
+        """The same, of partitions that others lead."""
+        return {}
+
+    async def bounds(self, partition: TopicPartition) -> Bounds:
+        try:
+            return self._log().bounds(partition)
+        except NoLeader as error:
+            raise self.not_led(partition, error) from None
+
+    async def bounds_of(self, partitions: Sequence[TopicPartition]) -> list[Bounds | TidelogError]:
+        """Of each; the error of a partition stands in its place. Nobody is waited for who does not lead yet."""
+        found: list[Bounds | TidelogError] = []
+        for partition in partitions:
+            try:
+                found.append(self._log().bounds(partition))
+            except NoLeader as error:
+                found.append(self.not_led(partition, error.with_traceback(None)))
+            except TidelogError as error:
+                found.append(error.with_traceback(None))
+        return found
+
+    async def fetch(
+        self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
+    ) -> list[Fetched | TidelogError]:
+        """As Log.fetch."""
+        answers = await self._log().fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+        return [
+            self.not_led(target.partition, answer) if isinstance(answer, NoLeader) else answer
+            for target, answer in zip(targets, answers, strict=True)
+        ]
+
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+        try:
+            return await self._log().offset_for_timestamp(partition, timestamp_ms)
+        except NoLeader as error:
+            raise self.not_led(partition, error) from None
+
+    async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
+        try:
+            return await self._log().explain(partition, offset)
+        except NoLeader as error:
+            raise self.not_led(partition, error) from None
+
+    def not_led(self, partition: TopicPartition, error: NoLeader) -> NoLeader | NotLeader:
+        """The error, or that another leads, where that is known."""
+        leader = self._view.leader(partition) if self._view is not None else None
+        state = self._view.partitions.get(partition) if self._view is not None else None
+        try:
+            mine = self._log().session.id
+        except TidelogError:
+            mine = None
+        if leader is None or state is None or leader.session == mine:
+            return error
+        return NotLeader(
+            f"broker {leader.broker_id} leads {partition}, not this one",
+            hint="Ask the broker that leads.",
+            broker_id=leader.broker_id,
+            grpc_address=leader.grpc_address,
+            http_address=leader.http_address,
+            leader_epoch=state.leader_epoch,
+        )

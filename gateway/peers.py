@@ -1,0 +1,155 @@
+"""The other brokers of the cluster, as this one calls them: one long-lived gRPC channel to each.
+
+    connected? ─▶ no, and not in CONNECT_TIMEOUT_S: NoLeader, nothing was sent
+               └▶ yes: call ─▶ answered: the answer, or the error that the other broker raised
+                            └▶ the connection broke: a write may have arrived (OutcomeUnknown), a read may be asked again
+
+Every call carries FORWARDED_BY with the id of this broker. Who receives it answers from what it leads itself: no request is
+forwarded twice. Invariants: a call has a deadline; of writes at most WRITES_AT_ONCE are open to a broker; a channel is dropped
+when no registered broker has its address any more, and connects again by itself as long as one has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+from google.rpc.status_pb2 import Status
+
+from gateway.grpc_status import DETAILS_TRAILER, error_of
+from metadata.broker_registry import Registration
+from metadata.errors import NoLeader, OutcomeUnknown, Throttled, TidelogError, Unavailable
+
+if TYPE_CHECKING:
+    from grpc.aio import Metadata
+
+FORWARDED_BY: Final = "tidelog-forwarded-by"
+"""Key of the metadata of a forwarded call; its value is the id of the broker that the client has asked."""
+CONNECT_TIMEOUT_S: Final = 2.0
+CLOSE_GRACE_S: Final = 30.0
+"""How long calls to a broker that is registered no more may go on."""
+WRITES_AT_ONCE: Final = 64
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.enable_http_proxy", 0),
+]
+
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class Peers:
+    """Its owner calls `drop_others` when brokers come and go, and `close` in the end."""
+
+    def __init__(self, broker_id: str) -> None:
+        self._metadata = ((FORWARDED_BY, broker_id),)
+        self._channels: dict[str, _Channel] = {}
+
+    async def call(
+        self,
+        peer: Registration,
+        method: str,
+        request: Message,
+        answer_type: type[_Answer],
+        *,
+        timeout_s: float,
+        is_write: bool = False,
+    ) -> _Answer:
+        """The answer to /service/method.
+
+        Raises what the peer raised; NoLeader where it can't be reached; Throttled; OutcomeUnknown for a write, Unavailable for a
+        read whose answer was lost, or late.
+        """
+        channel = self._channels.get(peer.grpc_address)
+        if channel is None:
+            channel = self._channels[peer.grpc_address] = _Channel(peer.grpc_address)
+        async with channel.turns if is_write else nullcontext():
+            await channel.connected(peer, timeout_s)
+            try:
+                answer = await channel.method(method)(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata)
+                return answer_type.FromString(answer)
+            except grpc.aio.AioRpcError as error:
+                raise _translated(error, peer, is_write) from None
+            except DecodeError as error:
+                raise _lost(f"what it answered is not a {answer_type.DESCRIPTOR.name}: {error}", peer, is_write) from None
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                raise _lost("the connection was closed", peer, is_write) from None  # the channel was dropped
+
+    async def drop_others(self, addresses: Collection[str]) -> None:
+        """Closes the channels to all but these addresses, once the calls on them have ended."""
+        gone = [self._channels.pop(address) for address in list(self._channels) if address not in addresses]
+        await asyncio.gather(*(channel.close(CLOSE_GRACE_S) for channel in gone))
+
+    async def close(self) -> None:
+        channels, self._channels = list(self._channels.values()), {}
+        await asyncio.gather(*(channel.close(None) for channel in channels))
+
+
+class _Channel:
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._methods: dict[str, Callable[..., Awaitable[bytes]]] = {}
+        self.close = self._channel.close
+        self.turns = asyncio.Semaphore(WRITES_AT_ONCE)
+
+    def method(self, name: str) -> Callable[..., Awaitable[bytes]]:
+        method = self._methods.get(name)
+        if method is None:
+            method = self._methods[name] = self._channel.unary_unary(name)
+        return method
+
+    async def connected(self, peer: Registration, timeout_s: float) -> None:
+        """NoLeader where there is no connection in time."""
+        if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
+            return
+        try:
+            async with asyncio.timeout(min(CONNECT_TIMEOUT_S, timeout_s)):
+                await self._channel.channel_ready()
+        except (TimeoutError, grpc.aio.UsageError):
+            raise NoLeader(
+                f"broker {peer.broker_id}, which leads the partition, can't be reached at {peer.grpc_address}",
+                hint="Retry with back-off. Where it lasts: can the brokers reach each other (--advertise-grpc)?",
+                broker_id=peer.broker_id,
+            ) from None
+
+
+def _translated(error: grpc.aio.AioRpcError, peer: Registration, is_write: bool) -> TidelogError:
+    trailer = _details(error.trailing_metadata())
+    if trailer is not None:
+        return error_of(trailer)
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Throttled(f"broker {peer.broker_id} takes no more calls: {error.details()}", broker_id=peer.broker_id)
+    return _lost(f"{error.code().name}: {error.details()}", peer, is_write)
+
+
+def _details(trailers: Metadata | None) -> Status | None:
+    """What a broker adds to an error of its own."""
+    found: Any = dict(trailers or ()).get(DETAILS_TRAILER)
+    if not isinstance(found, bytes):
+        return None
+    try:
+        return Status.FromString(found)
+    except DecodeError:
+        return None
+
+
+def _lost(why: str, peer: Registration, is_write: bool) -> TidelogError:
+    if is_write:
+        return OutcomeUnknown(
+            f"the records were forwarded to broker {peer.broker_id}, and its answer was lost ({why})", broker_id=peer.broker_id
+        )
+    return Unavailable(f"broker {peer.broker_id} did not answer ({why})", broker_id=peer.broker_id)

@@ -1,0 +1,155 @@
+"""What a chaos run wrote down: what was sent, what was answered, what readers got, what was broken on purpose. One line each.
+
+    write    Sent ──▶ Acknowledged | Refused | Unknown | Unexpected      (none: the run ended before the answer)
+    read     Polled, Unexpected
+    the end  Served (through the brokers), OnBucket (from the bucket alone)
+    besides  Blow, Ended
+
+Times are seconds since the start of the run. A record is known by its value, PRODUCER#NUMBER, which is sent once only: whoever
+repeats it does so under the same sequence or Idempotency-Key. Numbers rise in the order of sending. The file is NDJSON, written as
+it happens, so that a run which is broken off can be judged as well.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+Placed = tuple[tuple[int, str], ...]
+"""(offset, value) in the order read."""
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event"):
+    time_s: float
+
+
+class Sent(Event, frozen=True, tag="sent"):
+    operation: int
+    values: tuple[str, ...]
+    ordered: bool
+    """By an idempotent producer that goes on in order: a later record of it never lies before an earlier one."""
+
+    @property
+    def producer(self) -> str:
+        return self.values[0].partition("#")[0]
+
+
+class Acknowledged(Event, frozen=True, tag="acknowledged"):
+    operation: int
+    places: tuple[tuple[int, int], ...]
+    """(partition, offset) of each value."""
+
+
+class Refused(Event, frozen=True, tag="refused"):
+    """The producer was told that nothing was written, and has not tried again."""
+
+    operation: int
+    why: str
+
+
+class Unknown(Event, frozen=True, tag="unknown"):
+    operation: int
+    why: str
+
+
+class Unexpected(Event, frozen=True, tag="unexpected"):
+    """An answer that no fault excuses: a right request was called wrong, or the SDK raised what it should have hidden."""
+
+    who: str
+    why: str
+
+
+class Polled(Event, frozen=True, tag="polled"):
+    """One answer to one reader. Its polls of a partition stand in the order in which it asked, each from where it was."""
+
+    reader: str
+    partition: int
+    from_offset: int
+    records: Placed
+    high_watermark: int | None = None
+    """As far as the reader was told."""
+
+
+class Served(Event, frozen=True, tag="served"):
+    """A whole partition as the brokers serve it, when all is quiet."""
+
+    partition: int
+    records: Placed
+
+
+class OnBucket(Event, frozen=True, tag="on bucket"):
+    """The same from the bucket alone."""
+
+    partition: int
+    records: Placed
+
+
+class Blow(Event, frozen=True, tag="blow"):
+    what: str
+    broker: str
+    """Empty where it strikes all."""
+    lasts_s: float
+
+
+class Ended(Event, frozen=True, tag="ended"):
+    """A broker's process ended by itself."""
+
+    broker: str
+    code: int
+    was_ready: bool
+
+
+class Leaders(Event, frozen=True, tag="leaders"):
+    """At the beginning, and at the end."""
+
+    epochs: tuple[int, ...]
+    """Leader epoch by partition: each change of its leader raises it."""
+
+
+class Healed(Event, frozen=True, tag="healed"):
+    """From here on nothing is broken on purpose."""
+
+
+AnyEvent = Sent | Acknowledged | Refused | Unknown | Unexpected | Polled | Served | OnBucket | Blow | Ended | Leaders | Healed
+
+
+class History:
+    """Keeps the events in memory, and in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.events: list[AnyEvent] = []
+        self._file = path.open("wb")
+        self._encoder = msgspec.json.Encoder()
+        self._start_s = time.monotonic()
+        self._operations = 0
+
+    @property
+    def now_s(self) -> float:
+        return round(time.monotonic() - self._start_s, 4)
+
+    def add(self, event: AnyEvent) -> None:
+        self.events.append(event)
+        self._file.write(self._encoder.encode(event) + b"\n")
+
+    def sent(self, *values: str, ordered: bool) -> int:
+        """The number of the operation that begins."""
+        self._operations += 1
+        self.add(Sent(self.now_s, self._operations, values, ordered))
+        return self._operations
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._file.close()
+
+
+def read_history(path: Path) -> list[AnyEvent]:
+    """What `History` wrote. A last line that was cut off is left out."""
+    decoder = msgspec.json.Decoder(AnyEvent)
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    return [decoder.decode(line) for line in whole.splitlines()]

@@ -1,0 +1,297 @@
+"""Producers and readers of a chaos run over plain HTTP, as somebody writes them who has no SDK.
+
+    any broker ──▶ answered, where it leads the partition or forwards
+        └─ NOT_LEADER, NO_LEADER ──▶ GET /v1/topics/{t} ──▶ the broker that it names, next time
+
+What an answer says decides what comes next: `nothing_was_written` and `retryable` try again; an outcome that is not known is tried
+again only by those whose repeats are recognised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import aiohttp
+
+from tests.chaos.history import Acknowledged, History, Placed, Polled, Refused, Unexpected, Unknown
+from tests.chaos.workload import PARTITIONS, TOPIC, stored_value, value_of
+
+REQUEST_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 2.0
+PAUSE_S = 0.1
+"""Before a request is tried again."""
+SETTLE_S = 60.0
+"""A batch that has no outcome after this is given up."""
+POLL_WAIT_MS = 100
+RECORDS_PER_REQUEST_MAX = 3
+FORGET_CHANCE = 0.1
+"""After an answer, to ask any broker again instead of the one that is known to lead."""
+
+
+class Answer(NamedTuple):
+    outcome: Literal["done", "nothing written", "not known", "refused for good"]
+    content: Any
+    why: str = ""
+
+
+class HttpDoors:
+    """The brokers' HTTP addresses, and which of them led each partition when last heard of."""
+
+    def __init__(self, urls: Mapping[str, str], session: aiohttp.ClientSession, rng: random.Random) -> None:
+        self._urls = urls
+        self._session = session
+        self._rng = rng
+        self._leader: dict[int, str] = {}
+
+    async def ask(
+        self, verb: str, path: str, partition: int | None, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """One request to whoever is thought to lead the partition; to any broker where that is not known, or where it is None."""
+        if partition is None:
+            return await self._ask(verb, self._any() + path, body, headers)
+        broker_id = self._leader.get(partition)
+        url = self._any() if broker_id is None else self._urls[broker_id]
+        answer = await self._ask(verb, url + path, body, headers)
+        if answer.outcome != "done":
+            self._leader.pop(partition, None)
+            await self._learn_leader(partition)
+        elif self._rng.random() < FORGET_CHANCE:
+            self._leader.pop(partition, None)
+        return answer
+
+    def _any(self) -> str:
+        return self._urls[self._rng.choice(sorted(self._urls))]
+
+    async def leader_epochs(self) -> tuple[int, ...]:
+        """By partition, as soon as a broker knows the leaders of all."""
+        while True:
+            for url in self._urls.values():
+                answer = await self._ask("GET", f"{url}/v1/topics/{TOPIC}", None, None)
+                if answer.outcome == "done" and all(partition["leader"] for partition in answer.content["partitions"]):
+                    return tuple(partition["leader_epoch"] for partition in answer.content["partitions"])
+            await asyncio.sleep(PAUSE_S)
+
+    async def _learn_leader(self, partition: int) -> None:
+        for broker_id in self._rng.sample(sorted(self._urls), len(self._urls)):
+            answer = await self._ask("GET", f"{self._urls[broker_id]}/v1/topics/{TOPIC}", None, None)
+            if answer.outcome == "done":
+                leader = answer.content["partitions"][partition]["leader"]
+                if leader in self._urls:
+                    self._leader[partition] = leader
+                    return
+
+    async def _ask(self, verb: str, url: str, body: bytes | None, headers: Mapping[str, str] | None) -> Answer:
+        try:
+            async with self._session.request(verb, url, data=body, headers=headers) as response:
+                content = await response.read()
+        except aiohttp.ClientConnectorError as error:
+            return Answer("nothing written", None, type(error).__name__)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return Answer("not known", None, f"{type(error).__name__}: {error}")
+        try:
+            told = json.loads(content)
+        except ValueError:
+            return Answer("refused for good", None, f"{response.status} with {content[:200]!r}")
+        return judge(response.status, told)
+
+
+def judge(status: int, told: Any) -> Answer:
+    """What the client may take an answer for. Where some results are errors, the request counts as the first of them says: those
+    who spread a request over partitions repeat it whole."""
+    if status in (200, 201):
+        errors = [result["error"] for result in told.get("results", ()) if "error" in result]
+        if not errors:
+            return Answer("done", told)
+        told = errors[0]
+    why = f"{told.get('code')}: {told.get('detail')}"
+    if not told.get("nothing_was_written") and status >= 500:
+        return Answer("not known", told, why)
+    if told.get("nothing_was_written") and told.get("retryable"):
+        return Answer("nothing written", told, why)
+    if not told.get("nothing_was_written") and told.get("retryable"):
+        return Answer("not known", told, why)
+    return Answer("refused for good", told, why)
+
+
+class HttpProducer(ABC):
+    """`run` until `enough`: one request at a time, acks=all; each for one partition, unless its kind says else."""
+
+    repeats = True
+    """Whether the broker recognises a repeat, so that one whose outcome is not known is sent again."""
+
+    def __init__(self, name: str, doors: HttpDoors, history: History, *, seed: int, per_second: float) -> None:
+        self.name = name
+        self.doors = doors
+        self._history = history
+        self._rng = random.Random(seed)
+        self._pause_s = 1 / per_second
+        self._number = 0
+
+    async def run(self, enough: asyncio.Event) -> None:
+        while not enough.is_set():
+            partition = self._rng.randrange(PARTITIONS)
+            count = self._rng.randint(1, RECORDS_PER_REQUEST_MAX)
+            values = [f"{self.name}#{self._number + n}" for n in range(count)]
+            self._number += count
+            operation = self._history.sent(*values, ordered=self.repeats)
+            try:
+                async with asyncio.timeout(SETTLE_S):
+                    await self._settle(operation, partition, values)
+            except TimeoutError:
+                self._history.add(Unknown(self._history.now_s, operation, f"no outcome in {SETTLE_S} s"))
+                self.given_up(partition)
+            await asyncio.sleep(self._pause_s)
+
+    async def _settle(self, operation: int, partition: int, values: Sequence[str]) -> None:
+        while True:
+            answer = await self.send(partition, values)
+            now_s = self._history.now_s
+            if answer.outcome == "done":
+                places = tuple((result["partition"], result["offset"]) for result in answer.content["results"])
+                self.accepted(partition, len(values))
+                self._history.add(Acknowledged(now_s, operation, places))
+                return
+            if answer.outcome == "refused for good":
+                self._history.add(Unexpected(now_s, self.name, answer.why))
+                self.given_up(partition)
+                return
+            if not self.repeats:
+                self._history.add(
+                    Refused(now_s, operation, answer.why)
+                    if answer.outcome == "nothing written"
+                    else Unknown(now_s, operation, answer.why)
+                )
+                return
+            await asyncio.sleep(PAUSE_S)
+
+    @abstractmethod
+    async def send(self, partition: int, values: Sequence[str]) -> Answer: ...
+
+    def accepted(self, partition: int, count: int) -> None:
+        """So many more records lie in the partition."""
+        del partition, count
+
+    def given_up(self, partition: int) -> None:
+        """Nobody knows whether the batch lies there."""
+        del partition
+
+
+class PlainProducer(HttpProducer):
+    """No idempotence: each batch is sent once."""
+
+    repeats = False
+
+    async def send(self, partition: int, values: Sequence[str]) -> Answer:
+        return await self.doors.ask("POST", f"/v1/topics/{TOPIC}/records", partition, body=_body(partition, values), headers=_JSON)
+
+
+class KeyedProducer(HttpProducer):
+    """Under an Idempotency-Key."""
+
+    async def send(self, partition: int, values: Sequence[str]) -> Answer:
+        headers = _JSON | {"idempotency-key": values[0]}
+        return await self.doors.ask(
+            "POST", f"/v1/topics/{TOPIC}/records", partition, body=_body(partition, values), headers=headers
+        )
+
+
+class SpreadProducer(HttpProducer):
+    """Under an Idempotency-Key, each record with a key of its own: one request to any broker, for partitions of several leaders."""
+
+    async def send(self, partition: int, values: Sequence[str]) -> Answer:
+        rows = [{"key": f"k{value}", "value": stored_value(value).decode()} for value in values]
+        headers = _JSON | {"idempotency-key": values[0]}
+        return await self.doors.ask("POST", f"/v1/topics/{TOPIC}/records", None, body=_records(rows), headers=headers)
+
+
+class KeylessProducer(HttpProducer):
+    """Whatever partition the broker takes for a request: nothing in it says which. Each batch is sent once."""
+
+    repeats = False
+
+    async def send(self, partition: int, values: Sequence[str]) -> Answer:
+        rows = [{"value": stored_value(value).decode()} for value in values]
+        return await self.doors.ask("POST", f"/v1/topics/{TOPIC}/records", None, body=_records(rows), headers=_JSON)
+
+
+class SequencedProducer(HttpProducer):
+    """With a producer id, and a sequence in each partition. After a batch that was given up it takes a new id."""
+
+    def __init__(self, name: str, doors: HttpDoors, history: History, *, seed: int, per_second: float) -> None:
+        super().__init__(name, doors, history, seed=seed, per_second=per_second)
+        self._producer_id: int | None = None
+        self._sequence = [0] * PARTITIONS
+
+    async def send(self, partition: int, values: Sequence[str]) -> Answer:
+        if self._producer_id is None:
+            answer = await self.doors.ask("POST", "/v1/producers", partition)
+            if answer.outcome != "done":
+                return answer._replace(outcome="nothing written")
+            self._producer_id, self._sequence = answer.content["producer_id"], [0] * PARTITIONS
+        query = f"?producer_id={self._producer_id}&producer_epoch=0&base_sequence={self._sequence[partition]}&partition={partition}"
+        return await self.doors.ask(
+            "POST", f"/v1/topics/{TOPIC}/records{query}", partition, body=_body(partition, values), headers=_JSON
+        )
+
+    def accepted(self, partition: int, count: int) -> None:
+        self._sequence[partition] += count
+
+    def given_up(self, partition: int) -> None:
+        self._producer_id = None
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def _body(partition: int, values: Sequence[str]) -> bytes:
+    return _records([{"value": stored_value(value).decode(), "partition": partition} for value in values])
+
+
+def _records(rows: Sequence[Mapping[str, str | int]]) -> bytes:
+    return json.dumps({"records": rows}).encode()
+
+
+class HttpReader:
+    """Reads all partitions in turn, with short long polls. `run` until it is cancelled."""
+
+    def __init__(self, name: str, doors: HttpDoors, history: History) -> None:
+        self.name = name
+        self.positions = dict.fromkeys(range(PARTITIONS), 0)
+        self._doors = doors
+        self._history = history
+
+    async def run(self) -> None:
+        while True:
+            for partition in range(PARTITIONS):
+                await self.poll(partition)
+
+    async def poll(self, partition: int) -> int | None:
+        """The high watermark that the answer tells; None without an answer."""
+        offset = self.positions[partition]
+        path = f"/v1/topics/{TOPIC}/partitions/{partition}/records?offset={offset}&value_format=text&wait_ms={POLL_WAIT_MS}"
+        answer = await self._doors.ask("GET", path, partition)
+        if answer.outcome == "refused for good":
+            self._history.add(Unexpected(self._history.now_s, self.name, answer.why))
+        if answer.outcome != "done":
+            await asyncio.sleep(PAUSE_S)
+            return None
+        told = answer.content
+        high_watermark: int = told["high_watermark"]
+        records = _placed(told)
+        self._history.add(Polled(self._history.now_s, self.name, partition, offset, records, high_watermark))
+        self.positions[partition] = told["next_offset"]
+        return high_watermark
+
+
+def _placed(told: Any) -> Placed:
+    return tuple((record["offset"], value_of(record["value"].encode())) for record in told["records"])
+
+
+def http_session() -> aiohttp.ClientSession:
+    timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+    return aiohttp.ClientSession(timeout=timeout, trust_env=False)

@@ -1,0 +1,183 @@
+"""One chaos run: a cluster, producers and readers on it, a nemesis, and everything that they saw, as a history.
+
+start ─▶ topic ─▶ workload + nemesis, for so long ─▶ all healed ─▶ producers settle ─▶ readers reach the end
+      ─▶ whole partitions through the brokers ─▶ drain all ─▶ the same from the bucket alone ─▶ `bucket verify --deep`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from segments.s3_store import S3Store
+from tests.chaos.cluster import PREFIX, TIDELOG, Cluster, running_cluster
+from tests.chaos.history import Healed, History, Leaders, OnBucket, Placed, Polled, Served, Unexpected
+from tests.chaos.http_workload import (
+    HttpDoors,
+    HttpProducer,
+    HttpReader,
+    KeyedProducer,
+    KeylessProducer,
+    PlainProducer,
+    SequencedProducer,
+    SpreadProducer,
+    http_session,
+)
+from tests.chaos.nemesis import torment
+from tests.chaos.workload import PARTITIONS, TOPIC, SdkProducer, SdkReader, told_value
+from tests.servers import ROOT, S3Server
+from tests.simulation.bucket_reader import read_bucket
+from tidelog.client import connect
+
+QUIET_S = 90.0
+"""After the last fault, the longest for each step to the end."""
+SDK_RECORDS_PER_SECOND, HTTP_REQUESTS_PER_SECOND = 40.0, 15.0
+"""Of each producer."""
+RECONNECT_AFTER_CHUNKS = 100
+"""The second SDK reader makes a new connection after so many."""
+VERIFY_TIMEOUT_S = 300.0
+POLL_S = 0.05
+
+
+async def run_chaos(
+    directory: Path,
+    s3: S3Server,
+    history: History,
+    *,
+    seed: int,
+    for_s: float,
+    say: Callable[[str], None],
+    program: Sequence[str] = TIDELOG,
+) -> None:
+    """Writes the history. The logs of all processes lie in `directory`, and nothing runs any more when it returns.
+
+    `program`: what runs `tidelog` in the brokers, as arguments of `python -m`.
+    """
+    async with running_cluster(directory, s3, history, program=program) as cluster:
+        say(f"three brokers, etcd and {s3.name} serve; their logs lie in {directory}")
+        async with asyncio.TaskGroup() as life:
+            supervision = life.create_task(cluster.supervise(), name="supervise")
+            async with connect(*cluster.urls.values()) as log:
+                await log.topics.create(TOPIC, partitions=PARTITIONS)
+            await _load(cluster, life, seed=seed, for_s=for_s, say=say)
+            await cluster.stop()
+            supervision.cancel()
+        await _read_bucket_alone(cluster)
+        await _verify_bucket(cluster)
+
+
+async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: float, say: Callable[[str], None]) -> None:
+    history = cluster.history
+    async with http_session() as session:
+        doors = HttpDoors(cluster.urls, session, random.Random(seed))
+        await _in_time(_tell_leaders(doors, history), history, "not every partition has a leader")
+        readers = _readers(cluster, doors)
+        reading = [life.create_task(reader.run(), name=reader.name) for reader in readers]
+        enough = asyncio.Event()
+        producing = [life.create_task(one.run(enough), name=one.name) for one in _producers(cluster, doors, seed)]
+        await torment(cluster, seed, for_s=for_s, say=say)
+        history.add(Healed(history.now_s))
+        say(f"{history.now_s:7.1f} s  all healed")
+        enough.set()
+        await _in_time(cluster.await_ready(), history, "not every broker serves")
+        _, unsettled = await asyncio.wait(producing, timeout=QUIET_S)
+        for task in unsettled:
+            history.add(Unexpected(history.now_s, task.get_name(), f"it waits for answers, {QUIET_S} s after the last fault"))
+            task.cancel()
+        await _in_time(_tell_leaders(doors, history), history, "not every partition has a leader")
+        await _in_time(_serve_all(doors, history), history, "not every partition can be read to its end")
+        await _in_time(_caught_up(readers, history), history, "not every reader reaches the end")
+        for task in reading:
+            task.cancel()
+        await asyncio.wait(reading)
+
+
+def _readers(cluster: Cluster, doors: HttpDoors) -> list[SdkReader | HttpReader]:
+    addresses, history = tuple(cluster.urls.values()), cluster.history
+    return [
+        SdkReader("sdk-reader", addresses, history),
+        SdkReader("sdk-reader-again", addresses, history, chunks_max=RECONNECT_AFTER_CHUNKS),
+        HttpReader("http-reader", doors, history),
+    ]
+
+
+def _producers(cluster: Cluster, doors: HttpDoors, seed: int) -> list[SdkProducer | HttpProducer]:
+    addresses, history, often = tuple(cluster.urls.values()), cluster.history, HTTP_REQUESTS_PER_SECOND
+    return [
+        SdkProducer("sdk-keyed", addresses, history, keyed=True, per_second=SDK_RECORDS_PER_SECOND),
+        SdkProducer("sdk", addresses, history, keyed=False, per_second=SDK_RECORDS_PER_SECOND),
+        PlainProducer("http-plain", doors, history, seed=seed, per_second=often),
+        KeyedProducer("http-key", doors, history, seed=seed + 1, per_second=often),
+        SequencedProducer("http-sequence", doors, history, seed=seed + 2, per_second=often),
+        SpreadProducer("http-spread", doors, history, seed=seed + 3, per_second=often),
+        KeylessProducer("http-keyless", doors, history, seed=seed + 4, per_second=often),
+    ]
+
+
+async def _in_time(waiting: Awaitable[None], history: History, else_: str) -> None:
+    try:
+        async with asyncio.timeout(QUIET_S):
+            await waiting
+    except TimeoutError:
+        history.add(Unexpected(history.now_s, "the cluster", f"{else_}, for {QUIET_S} s while nothing is broken"))
+
+
+async def _tell_leaders(doors: HttpDoors, history: History) -> None:
+    epochs = await doors.leader_epochs()
+    history.add(Leaders(history.now_s, epochs))
+
+
+async def _serve_all(doors: HttpDoors, history: History) -> None:
+    """Reads every partition whole, as a new reader."""
+    reader = HttpReader("last-reader", doors, history)
+    for partition in range(PARTITIONS):
+        start = len(history.events)
+        while (high_watermark := await reader.poll(partition)) is None or reader.positions[partition] < high_watermark:
+            pass
+        polls = [event for event in history.events[start:] if isinstance(event, Polled) and event.reader == reader.name]
+        history.add(Served(history.now_s, partition, tuple(placed for poll in polls for placed in poll.records)))
+
+
+async def _caught_up(readers: Sequence[SdkReader | HttpReader], history: History) -> None:
+    ends = {event.partition: event.records[-1][0] + 1 for event in history.events if isinstance(event, Served) and event.records}
+    while any(reader.positions[partition] < end for reader in readers for partition, end in ends.items()):  # noqa: ASYNC110
+        await asyncio.sleep(POLL_S)
+
+
+async def _read_bucket_alone(cluster: Cluster) -> None:
+    os.environ.update(cluster.s3.environment)
+    store = await S3Store.open(cluster.bucket, PREFIX, cluster.s3.settings)
+    try:
+        contents = await read_bucket(store)
+    finally:
+        await store.close()
+    history = cluster.history
+    logs: dict[int, Placed] = {
+        int(partition.rpartition("/")[2]): tuple((offset, told_value(record)) for offset, record in records)
+        for partition, records in contents.log.items()
+    }
+    for partition in range(PARTITIONS):
+        history.add(OnBucket(history.now_s, partition, logs.get(partition, ())))
+    for missing in contents.missing:
+        history.add(Unexpected(history.now_s, "the bucket", f"{missing} is called committed, and is not there"))
+
+
+async def _verify_bucket(cluster: Cluster) -> None:
+    command = [sys.executable, "-m", "tidelog.cli.main", "bucket", "verify", "--deep", "--bucket", cluster.bucket_url]
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, env=cluster.environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        async with asyncio.timeout(VERIFY_TIMEOUT_S):
+            told, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        what = f"exit code {process.returncode}: {told.decode(errors='replace')}"
+        cluster.history.add(Unexpected(cluster.history.now_s, "tidelog bucket verify --deep", what))

@@ -1,0 +1,83 @@
+"""Brokers of one cluster in one process: each with its doors on free ports of the loopback, all on one bucket and one store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from gateway.broker import Broker
+from gateway.cluster_settings import ClusterSettings
+from gateway.settings import BrokerSettings
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import TopicPartition
+from metadata.sqlite_store import SqliteStore
+from segments.settings import SegmentSettings
+from segments.watched_store import WatchedStore
+from tests.gateway.small_broker import HeldStore, until
+
+READY_S = 10.0
+SEGMENTS = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    brokers: list[Broker]
+    bucket: HeldStore
+
+    def leader(self, partition: TopicPartition) -> Broker:
+        found = self.brokers[0].view.leader(partition)
+        assert found is not None, f"nobody leads {partition}"
+        return next(broker for broker in self.brokers if broker.broker_id == found.broker_id)
+
+    def other(self, partition: TopicPartition) -> Broker:
+        """One that does not lead the partition."""
+        leader = self.leader(partition)
+        return next(broker for broker in self.brokers if broker is not leader)
+
+
+@asynccontextmanager
+async def broker_cluster(tmp_path: Path, count: int) -> AsyncIterator[Cluster]:
+    metadata, bucket, layout = SqliteStore(tmp_path / "metadata.sqlite"), HeldStore(), EtcdLayout()
+    cluster = Cluster([], bucket)
+    async with asyncio.TaskGroup() as tasks:
+        housekeeping = tasks.create_task(metadata.run())
+        running = []
+        for number in range(count):
+            settings = BrokerSettings(
+                data_dir=tmp_path,
+                http="127.0.0.1:0",
+                grpc="127.0.0.1:0",
+                broker_id=f"broker-{number}",
+                segments=SEGMENTS,
+                membership=ClusterSettings(session_timeout_ms=3_000),
+            )
+            broker = Broker(settings, WatchedStore(bucket), metadata, layout, cluster_id="cluster of a test")
+            ready = asyncio.Event()
+            running.append(tasks.create_task(broker.run(ready)))
+            await ready.wait()
+            cluster.brokers.append(broker)
+        await until(lambda: all(len(broker.view.brokers.brokers) == count for broker in cluster.brokers))
+        try:
+            yield cluster
+        finally:
+            bucket.let_go()
+            for broker in cluster.brokers:
+                broker.stop()
+            await asyncio.wait(running)
+            housekeeping.cancel()
+    await metadata.close()
+
+
+def with_cluster(tmp_path: Path, scenario: Callable[[Cluster], Awaitable[None]], *, count: int = 2) -> None:
+    """Runs the scenario against so many brokers. Nothing in it takes more than 60 s."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), broker_cluster(tmp_path, count) as cluster:
+            await scenario(cluster)
+
+    uvloop.run(run())

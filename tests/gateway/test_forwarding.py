@@ -1,0 +1,202 @@
+"""The lanes of batches on their way to leaders: order, refusals, room, and what becomes of a batch that nobody takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gateway.cluster_view import ClusterView
+from gateway.forwarding import ForwardedAppend, Forwarding
+from gateway.grpc_status import status_of
+from gateway.peers import Peers
+from gateway.proto import log_pb2
+from metadata.broker_registry import Registration
+from metadata.errors import ConditionFailed, NoLeader, NotLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, Unavailable
+from metadata.model import Partition, SessionId, TopicId, TopicPartition
+from segments.byte_budget import Admission, ByteBudget
+from segments.log import Acks, Log
+from segments.settings import KIB
+from tests.segments.batches import batch_of, header_of
+
+PLACE = TopicPartition(TopicId("0" * 32), Partition(3))
+LEADER = Registration(broker_id="broker-2", session=SessionId(2), grpc_address="127.0.0.1:1")
+
+
+class Leader:
+    """The peers of a test: one that answers each call as it is told, else takes everything."""
+
+    def __init__(self) -> None:
+        self.answers: list[list[TidelogError | None] | TidelogError] = []
+        self.seen: list[list[bytes]] = []
+        self.taken: list[bytes] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def call(self, _peer: object, _method: str, request: log_pb2.ProduceRequest, *_: object, **__: object) -> object:
+        batches = [append.record_batch for append in request.appends]
+        self.seen.append(batches)
+        await self.open.wait()
+        answer = self.answers.pop(0) if self.answers else [None] * len(batches)
+        if isinstance(answer, TidelogError):
+            raise answer
+        response = log_pb2.ProduceResponse()
+        for batch, error in zip(batches, answer, strict=True):
+            result = response.results.add()
+            if error is not None:
+                result.error.CopyFrom(status_of(error))
+            else:
+                result.placements.add(base_offset=len(self.taken), count=1)
+                self.taken.append(batch)
+        return response
+
+    async def drop_others(self, _: object) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Lane:
+    def __init__(self, leader: Leader, *, leads: Registration | None = LEADER) -> None:
+        self.budget = ByteBudget(400 * KIB)
+        self.leads = leads
+        self.others = {"broker-2": LEADER}
+        self.is_stopping = False
+        view = SimpleNamespace(
+            leader=lambda _: self.leads,
+            topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders", id=PLACE.topic_id)),
+            partitions=SimpleNamespace(subscribe=lambda _: None),
+            brokers=SimpleNamespace(subscribe=lambda _: None, brokers=self.others),
+        )
+        self.forwarding = Forwarding(
+            cast(Callable[[], Log], lambda: pytest.fail("nothing is led here")),
+            cast(ClusterView, view),
+            cast(Peers, leader),
+            broker_id="broker-1",
+            budget=self.budget,
+            is_stopping=lambda: self.is_stopping,
+        )
+
+    def append(self, batch: bytes, message: Admission | None = None, *, timeout_s: float = 5.0) -> ForwardedAppend:
+        return self.forwarding.append(
+            PLACE,
+            batch,
+            header_of(batch),
+            message or Admission(self.budget, 0, timeout_s=0),
+            acks=Acks.ALL,
+            deadline_s=asyncio.get_running_loop().time() + timeout_s,
+            expected_offset=None,
+            log_append_time=False,
+        )
+
+    async def offset(self, waiting: ForwardedAppend, timeout_s: float = 5.0) -> int:
+        decided: Any = await self.forwarding.decided(waiting, timeout_s=timeout_s)
+        return int(decided.base_offset)
+
+
+def run(scenario: Callable[[Lane, Leader], Awaitable[None]]) -> None:
+    async def main() -> None:
+        leader = Leader()
+        lane = Lane(leader)
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(lane.forwarding.run())
+            await asyncio.sleep(0)
+            await scenario(lane, leader)
+            running.cancel()
+        assert lane.budget.bytes_used == 0, "all room is given back"
+
+    asyncio.run(main())
+
+
+def test_what_comes_while_a_message_is_on_its_way_goes_with_the_next_in_order() -> None:
+    async def scenario(lane: Lane, leader: Leader) -> None:
+        batches = [batch_of(b"%d" % at) for at in range(10)]
+        leader.open.clear()
+        first = lane.append(batches[0])
+        await asyncio.sleep(0.01)
+        behind = [lane.append(batch) for batch in batches[1:]]
+        leader.open.set()
+        assert [await lane.offset(waiting) for waiting in (first, *behind)] == list(range(10))
+        assert leader.seen == [batches[:1], batches[1:]]
+        assert not lane.forwarding.holds(PLACE)
+
+    run(scenario)
+
+
+def test_batches_that_the_old_leader_refused_are_sent_again_and_nothing_overtakes_them() -> None:
+    async def scenario(lane: Lane, leader: Leader) -> None:
+        batches = [batch_of(b"%d" % at) for at in range(4)]
+        leader.answers = [[None, NotLeader("it leads no more"), NotLeader("it leads no more")], NoLeader("can't be reached")]
+        waiting = [lane.append(batch) for batch in batches[:3]]
+        while len(leader.seen) < 1:  # noqa: ASYNC110  # the leader of a test tells nobody
+            await asyncio.sleep(0)
+        waiting.append(lane.append(batches[3]))
+        assert [await lane.offset(batch) for batch in waiting] == [0, 1, 2, 3]
+        assert leader.taken == batches
+
+    run(scenario)
+
+
+def test_a_batch_that_is_refused_for_good_takes_along_its_own_message_and_no_other() -> None:
+    async def scenario(lane: Lane, leader: Leader) -> None:
+        batches = [batch_of(b"%d" % at) for at in range(3)]
+        unseen = Unavailable("append 1 was not looked at")
+        leader.answers = [[ConditionFailed("another end"), unseen, unseen]]
+        message = Admission(lane.budget, 0, timeout_s=0)
+        refused = [lane.append(batches[0], message), lane.append(batches[1], message)]
+        other = lane.append(batches[2])
+        for waiting in refused:
+            with pytest.raises(ConditionFailed):
+                await lane.offset(waiting)
+        assert await lane.offset(other) == 0
+        assert leader.taken == batches[2:]
+
+    run(scenario)
+
+
+def test_an_outcome_that_was_lost_is_told_and_not_tried_again() -> None:
+    async def scenario(lane: Lane, leader: Leader) -> None:
+        leader.answers = [OutcomeUnknown("the connection broke")]
+        with pytest.raises(OutcomeUnknown):
+            await lane.offset(lane.append(batch_of(b"a")))
+        assert (len(leader.seen), leader.taken) == (1, [])
+
+    run(scenario)
+
+
+def test_a_batch_that_nobody_takes_in_time_is_refused_with_nothing_written_and_never_sent_later() -> None:
+    async def scenario(lane: Lane, leader: Leader) -> None:
+        lane.leads = None
+        waiting = lane.append(batch_of(b"a"), timeout_s=0.05)
+        with pytest.raises(NoLeader):
+            await lane.offset(waiting, timeout_s=0.05)
+        lane.leads = LEADER
+        assert await lane.offset(lane.append(batch_of(b"b"))) == 0
+        assert leader.taken == [batch_of(b"b")]
+
+    run(scenario)
+
+
+def test_a_slow_leader_takes_a_quarter_of_the_buffer_and_no_more() -> None:
+    async def scenario(lane: Lane, leader: Leader) -> None:
+        leader.open.clear()
+        waiting = [lane.append(batch_of(bytes(30 * KIB))) for _ in range(3)]
+        with pytest.raises(Throttled, match="wait to be forwarded"):
+            lane.append(batch_of(bytes(30 * KIB)))
+        assert lane.budget.bytes_used <= lane.budget.bytes_max // 4
+        leader.open.set()
+        assert [await lane.offset(batch) for batch in waiting] == [0, 1, 2]
+
+    run(scenario)
+
+
+def test_where_the_only_broker_stops_nobody_is_waited_for() -> None:
+    async def scenario(lane: Lane, leader: Leader) -> None:
+        lane.leads, lane.is_stopping = None, True
+        lane.others.clear()
+        with pytest.raises(Stopping):
+            await lane.offset(lane.append(batch_of(b"a")))
+
+    run(scenario)

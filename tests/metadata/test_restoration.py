@@ -1,0 +1,48 @@
+"""What a restore adds to the metadata: a marker that holds everybody back, and the base of revisions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from metadata.errors import Corrupt, Rejected
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import Revision
+from metadata.restoration import Restoring, check_not_restoring, decode_restoring, encode_restoring, read_revision_base
+from metadata.sqlite_store import SqliteStore
+from metadata.store import KeyValue, Put
+
+LAYOUT = EtcdLayout()
+
+
+def test_the_marker_says_which_cluster_is_restored() -> None:
+    value = encode_restoring(Restoring("abc", 5))
+    assert decode_restoring(KeyValue(LAYOUT.restoring, value, Revision(1), Revision(1), 1)) == Restoring("abc", 5)
+    with pytest.raises(Corrupt, match="/tidelog/restoring"):
+        decode_restoring(KeyValue(LAYOUT.restoring, b"\xff", Revision(1), Revision(1), 1))
+
+
+def test_nobody_may_start_while_the_marker_is_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = SqliteStore(tmp_path / "metadata.sqlite")
+        await check_not_restoring(store, LAYOUT)
+        await store.transact([], [Put(LAYOUT.restoring, b"")])
+        with pytest.raises(Rejected, match="being restored") as refused:
+            await check_not_restoring(store, LAYOUT)
+        assert "tidelog cluster restore" in refused.value.hint
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_revisions_have_no_base_until_a_restore_writes_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = SqliteStore(tmp_path / "metadata.sqlite")
+        assert await read_revision_base(store, LAYOUT) == 0
+        await store.transact([], [Put(LAYOUT.revision_base, b"9001")])
+        assert await read_revision_base(store, LAYOUT) == 9001
+        await store.close()
+
+    asyncio.run(main())

@@ -1,0 +1,114 @@
+"""What operators read of a cluster, and how a drain is followed to its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from metadata.errors import TidelogError, Unavailable
+from tests.tidelog.cli.test_against_a_broker import CommandLine, tidelog
+from tidelog.cli import cluster
+from tidelog.cli.main import run
+from tidelog.cluster_health import BrokerHealth, ClusterHealth
+from tidelog.descriptions import BrokerDrain
+
+__all__ = ["tidelog"]  # the fixture
+
+
+class Draining:
+    """Stands for a client, in a cluster where what is left to hand over is as scripted."""
+
+    def __init__(self, *left: int | TidelogError) -> None:
+        self.left = list(left)
+        self.asked: list[tuple[str, bool]] = []
+
+    async def drain_broker(self, broker_id: str, *, validate_only: bool = False) -> BrokerDrain:
+        self.asked.append((broker_id, validate_only))
+        found = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(found, TidelogError):
+            raise found
+        return BrokerDrain(broker_id=broker_id, draining=True, partitions_led=found)
+
+
+def with_answers(monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
+    import asyncio
+
+    monkeypatch.setattr(cluster, "with_client", lambda url, command, **_: asyncio.run(command(client)))
+    monkeypatch.setattr(cluster, "DRAIN_LOOK_S", 0.0)
+
+
+def drain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], client: Draining, *flags: str) -> tuple[int, str]:
+    with_answers(monkeypatch, client)
+    code = run(["cluster", "drain", "b1", *flags])
+    return code, capsys.readouterr().err
+
+
+def test_a_drain_is_told_until_nothing_is_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    client = Draining(1200, 1200, Unavailable("10.0.0.7:9090: no answer"), 1, 0)
+    code, said = drain(monkeypatch, capsys, client)
+    assert code == 0
+    assert said.splitlines() == [
+        "b1 hands over 1,200 partitions",
+        "not known at the moment: 10.0.0.7:9090: no answer",
+        "b1 hands over 1 partition",
+        "b1 leads nothing any more; it may be stopped",
+    ]
+
+
+def test_a_drain_that_takes_too_long_has_failed_and_says_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = drain(monkeypatch, capsys, Draining(7), "--timeout", "0.01")
+    assert code == 1
+    assert said.splitlines()[-1] == "after 0.01 s, b1 still leads 7 partitions; it goes on handing over"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--no-wait"], "b1 hands over 7 partitions; `tidelog cluster drain b1` waits for the end"),
+        (["--dry-run"], "b1 leads 7 partitions; nothing was changed (--dry-run)"),
+    ],
+)
+def test_who_does_not_wait_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: Sequence[str], said: str
+) -> None:
+    client = Draining(7)
+    assert drain(monkeypatch, capsys, client, *flags) == (0, f"{said}\n")
+    assert client.asked == [("b1", "--dry-run" in flags)]
+
+
+def test_what_is_unhealthy_is_said_in_sentences_and_exits_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = ClusterHealth(
+        cluster_id="abc",
+        bucket="s3://b/p",
+        brokers=[BrokerHealth(broker_id="b1", grpc_address="h:1", status="unreachable", detail="h:1: can't connect")],
+        topics=1,
+        partitions=6,
+        without_leader=2,
+        faults=["b1 is unreachable: h:1: can't connect", "2 partitions of orders have no leader"],
+    )
+    monkeypatch.setattr(cluster, "with_client", lambda url, command, **_: found)
+    assert run(["cluster", "health"]) == 3
+    assert capsys.readouterr().err.splitlines() == found.faults
+
+
+@pytest.mark.slow
+def test_one_broker_is_healthy_and_can_not_be_drained(tidelog: CommandLine) -> None:
+    tidelog("topic", "create", "cli-health", "-p", "3", "--if-not-exists")
+    found = json.loads(tidelog("cluster", "health", "-o", "json").stdout)
+    assert (found["healthy"], found["without_leader"], len(found["brokers"])) == (True, 0, 1)
+    [broker] = found["brokers"]
+    assert broker["status"] == "serving"
+    assert tidelog("cluster", "brokers", "-o", "ndjson").documents[0]["broker_id"] == broker["broker"]
+    refused = tidelog("cluster", "drain", broker["broker"], code=1).stderr
+    assert b"no other broker could take over" in refused
+    assert b"Nothing was written." in refused
+    assert b"no broker nobody is registered" in tidelog("cluster", "undrain", "nobody", code=1).stderr
+    undrained = tidelog("cluster", "undrain", broker["broker"], "-o", "json")
+    assert json.loads(undrained.stdout)["draining"] is False

@@ -1,0 +1,132 @@
+"""`tidelog cluster restore` as it is typed: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gateway.broker import running
+from gateway.settings import load_settings
+from segments.bucket_layout import WAL
+from tests import etcd_server
+from tidelog.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Of a broker that has a topic, and was stopped; its metadata are lost."""
+    directory = tmp_path / "data"
+
+    async def main() -> None:
+        settings = load_settings({"data_dir": str(directory), "http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}, {})
+        async with running(settings) as broker:
+            await broker.create_topic("orders", 3)
+
+    asyncio.run(main())
+    for file in directory.glob("metadata.sqlite*"):
+        file.unlink()
+    return directory
+
+
+def test_the_broker_that_lost_its_metadata_says_what_to_type_and_that_helps(
+    data_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    serve = ["serve", "--data-dir", str(data_dir), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    assert run(serve) == 1
+    told = capfd.readouterr().err
+    assert "but the metadata under /tidelog/ are empty" in told
+    assert "tidelog cluster restore" in told
+    assert run(["cluster", "restore", "--data-dir", str(data_dir), "-o", "json"]) == 0
+    shown = capfd.readouterr()
+    restored = json.loads(shown.out)
+    assert (restored["restored"], restored["topics_restored"], restored["partitions"]) == (True, 1, 3)
+    assert [topic["topic"] for topic in restored["topics"]] == ["orders"]
+    assert restored["findings"] == []
+    assert "start the brokers" in shown.err
+
+    async def starts() -> list[str]:
+        async with running(load_settings({"data_dir": str(data_dir), "http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}, {})) as broker:
+            return [topic.name for topic in broker.topic_cache.topics()]
+
+    assert asyncio.run(starts()) == ["orders"]
+
+
+def test_a_table_tells_what_was_done(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cluster", "restore", "--data-dir", str(data_dir)]) == 0
+    shown = capsys.readouterr().out
+    assert "topics restored" in shown
+    assert "next session" in shown
+    assert "orders" in shown
+
+
+def test_a_dry_run_changes_nothing(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert run(["cluster", "restore", "--data-dir", str(data_dir), "--dry-run", "-o", "json"]) == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)["topics_found"] == 1
+        assert "this was a dry run" in shown.err
+
+
+def test_metadata_that_are_there_are_left_alone(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cluster", "restore", "--data-dir", str(data_dir)]) == 0
+    assert run(["cluster", "restore", "--data-dir", str(data_dir)]) == 1
+    assert "are not empty: cluster_id (1)" in capsys.readouterr().err
+
+
+def test_damage_stops_it_with_its_own_exit_code(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session = min((data_dir / "bucket" / WAL).iterdir())
+    (session / f"{0:016x}").unlink()
+    (session / f"{0:016x}").write_bytes(b"no segment" * 30)
+    assert run(["cluster", "restore", "--data-dir", str(data_dir), "-o", "json"]) == 3
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["restored"] is False
+    assert "--despite-damage" in shown.err
+    assert run(["cluster", "restore", "--data-dir", str(data_dir), "--despite-damage"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "no metadata store is named"),
+        (["--etcd", "http://127.0.0.1:1"], "no bucket is named"),
+        (["--etcd", "http://127.0.0.1:1", "--data-dir", "x", "--bucket", "memory://"], "both --etcd and --data-dir are named"),
+        (["--etcd", "127.0.0.1", "--bucket", "memory://"], "is not the address of a member"),
+        (["--data-dir", "x", "--cluster", "No Name"], "is not a name for a cluster"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_once(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["cluster", "restore", *arguments]) == 2
+    assert told in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_data_directory_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cluster", "restore", "--data-dir", str(tmp_path / "mistyped")]) == 1
+    assert "holds no bucket" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_it_restores_an_etcd(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket = tmp_path / "bucket"
+    shutil.move(data_dir / "bucket", bucket)
+    with etcd_server.running_etcd(tmp_path) as member:
+        assert run(["cluster", "restore", "--bucket", f"file://{bucket}", "--etcd", member.url, "-o", "json"]) == 0
+        assert json.loads(capsys.readouterr().out)["topics_restored"] == 1
+        keys = member.control("get", "/tidelog/", "--prefix", "--keys-only").split()
+    assert "/tidelog/topics/orders" in keys
+    assert "/tidelog/restoring" not in keys

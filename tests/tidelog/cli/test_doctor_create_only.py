@@ -1,0 +1,29 @@
+"""`tidelog doctor` tells a store that does not keep create-only PUTs from one that does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from segments.memory_store import MemoryStore
+from segments.object_store import Buffer
+from tidelog.cli.doctor_checks import check_create_only
+
+
+class Overwriting(MemoryStore):
+    """Ignores the condition, as stores do that never heard of it."""
+
+    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        await self.delete(key)
+        await super().create(key, body)
+
+
+def test_a_store_that_keeps_create_only_puts_is_well() -> None:
+    assert asyncio.run(check_create_only(MemoryStore())).status == "ok"
+
+
+def test_a_store_that_lets_a_second_create_win_has_failed_and_is_told_why_and_what_to_use() -> None:
+    diagnosis = asyncio.run(check_create_only(Overwriting()))
+    assert diagnosis.status == "failed"
+    assert "acknowledged records would be lost" in diagnosis.detail
+    assert "If-None-Match" in diagnosis.remedy

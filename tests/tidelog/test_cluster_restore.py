@@ -1,0 +1,420 @@
+"""The metadata are lost, all of them, and rebuilt from the bucket: nothing that was acknowledged is lost with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from gateway.cluster_identity import identify_cluster
+from gateway.cluster_settings import ClusterSettings
+from gateway.cluster_view import partitions_of
+from gateway.snapshots import take_snapshot
+from metadata.errors import Fenced, Rejected, SessionFenced, Unavailable
+from metadata.etcd_settings import EtcdSettings
+from metadata.model import Revision
+from metadata.open_metadata import open_metadata
+from metadata.producer_ids import ProducerIds
+from metadata.restoration import Restoring, encode_restoring
+from metadata.store import Compare, Delete, MetadataStore, Operation, Put, TransactionResult
+from segments.bucket_layout import SNAPSHOTS, WAL
+from segments.listing import objects_under
+from segments.memory_store import MemoryStore
+from segments.segment_file import SEAL_BYTES
+from tests import etcd_server
+from tests.gateway.doorless_cluster import CLUSTER_ID, LAYOUT, READY_S, Acknowledged, Broker, cluster_of, epochs, now_ms, until
+from tests.metadata.faulty_store import FaultyStore
+from tests.segments.batches import header_of, sequenced_batch
+from tidelog.cluster_restore import restore_cluster
+from tidelog.restore_plan import transactions
+
+GROUP = f"{LAYOUT.root}groups/billing"
+
+
+class OpenMetadata(Protocol):
+    def __call__(self, directory: Path) -> AbstractAsyncContextManager[MetadataStore]: ...
+
+
+@asynccontextmanager
+async def sqlite(directory: Path) -> AsyncIterator[MetadataStore]:
+    os.mkdir(directory)
+    async with open_metadata(EtcdSettings(), directory / "metadata.sqlite", prefix=LAYOUT.root) as store:
+        yield store
+
+
+@asynccontextmanager
+async def etcd(directory: Path) -> AsyncIterator[MetadataStore]:
+    """A new etcd, which counts its revisions from 1."""
+    os.mkdir(directory)
+    with etcd_server.running_etcd(directory) as member:
+        async with open_metadata(etcd_server.settings(member.url), directory, prefix=LAYOUT.root) as store:
+            yield store
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("new_metadata", [sqlite, etcd])
+def test_a_cluster_whose_metadata_were_wiped_goes_on_where_it_was(new_metadata: OpenMetadata, tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = MemoryStore()
+        told = Acknowledged()
+        async with new_metadata(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1", "b2"], killed=True) as cluster:
+            orders, gone = await cluster.create("orders", 4), await cluster.create("gone", 2)
+            ids = [await ProducerIds(lost, LAYOUT).next() for _ in range(2)]
+            await told.produce(cluster, [orders, gone], producer_ids=ids, rounds=3)
+            await lost.transact([], [Put(GROUP, b"generation 7")])
+            await take_snapshot(bucket, lost, LAYOUT, now_ms=now_ms)
+            await cluster.topics.delete("gone")
+            late = await cluster.create("late", 2)
+            orders = await cluster.topics.alter("orders", settings={"retention.ms": "7"}, partition_count=5)
+            await cluster.until_led(orders)
+            await told.produce(cluster, [orders, late], producer_ids=ids, rounds=6)
+            told.records = {p: held for p, held in told.records.items() if p.topic_id != gone.id}
+            epochs_before = epochs(await cluster.states())
+            sessions_before = {broker.session for broker in cluster.brokers}
+
+        async with new_metadata(tmp_path / "empty") as empty:
+            with pytest.raises(Rejected, match=f"belongs to cluster {CLUSTER_ID}, but the metadata under /tidelog/ are empty"):
+                async with cluster_of(bucket, empty, ["b1"]):
+                    pytest.fail("a broker has started on metadata that were lost")
+            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert (restored.written, restored.findings) == (True, [])
+            assert restored.plan.records == sum(map(len, told.records.values()))
+            async with cluster_of(bucket, empty, ["b1", "b2"]) as cluster:
+                topics = {topic.name: topic for topic in (await cluster.topics.list()).topics}
+                assert sorted(topics) == ["late", "orders"]
+                assert topics["orders"].settings == {"retention.ms": "7"}
+                await cluster.until_led(*topics.values())
+                await told.check(cluster)
+                epochs_after = epochs(await cluster.states())
+                assert all(
+                    epochs_after[partition] > epoch for partition, epoch in epochs_before.items() if partition in epochs_after
+                )
+                assert epochs_after.keys() == told.records.keys()
+                assert min(broker.session for broker in cluster.brokers) > max(sessions_before)
+                for (partition, producer_id), next_sequence in told.sequences.items():
+                    if partition in told.records:
+                        repeated = await cluster.produce(partition, producer_id, next_sequence - 1)
+                        assert told.records[partition][repeated] == f"p{producer_id}-s{next_sequence - 1}".encode()
+                await told.produce(cluster, topics.values(), producer_ids=ids, rounds=2)
+                new_id = await ProducerIds(empty, LAYOUT).next()
+                assert new_id > max(ids)
+                await told.produce(cluster, topics.values(), producer_ids=[new_id], rounds=1)
+                await told.check(cluster)
+                group = await empty.get(GROUP)
+                assert group is not None
+                assert group.value == b"generation 7"
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("new_metadata", [sqlite, etcd])
+def test_brokers_that_still_run_are_fenced_by_the_restore(new_metadata: OpenMetadata, tmp_path: Path) -> None:
+    """The metadata are lost, and the old brokers know nothing of it: what they acknowledge before the seal counts, and no more."""
+
+    async def main() -> None:
+        bucket = MemoryStore()
+        told = Acknowledged()
+        async with (
+            new_metadata(tmp_path / "lost") as lost,
+            new_metadata(tmp_path / "empty") as empty,
+            cluster_of(bucket, lost, ["b1"], killed=True) as old,
+        ):
+            orders = await old.create("orders", 2)
+            await told.produce(old, [orders], producer_ids=[7], rounds=3)
+            zombie = old.brokers[0].leadership.log
+            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert restored.found.sealed_now == 1
+            batch = sequenced_batch(7, 3)
+            with pytest.raises(SessionFenced):
+                await zombie.produce(partitions_of(orders)[0], batch, header_of(batch))
+            async with cluster_of(bucket, empty, ["b2"]) as new:
+                await new.until_led(*(await new.topics.list()).topics)
+                await told.check(new)
+                await told.produce(new, [orders], producer_ids=[7], rounds=2)
+                await told.check(new)
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_what_was_changed_after_a_restore_survives_the_next_one(tmp_path: Path) -> None:
+    """The new etcd counts from 1 again, and yet what it writes to the bucket is newer than all that lies there."""
+
+    async def main() -> None:
+        bucket = MemoryStore()
+        told = Acknowledged()
+        async with sqlite(tmp_path / "first") as first:
+            for _ in range(50):
+                await first.transact([], [Put("/other/key", b"")])
+            async with cluster_of(bucket, first, ["b1"]) as cluster:
+                orders = await cluster.create("orders", 1)
+                await cluster.create("gone", 1)
+                await told.produce(cluster, [orders], producer_ids=[1], rounds=1)
+        async with sqlite(tmp_path / "second") as second:
+            await restore_cluster(bucket, second, LAYOUT, now_ms=now_ms)
+            async with cluster_of(bucket, second, ["b1"], killed=True) as cluster:
+                await cluster.until_led(*(await cluster.topics.list()).topics)
+                orders = await cluster.topics.alter("orders", settings={"retention.ms": "9"}, partition_count=2)
+                await cluster.topics.delete("gone")
+                await cluster.until_led(orders)
+                await told.produce(cluster, [orders], producer_ids=[1], rounds=2)
+                epochs_before = epochs(await cluster.states())
+
+                async def forgotten() -> bool:
+                    return len(await cluster.states()) == 2
+
+                await until(forgotten)
+        async with sqlite(tmp_path / "third") as third:
+            restored = await restore_cluster(bucket, third, LAYOUT, now_ms=now_ms)
+            assert restored.findings == []
+            assert [(found.topic.name, found.topic.settings) for found in restored.plan.topics] == [
+                ("orders", {"retention.ms": "9"})
+            ]
+            async with cluster_of(bucket, third, ["b1"]) as cluster:
+                await cluster.until_led(*(await cluster.topics.list()).topics)
+                await told.check(cluster)
+                assert all(epoch > epochs_before[partition] for partition, epoch in epochs(await cluster.states()).items())
+
+    asyncio.run(main())
+
+
+# ── what it refuses, and how it goes on ──
+
+
+async def small_bucket(directory: Path, *, topics: int = 1) -> MemoryStore:
+    """Of a cluster that has some topics of one partition, each with a record; all brokers stopped in order."""
+    bucket = MemoryStore()
+    told = Acknowledged()
+    async with sqlite(directory) as metadata, cluster_of(bucket, metadata, ["b1"]) as cluster:
+        made = [await cluster.create(f"topic-{number}") for number in range(topics)]
+        await told.produce(cluster, made, producer_ids=[1], rounds=1)
+    return bucket
+
+
+async def contents(metadata: MetadataStore) -> dict[str, bytes]:
+    return {item.key: item.value for item in (await metadata.range(LAYOUT.root)).items}
+
+
+def test_metadata_that_hold_a_cluster_are_never_written_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        async with sqlite(tmp_path / "used") as used:
+            await used.transact(
+                [], [Put(LAYOUT.cluster_id, b"another"), Put(LAYOUT.topic("a"), b"{}"), Put(LAYOUT.topic("b"), b"{}")]
+            )
+            before = await contents(used)
+            with pytest.raises(Rejected, match=r"are not empty: cluster_id \(1\), topics \(2\)"):
+                await restore_cluster(bucket, used, LAYOUT, now_ms=now_ms)
+            assert await contents(used) == before
+
+    asyncio.run(main())
+
+
+def test_while_brokers_run_on_the_new_metadata_there_is_no_restore(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        async with sqlite(tmp_path / "used") as used:
+            lease = await used.grant_lease(60)
+            await used.transact([], [Put(LAYOUT.controller, b"b1 1", lease)])
+            with pytest.raises(Rejected, match="brokers are running on these metadata: /tidelog/controller"):
+                await restore_cluster(bucket, used, LAYOUT, now_ms=now_ms)
+
+    asyncio.run(main())
+
+
+def test_numbers_that_a_broker_has_taken_from_the_new_metadata_are_taken_into_account(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        async with sqlite(tmp_path / "empty") as empty:
+            await empty.transact([], [Put(LAYOUT.next_session, b"5000")])
+            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert restored.plan.next_session == 5000
+
+    asyncio.run(main())
+
+
+def test_a_place_that_is_no_clusters_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sqlite(tmp_path / "empty") as empty:
+            with pytest.raises(Rejected, match="it has no cluster"):
+                await restore_cluster(MemoryStore(), empty, LAYOUT, now_ms=now_ms)
+            assert await contents(empty) == {}
+
+    asyncio.run(main())
+
+
+def test_a_dry_run_seals_nothing_and_writes_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
+            await Acknowledged().produce(cluster, [await cluster.create("orders")], producer_ids=[1], rounds=1)
+        before = {found.key async for found in objects_under(bucket, "")}
+        async with sqlite(tmp_path / "empty") as empty:
+            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms, dry_run=True)
+            assert (restored.written, restored.plan.records, restored.found.sealed_now) == (False, 1, 1)
+            assert await contents(empty) == {}
+        assert {found.key async for found in objects_under(bucket, "")} == before
+
+    asyncio.run(main())
+
+
+def test_a_restore_that_was_interrupted_anywhere_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost", topics=70)
+        async with sqlite(tmp_path / "whole") as whole:
+            restored = await restore_cluster(bucket, whole, LAYOUT, now_ms=now_ms)
+            expected = await contents(whole)
+        assert restored.written
+        steps = 1 + len(list(transactions(restored.plan.puts))) + 1
+        assert steps > 3
+        for completed in range(steps):
+            async with sqlite(tmp_path / f"after-{completed}") as metadata:
+                stops = StopsAfter(metadata, completed)
+                with pytest.raises(Unavailable):
+                    await restore_cluster(bucket, stops, LAYOUT, now_ms=now_ms)
+                if completed:
+                    with pytest.raises(Rejected, match="being restored"):
+                        await identify_cluster(bucket, metadata, LAYOUT, new_id=CLUSTER_ID, now_ms=now_ms())
+                await restore_cluster(bucket, metadata, LAYOUT, now_ms=now_ms)
+                assert await contents(metadata) == expected
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["lose_answers", "lose_requests"])
+def test_answers_that_get_lost_do_a_restore_no_harm(fault: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        async with sqlite(tmp_path / "whole") as whole:
+            await restore_cluster(bucket, whole, LAYOUT, now_ms=now_ms)
+            expected = await contents(whole)
+        for step in range(3):
+            async with sqlite(tmp_path / f"step-{step}") as metadata:
+                faulty = FaultyAt(metadata, step, fault)
+                assert (await restore_cluster(bucket, faulty, LAYOUT, now_ms=now_ms)).written
+                assert await contents(metadata) == expected
+
+    asyncio.run(main())
+
+
+def test_of_two_restores_at_once_the_one_that_began_first_stops(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        async with sqlite(tmp_path / "empty") as empty:
+            faulty = FaultyStore(empty)
+
+            async def begin_another() -> None:
+                faulty.before_transaction = lambda: restore_cluster(bucket, empty, LAYOUT, now_ms=lambda: now_ms() + 1)
+
+            faulty.before_transaction = begin_another
+            with pytest.raises(Fenced):
+                await restore_cluster(bucket, faulty, LAYOUT, now_ms=now_ms)
+            assert (await contents(empty))[LAYOUT.cluster_id] == CLUSTER_ID.encode()
+
+    asyncio.run(main())
+
+
+def test_nobody_becomes_the_controller_of_half_a_cluster(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that was running when the metadata were lost is none either, though nothing else holds it back."""
+
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with sqlite(tmp_path / "metadata") as metadata:
+            await metadata.transact([], [Put(LAYOUT.restoring, encode_restoring(Restoring(CLUSTER_ID, 0)))])
+            broker = Broker(bucket, metadata, "b1", ClusterSettings())
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(broker.view.run()), tasks.create_task(broker.leadership.run())]
+                await broker.view.brokers.wait_for(Revision(2), timeout_s=READY_S)
+                async with asyncio.timeout(READY_S):
+                    while "being restored" not in caplog.text:  # noqa: ASYNC110  # it is told to people alone
+                        await asyncio.sleep(0.01)
+                assert await metadata.get(LAYOUT.controller) is None
+                await metadata.transact([], [Delete(LAYOUT.restoring)])
+
+                async def elected() -> bool:
+                    return await metadata.get(LAYOUT.controller) is not None
+
+                await until(elected)
+                broker.leadership.stop()
+                await asyncio.wait(running[1:])
+                running[0].cancel()
+
+    asyncio.run(main())
+
+
+def test_a_segment_that_cannot_be_read_stops_the_restore_unless_it_is_given_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        (key,) = [found.key async for found in objects_under(bucket, WAL) if found.size > SEAL_BYTES and "claim" not in found.key]
+        body = bytearray(await bucket.get(key))
+        body[-20] ^= 1
+        await bucket.delete(key)
+        await bucket.create(key, [body])
+        async with sqlite(tmp_path / "empty") as empty:
+            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert not restored.written
+            assert [finding.where for finding in restored.damage] == [key]
+            assert await contents(empty) == {}
+            assert (await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms, despite_damage=True)).written
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_damaged_snapshot_gives_way_to_the_one_before_it(damaged: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
+            await cluster.create("orders")
+            for _ in range(2):
+                await lost.transact([], [Put(GROUP, b"generation 7")])
+                await take_snapshot(bucket, lost, LAYOUT, now_ms=now_ms)
+        snapshots = [found.key async for found in objects_under(bucket, SNAPSHOTS)]
+        for key in snapshots[-damaged:]:
+            body = bytearray(await bucket.get(key))
+            body[len(body) // 2] ^= 1
+            await bucket.delete(key)
+            await bucket.create(key, [body])
+        async with sqlite(tmp_path / "empty") as empty:
+            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert restored.written
+            assert len(restored.damage) == damaged
+            assert [found.topic.name for found in restored.plan.topics] == ["orders"]
+            assert restored.plan.copied == 2 - damaged
+
+    asyncio.run(main())
+
+
+class StopsAfter(FaultyStore):
+    """Takes so many transactions, and none after them."""
+
+    def __init__(self, store: MetadataStore, transactions_max: int) -> None:
+        super().__init__(store)
+        self._left = transactions_max
+
+    async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
+        if not self._left:
+            raise Unavailable("the store is down")
+        self._left -= 1
+        return await super().transact(compares, operations)
+
+
+class FaultyAt(FaultyStore):
+    """One transaction meets a fault."""
+
+    def __init__(self, store: MetadataStore, step: int, fault: str) -> None:
+        super().__init__(store)
+        self._step = step
+        self._fault = fault
+
+    async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
+        if self._step == 0:
+            setattr(self, self._fault, 1)
+        self._step -= 1
+        return await super().transact(compares, operations)

@@ -1,0 +1,24 @@
+"""What one check of `tidelog doctor` found. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from metadata.errors import TidelogError, Unavailable
+
+_UNREACHABLE = "Check the endpoint, the network and its proxies, then run this again."
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    check: str
+    status: Literal["ok", "warning", "failed", "skipped"]
+    detail: str
+    remedy: str = ""
+
+
+def failed(check: str, error: TidelogError) -> Diagnosis:
+    """The error, with a remedy for people: to retry with back-off is none."""
+    hint = _UNREACHABLE if error.hint == Unavailable.default_hint else error.hint
+    return Diagnosis(check, "failed", error.message, hint)

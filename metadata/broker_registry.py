@@ -77,9 +77,17 @@ def decode_registration(kept: KeyValue) -> Registered:
 
 
 async def read_brokers(store: MetadataStore, layout: EtcdLayout) -> dict[str, Registered]:
-    """The brokers that are registered now, by id, read past every cache. Raises Corrupt, Unavailable."""
-    found = [decode_registration(item) for item in (await store.range(layout.brokers)).items]
-    return {registered.registration.broker_id: registered for registered in found}
+    """The brokers that are registered now, by id, read past every cache. Raises Unavailable.
+
+    A key that can't be read is no broker's: whoever is taken for gone is sealed first, so nothing is lost if it lives.
+    """
+    found: dict[str, Registered] = {}
+    for item in (await store.range(layout.brokers)).items:
+        try:
+            found[item.key.removeprefix(layout.brokers)] = decode_registration(item)
+        except Corrupt as error:
+            log.error("%s", error)
+    return found
 
 
 async def write_draining(store: MetadataStore, layout: EtcdLayout, broker_id: str, *, draining: bool) -> Revision:
@@ -155,9 +163,11 @@ class BrokerCache:
         self._changed()
 
     def _put(self, kept: KeyValue) -> None:
+        broker_id = kept.key.removeprefix(self._layout.brokers)
         try:
-            self._by_id[kept.key.removeprefix(self._layout.brokers)] = decode_registration(kept).registration
+            self._by_id[broker_id] = decode_registration(kept).registration
         except Corrupt as error:
+            self._by_id.pop(broker_id, None)
             log.error("%s", error)
 
     def _changed(self) -> None:

@@ -1,4 +1,4 @@
-"""A broker's registration: its form, and how others ask it to drain."""
+"""A broker's registration: its form, how others ask it to drain, and how everyone follows all of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from metadata.broker_registry import (
     FORMAT_VERSION,
+    BrokerCache,
     Registration,
     check_broker_id,
     encode_registration,
@@ -20,9 +21,11 @@ from metadata.broker_registry import (
 from metadata.errors import InvalidArgument, NotFound, Rejected
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
+from metadata.placement import Candidate
 from metadata.sqlite_store import SqliteStore
-from metadata.store import LeaseId, Put
-from tests.metadata.faulty_store import FaultyStore
+from metadata.store import NO_LEASE, Delete, LeaseId, Put
+from tests.metadata.faulty_store import FaultyStore, unavailable
+from tests.simulation.virtual_loop import run, virtual_loop
 
 LAYOUT = EtcdLayout()
 REGISTRATION = Registration(broker_id="b1", session=SessionId(9), http_address="10.0.0.7:8080", rack="eu-1a", version="0.1.0")
@@ -110,3 +113,112 @@ def test_the_registration_of_a_newer_version_is_left_alone(tmp_path: Path) -> No
 def test_what_is_no_broker_id_is_refused(broker_id: str) -> None:
     with pytest.raises(InvalidArgument, match="is not a broker id"):
         check_broker_id(broker_id)
+
+
+# ── the brokers that are alive ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def with_cache(scenario: Callable[[FaultyStore, BrokerCache], Awaitable[None]]) -> None:
+    """A cache that follows."""
+
+    async def main() -> None:
+        store = FaultyStore(SqliteStore(Path(":memory:"), clock=virtual_loop().time))
+        cache = BrokerCache(store, LAYOUT)
+        following = asyncio.ensure_future(cache.run())
+        await scenario(store, cache)
+        following.cancel()
+        await store.close()
+
+    run(main())
+
+
+async def register(store: FaultyStore, cache: BrokerCache, broker_id: str, value: bytes, lease: LeaseId = NO_LEASE) -> None:
+    """And waits until the cache has heard of it."""
+    result = await store.transact([], [Put(LAYOUT.broker(broker_id), value, lease)])
+    assert await cache.wait_for(result.revision, timeout_s=1)
+
+
+def broker(broker_id: str, session: int) -> bytes:
+    return encode_registration(Registration(broker_id=broker_id, session=SessionId(session)))
+
+
+def sessions(cache: BrokerCache) -> dict[str, int]:
+    return {broker_id: registration.session for broker_id, registration in cache.brokers.items()}
+
+
+def test_the_cache_knows_brokers_by_their_ids_and_by_their_sessions_until_they_are_gone() -> None:
+    async def scenario(store: FaultyStore, cache: BrokerCache) -> None:
+        changes: list[dict[str, int]] = []
+        enough = cache.subscribe(lambda: changes.append(sessions(cache)))
+        lease = await store.grant_lease(60)
+        await register(store, cache, "b1", broker("b1", 1), lease)
+        await register(store, cache, "b2", broker("b2", 2))
+        await register(store, cache, "b2", broker("b2", 3))
+        assert cache.by_session(SessionId(2)) is None, "a session that another has followed under its id is gone"
+        found = cache.by_session(SessionId(3))
+        assert found is not None
+        assert found.broker_id == "b2"
+        await store.revoke_lease(lease)
+        await asyncio.sleep(0.1)
+        assert cache.by_session(SessionId(1)) is None
+        enough()
+        await register(store, cache, "b4", broker("b4", 4))
+        assert changes == [{}, {"b1": 1}, {"b1": 1, "b2": 2}, {"b1": 1, "b2": 3}, {"b2": 3}]
+
+    with_cache(scenario)
+
+
+def test_a_hole_in_history_takes_those_who_left_meanwhile_off_the_list() -> None:
+    async def scenario(store: FaultyStore, cache: BrokerCache) -> None:
+        await register(store, cache, "b1", broker("b1", 1))
+        store.down = unavailable()
+        await store.store.transact([], [Put(LAYOUT.broker("b2"), broker("b2", 2)), Delete(LAYOUT.broker("b1"))])
+        await store.store.compact((await store.store.range("/")).revision)  # type: ignore[attr-defined]
+        await asyncio.sleep(10)
+        store.down = None
+        await asyncio.sleep(10)
+        assert sessions(cache) == {"b2": 2}
+        assert cache.by_session(SessionId(1)) is None
+
+    with_cache(scenario)
+
+
+UNREADABLE = (b"", b"{", b"\xff", b'{"broker_id":"b1"}', b'{"broker_id":"b1","session":"one"}')
+
+
+@pytest.mark.parametrize("value", UNREADABLE)
+def test_a_registration_that_can_not_be_read_counts_for_nobody_and_stands_in_nobodys_way(value: bytes) -> None:
+    """A key that somebody has written by hand must not stop the cluster from replacing its dead."""
+
+    async def scenario(store: FaultyStore, cache: BrokerCache) -> None:
+        await register(store, cache, "b1", broker("b1", 1))
+        await register(store, cache, "b2", broker("b2", 2))
+        await register(store, cache, "b1", value)
+        assert sessions(cache) == {"b2": 2}
+        assert cache.by_session(SessionId(1)) is None
+        assert set(await read_brokers(store, LAYOUT)) == {"b2"}
+        await register(store, cache, "b1", broker("b1", 5))
+        assert sessions(cache) == {"b1": 5, "b2": 2}
+
+    with_cache(scenario)
+
+
+def test_a_key_that_names_another_broker_hides_none() -> None:
+    async def scenario(store: FaultyStore, cache: BrokerCache) -> None:
+        await register(store, cache, "b1", broker("b1", 1))
+        await register(store, cache, "b2", broker("b1", 2))
+        assert {broker_id: held.registration.session for broker_id, held in (await read_brokers(store, LAYOUT)).items()} == {
+            "b1": 1,
+            "b2": 2,
+        }
+
+    with_cache(scenario)
+
+
+def test_what_a_newer_version_has_added_is_skipped() -> None:
+    async def scenario(store: FaultyStore, cache: BrokerCache) -> None:
+        await register(store, cache, "b1", b'{"format_version":9,"broker_id":"b1","session":1,"new":[1],"rack":"r"}')
+        assert sessions(cache) == {"b1": 1}
+        assert cache.brokers["b1"].candidate == Candidate(SessionId(1), "r")
+
+    with_cache(scenario)

@@ -194,7 +194,7 @@ def pauses(after_s: Sequence[float]) -> list[float]:
         sqlite = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
         store = Breaking(sqlite, iter([*after_s, 1e9]))
         async with Follower(store).running():
-            while len(store.opened_at_s) <= len(after_s):
+            while len(store.opened_at_s) <= len(after_s):  # noqa: ASYNC110  # nobody tells of it
                 await asyncio.sleep(1)
         await sqlite.close()
         ended_at_s = [opened + lasted for opened, lasted in zip(store.opened_at_s, after_s, strict=False)]

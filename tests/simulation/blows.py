@@ -207,7 +207,7 @@ class Blows:
         cut_off.metadata.cut()
         await self._seconds(1.0, 5.0)
         revision = (await self._site.metadata.range("/", limit=1)).revision
-        while self._site.recorder.revision < revision:
+        while self._site.recorder.revision < revision:  # noqa: ASYNC110  # nobody tells of it
             await asyncio.sleep(0.001)
         await self._site.metadata.compact(revision)
         cut_off.metadata.mend()

@@ -6,12 +6,13 @@ with it.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from gateway.settings import GatewaySettings
-from metadata.errors import InvalidArgument, TidelogError, UnknownPartition
+from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownPartition
 from metadata.model import Partition, TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.topic import Topic
@@ -118,6 +119,17 @@ def host_and_port(address: str) -> tuple[str, int]:
             f"{address[:100]!r} is not HOST:PORT", hint="Write 127.0.0.1:8080, or 0.0.0.0:8080 for every interface."
         )
     return host, int(port)
+
+
+def cannot_listen(host: str, port: int, error: OSError, *, door: str) -> TidelogError:
+    """What to raise where a door ("HTTP", "gRPC") can't be opened: Unavailable for a port that is taken, else InvalidArgument."""
+    flag = f"--{door.lower()} HOST:PORT"
+    if error.errno == errno.EADDRINUSE:
+        return Unavailable(
+            f"the port {port} on {host} is taken",
+            hint=f"Stop what listens there (another broker?), or choose another: {flag}, where port 0 takes a free one.",
+        )
+    return InvalidArgument(f"{door} can't listen on {host}:{port}: {error.strerror or error}", hint=f"Choose another {flag}.")
 
 
 def named(error: TidelogError, topic: Topic) -> TidelogError:

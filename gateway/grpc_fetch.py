@@ -28,7 +28,7 @@ from gateway.long_waits import LongWaits
 from gateway.produce import topic_named
 from gateway.proto import log_pb2
 from gateway.reads import RECORDS_MAX, open_records, room_for
-from metadata.errors import InvalidArgument, Stopping, TidelogError
+from metadata.errors import InvalidArgument, Stopping, TidelogError, UnknownTopic
 from metadata.topic import Topic
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
@@ -111,6 +111,7 @@ class GrpcFetch:
     def _asked(self, partition: log_pb2.FetchPartition, bytes_max: int) -> Asked:
         try:
             topic = topic_named(self._broker, partition.topic)
+            _check_id(topic, partition.topic_id)
             topic_partition = partition_of(topic, partition.partition)
         except TidelogError as error:
             return Asked(partition, None, error)
@@ -149,6 +150,19 @@ class GrpcFetch:
             except Stopping:
                 pass
         return await log.fetch(targets, bytes_max=1, bytes_min=0)
+
+
+def _check_id(topic: Topic, topic_id: str) -> None:
+    """UnknownTopic where another life of the topic is asked for: its offsets mean nothing in this one."""
+    if topic_id and topic_id != topic.id:
+        asked_id = topic_id[: len(topic.id)]
+        raise UnknownTopic(
+            f"topic {topic.name} was deleted and made again: its id is {topic.id}, and {asked_id} was asked for",
+            hint="Offsets of the old topic mean nothing in the new one: read it anew, from the earliest offset.",
+            topic=topic.name,
+            topic_id=asked_id,
+            new_topic_id=topic.id,
+        )
 
 
 def _response(

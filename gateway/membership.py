@@ -65,7 +65,9 @@ class Membership:
         self._sure_until_s = asked_s + self._ttl_s
         left = held.mod_revision if held is not None and held.lease == NO_LEASE else 0  # put there by hand: nobody's
         try:
-            result = await self._store.transact([Compare(self._key, left)], [Put(self._key, encode_registration(self._registration), lease)])
+            result = await self._store.transact(
+                [Compare(self._key, left)], [Put(self._key, encode_registration(self._registration), lease)]
+            )
             if result.succeeded:
                 return True
             why: Exception | str = "another process with this id came first"

@@ -6,6 +6,7 @@ both ask for the Log of the present session each time, because a session that en
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
@@ -13,7 +14,7 @@ from typing import NamedTuple, Protocol
 from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
 from metadata.broker_registry import Registration
-from metadata.errors import InvalidArgument, TidelogError, UnknownPartition, UnknownTopic
+from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import Partition, TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.topic import Topic
@@ -131,9 +132,16 @@ class Broker(Protocol):
 
 
 def check_topic_id(topic: Topic, topic_id: str) -> None:
-    """UnknownTopic where the request means another topic, which had the name before. Empty: whatever topic has it."""
+    """UnknownTopic where another life of the topic is meant: its offsets mean nothing in this one. Empty: whichever is there."""
     if topic_id and topic_id != topic.id:
-        raise UnknownTopic(f"topic {topic.name} was deleted, and made anew", topic=topic.name)
+        asked_id = topic_id[: len(topic.id)]
+        raise UnknownTopic(
+            f"topic {topic.name} was deleted and made again: its id is {topic.id}, and {asked_id} was asked for",
+            hint="Offsets of the old topic mean nothing in the new one: read it anew, from the earliest offset.",
+            topic=topic.name,
+            topic_id=asked_id,
+            new_topic_id=topic.id,
+        )
 
 
 def partition_of(topic: Topic, partition: int) -> TopicPartition:
@@ -156,6 +164,17 @@ def host_and_port(address: str) -> tuple[str, int]:
             f"{address[:100]!r} is not HOST:PORT", hint="Write 127.0.0.1:8080, or 0.0.0.0:8080 for every interface."
         )
     return host, int(port)
+
+
+def cannot_listen(host: str, port: int, error: OSError, *, door: str) -> TidelogError:
+    """What to raise where a door ("HTTP", "gRPC") can't be opened: Unavailable for a port that is taken, else InvalidArgument."""
+    flag = f"--{door.lower()} HOST:PORT"
+    if error.errno == errno.EADDRINUSE:
+        return Unavailable(
+            f"the port {port} on {host} is taken",
+            hint=f"Stop what listens there (another broker?), or choose another: {flag}, where port 0 takes a free one.",
+        )
+    return InvalidArgument(f"{door} can't listen on {host}:{port}: {error.strerror or error}", hint=f"Choose another {flag}.")
 
 
 def named(error: TidelogError, topic: Topic) -> TidelogError:

@@ -5,7 +5,8 @@
     GET  /v1/topics/{t}/records                        http_fetch.py     ┘
     everything else                                    http_admin.py       FastAPI, with its OpenAPI, which documents all of them
 
-Invariant: every answer carries the request's id, and every refusal is problem+json.
+Invariants: every answer carries the request's id, and every refusal is problem+json. Where there is nobody left to answer, or its
+reader is too slow, Disconnected comes out: whoever serves the connection cuts it off.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class HttpApp:
         try:
             await self._route(scope, receive, answer)
         except Disconnected:
-            pass
+            raise
         except TidelogError as error:
             await _refuse(error, scope, receive, answer)
         except Exception:

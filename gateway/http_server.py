@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import asyncio
 from email.utils import formatdate
+from functools import partial
 from typing import Final
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway.doors import Broker, host_and_port
+from gateway.doors import Broker, cannot_listen, host_and_port
 from gateway.http_app import HttpApp
+from gateway.http_request import Disconnected, Receive, Scope, Send
 from gateway.long_waits import LongWaits
-from metadata.errors import InvalidArgument
 
 HEAD_BYTES_MAX: Final = 64 << 10
 HEAD_TIMEOUT_S: Final = 10.0
@@ -41,7 +43,10 @@ class HttpServer:
         self._clock: asyncio.TimerHandle | None = None
 
     async def start(self, address: str) -> str:
-        """Opens HOST:PORT (port 0: a free one) and answers where it is. InvalidArgument where it can't be opened."""
+        """Opens HOST:PORT (port 0: a free one) and answers where it is.
+
+        Unavailable where the port is taken; InvalidArgument where it can't be opened for another reason.
+        """
         host, port = host_and_port(address)
         config = uvicorn.Config(
             self._app,
@@ -64,9 +69,7 @@ class HttpServer:
         try:
             self._listener = await loop.create_server(connection, host.strip("[]"), port, backlog=2048)
         except OSError as error:
-            raise InvalidArgument(
-                f"HTTP can't listen on {address}: {error}", hint="Is another broker running there? Choose another --http HOST:PORT."
-            ) from None
+            raise cannot_listen(host, port, error, door="HTTP") from None
         self._tell_the_time()
         return f"{host}:{self._listener.sockets[0].getsockname()[1]}"
 
@@ -97,8 +100,13 @@ class HttpServer:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection, whose parser may not swallow bytes for long without anything to show for them."""
+    """One connection, whose parser may not swallow bytes for long without anything to show for them.
 
+    Its end is told at once to the request that is being answered.
+    """
+
+    _answered: RequestResponseCycle | None = None
+    """The request that is being answered. Others may have come behind it on the same connection; uvicorn's `cycle` is the last."""
     _silent_bytes = 0
     """Received since the last head, piece of a body, or end of a request: a head, trailers, or nonsense."""
     _head_timer: asyncio.TimerHandle | None = None
@@ -111,6 +119,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_arrived()
         self._stop_write_timer()
+        self._tell_of_the_end()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -143,6 +152,23 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._silent_bytes = 0
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, partial(self._answer, app))
+
+    async def _answer(self, app: ASGI3Application, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)  # type: ignore[arg-type]
+        except Disconnected:
+            self._tell_of_the_end()
+            self.transport.abort()  # a polite end would keep what nobody takes until it is a stall
+
+    def _tell_of_the_end(self) -> None:
+        """To the request that is being answered: nobody reads its answer. uvicorn itself tells the last one that came."""
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     def _await_head(self) -> None:
         if self._head_timer is None:

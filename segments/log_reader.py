@@ -220,14 +220,16 @@ class LogReader:
         return None
 
     async def explain(self, led: LedPartition, offset: int) -> Explanation:
+        """Raises OutOfRange unless a record has this offset; Corrupt and Unavailable where it can't be read."""
         log = led.log
-        log.check_readable(offset)
-        place = led.runs.find(offset)
+        first, end = log.log_start_offset, log.high_watermark
+        place = led.runs.find(offset) if first <= offset < end else None
         if place is None:
             raise OutOfRange(
-                f"no record has offset {offset} yet: {log.partition} ends at {log.high_watermark}",
-                log_start_offset=log.log_start_offset,
-                high_watermark=log.high_watermark,
+                f"no record of {log.partition} has offset {offset}",
+                hint=f"Its records have the offsets {first} to {end - 1}." if first < end else "It holds no record at the moment.",
+                log_start_offset=first,
+                high_watermark=end,
             )
         run = await self._cold.run_at(place)
         index = run.index_of(offset)

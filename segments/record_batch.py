@@ -38,6 +38,9 @@ BATCH_OVERHEAD_BYTES = 61
 LENGTH_BYTES_MIN = BATCH_OVERHEAD_BYTES - 12
 """`batch_length` counts what follows it: 12 bytes less than the batch."""
 
+RECORDS_PER_BATCH_MAX = 1_000_000
+"""Of a produced batch. 64 MiB decompressed would hold nine million, of 7 bytes each; whoever opens them needs 40 bytes for each."""
+
 NO_PRODUCER_ID = -1
 NO_LEADER_EPOCH = -1
 SEQUENCE_MAX = 2**31 - 1
@@ -112,8 +115,8 @@ def check_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_
     """Everything that a broker checks of one batch from a client, before it takes it.
 
     TooLarge beyond either bound (`message_bytes_max` is of the whole batch as sent, like Kafka's max.message.bytes);
-    InvalidRecord for anything else: more or less than one batch, a wrong CRC-32C, unknown attributes, records that are not
-    exactly those that the header announces.
+    InvalidRecord for anything else: more or less than one batch, a wrong CRC-32C, unknown attributes, more than
+    RECORDS_PER_BATCH_MAX records, records that are not exactly those that the header announces.
     """
     if len(batch) > message_bytes_max:
         raise TooLarge(
@@ -142,6 +145,11 @@ def _check_produced_header(header: BatchHeader) -> None:
         raise InvalidRecord("the batch claims log append time: only brokers set it")
     if header.record_count < 1:
         raise InvalidRecord(f"the batch has {header.record_count} records; at least one is needed")
+    if header.record_count > RECORDS_PER_BATCH_MAX:
+        raise InvalidRecord(
+            f"the batch has {header.record_count} records; at most {RECORDS_PER_BATCH_MAX} are taken",
+            hint="Send them in several batches.",
+        )
     if header.last_offset_delta != header.record_count - 1:
         raise InvalidRecord(
             f"the batch has {header.record_count} records, but its last offset delta is {header.last_offset_delta}, "

@@ -20,6 +20,8 @@ from tidelog.lane import Lane
 from tidelog.outcomes import Outcomes
 from tidelog.settings import ClientSettings
 
+REQUEST_BATCHES_MAX = 10_000
+"""A broker refuses a request of more appends."""
 FAILURES_KEPT_MAX = 1_000
 """Failed batches remembered until a flush reports them; beyond it the newest are dropped."""
 
@@ -128,7 +130,7 @@ class Accumulator:
         taken: list[Batch] = []
         taken_bytes = 0
         for lane in list(line):
-            if taken_bytes >= bytes_max:
+            if taken_bytes >= bytes_max or len(taken) == REQUEST_BATCHES_MAX:
                 break
             batch = lane.next_batch(now_s)
             if batch is None:

@@ -68,21 +68,27 @@ class BrokerProcess:
         """SIGKILL: it has no time for anything."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            self._end(None)
 
     def stop(self) -> None:
         """SIGTERM: it flushes and seals. Unavailable, with what it said, if it does not end by itself, or not well."""
         assert self._process is not None, "the broker was never started"
         self._process.send_signal(signal.SIGTERM)
         try:
-            code = self._process.wait(STOP_TIMEOUT_S)
+            code = self._end(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise Unavailable(f"the broker did not stop within {STOP_TIMEOUT_S:g} s; it said: {self.said()}") from None
         if code != 0:
             raise Unavailable(f"the broker ended with exit code {code}; it said: {self.said()}")
+
+    def _end(self, timeout_s: float | None) -> int:
+        """Its exit code, once it has ended. subprocess.TimeoutExpired."""
+        assert self._process is not None, "the broker was never started"
+        code = self._process.wait(timeout_s)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return code
 
     def said(self) -> str:
         """The end of its log, since it was started last."""

@@ -5,10 +5,8 @@
     who leads, new partitions, the topic's id ◀── asked again when they are old, and at once when something fails
 
 Invariants: a partition's next fetch begins where the last answer that arrived whole has ended, so nothing is fetched twice and
-nothing is left out, whatever breaks in between. All that is handed out is of one topic id, although a fetch names its topic by name
-alone: a fetch under way fails when its topic is deleted; where none was under way, or a partition is shorter than before, an answer
-counts when the id was asked for after it. (What that leaves is a topic that is made again, and gets as long as the old one, while
-one answer and the next fetch are on their ways. Ids in fetches would close it.)
+nothing is left out, whatever breaks in between. All that is handed out is of one topic id: each fetch names it, and brokers
+answer nothing of another.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -42,8 +40,6 @@ ANSWER_GRACE_S: Final = 10.0
 """How much later than its long poll a broker may begin to answer."""
 ANSWER_BYTES_PER_S_MIN: Final = 256 * KIB
 """A whole answer has the time that it takes at this rate."""
-UNWATCHED_S_MAX: Final = 0.002
-"""From an answer to the next fetch: in less no topic is deleted and made again. A broker on a local disk took 2.6 ms at least."""
 
 log = logging.getLogger("tidelog")
 
@@ -80,8 +76,6 @@ class Fetching:
         self._ahead = ReadAhead(settings.read_ahead_bytes_max)
         self._route: TopicRoute
         self._leaders_count = 1
-        self._answered_s: dict[str, float] = {}
-        """By leader: when it answered last, if nothing has failed since."""
         self._doubted = asyncio.Event()
         """Something failed: the route may be another by now."""
         self._changed = asyncio.Event()
@@ -221,16 +215,11 @@ class Fetching:
 
     async def _fetch(self, leader: str, partitions: list[int], *, wait_s: float, bytes_max: int) -> None:
         """One answer, or what went wrong instead. Raises UnknownTopic, which ends everything."""
-        stubs = self._connection.stubs(leader)
-        is_watched = (
-            time.monotonic() - self._answered_s.pop(leader, -math.inf) <= UNWATCHED_S_MAX
-            and stubs.channel.get_state() is grpc.ChannelConnectivity.READY
-        )
         try:
-            answer = await self._ask(stubs, partitions, wait_s=wait_s, bytes_max=bytes_max)
+            answer = await self._ask(self._connection.stubs(leader), partitions, wait_s=wait_s, bytes_max=bytes_max)
             errors = _errors_in(answer, self._topic, leader)
             gone = {partition: error for partition, error in errors.items() if isinstance(error, OutOfRange)}
-            if gone or not is_watched or self._has_shrunk(answer, errors):
+            if gone or any(isinstance(error, UnknownTopic) for error in errors.values()):
                 await self._ask_for_route()
         except UnknownTopic:
             raise
@@ -241,7 +230,6 @@ class Fetching:
             if found.partition not in errors:
                 errors |= self._take_in(found, leader)
         if not errors:
-            self._answered_s[leader] = time.monotonic()
             return
         for partition, out_of_range in gone.items():
             if self._route.leaders[partition] == leader:
@@ -255,7 +243,11 @@ class Fetching:
         request = log_pb2.FetchRequest(
             partitions=[
                 log_pb2.FetchPartition(
-                    topic=self._topic, partition=partition, offset=self._progress.next_offset(partition), max_bytes=bytes_max
+                    topic=self._topic,
+                    topic_id=self._route.topic_id,
+                    partition=partition,
+                    offset=self._progress.next_offset(partition),
+                    max_bytes=bytes_max,
                 )
                 for partition in partitions
             ],
@@ -271,12 +263,6 @@ class Fetching:
             raise error_of_rpc(error, address=stubs.address, writes=False) from error
         return answer
 
-    def _has_shrunk(self, answer: log_pb2.FetchResponse, errors: Container[int]) -> bool:
-        return any(
-            found.partition not in errors and self._progress.has_shrunk(found.partition, found.high_watermark)
-            for found in answer.partitions
-        )
-
     def _take_in(self, found: log_pb2.FetchedPartition, leader: str) -> dict[int, TidelogError]:
         """Takes one partition's records; answers what is wrong with them, by partition."""
         partition, batches = found.partition, found.record_batches
@@ -285,9 +271,7 @@ class Fetching:
         except InvalidRecord as error:
             what = f"{leader}: the answer for {self._topic}/{partition} is no whole record batches: {error.message}"
             return {partition: Corrupt(what, hint="Look into the broker's log.", address=leader)}
-        start_offset = self._progress.answered(
-            partition, behind=behind, next_offset=found.next_offset, high_watermark=found.high_watermark
-        )
+        start_offset = self._progress.answered(partition, behind=behind, next_offset=found.next_offset)
         if start_offset is not None:
             end_offset = self._progress.end_offset(partition)
             self._ahead.put(Answer(partition, batches, start_offset=start_offset, end_offset=end_offset))

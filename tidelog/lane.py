@@ -14,9 +14,10 @@ Invariants:
   while it may be in the log: that would write it twice;
 - a batch fails as "nothing was written" only where no attempt of it was left without an answer.
 
-What proves that a batch is not in the log yet, when its answer is unknown: the broker takes a producer's batches only in
-sequence, so "out of order" for an earlier batch, or for the one behind, says that it has neither. Bytes of a broken connection may
-still come late; so what is numbered anew then goes under a new epoch, which fences them.
+"Out of order" says only that a batch is not in the log now: bytes of a broken connection may still come, until the broker has seen
+a newer epoch. But the broker takes a producer's batches only in sequence. So a batch in doubt can't come any more where the numbers
+before it will never be filled: where no batch that has left the lane may still come itself. Then it is sent again, under a new
+epoch; else it fails with an unknown outcome, and only what was never left without an answer is numbered anew.
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ class Lane:
         """Whether the broker has taken a batch under the present producer id."""
         self._gap_is_possible = False
         """A batch failed while it was unknown whether the broker has it; those behind it carry the numbers that follow."""
+        self._copies_may_come = False
+        """A batch that has left the lane, under the present epoch, had an attempt without an answer: its bytes may come late, and
+        behind it those of others that are in doubt."""
         self._leaves_topic = False
         """The topic was made anew: as soon as nothing is on the wire, what belongs to the old one is left behind."""
 
@@ -146,7 +150,7 @@ class Lane:
         """Takes a fresh producer id or epoch; what is unanswered begins again at sequence 0 under it."""
         self.producer = (producer_id, producer_epoch)
         self._next_sequence = 0
-        self._acknowledged_once = self._gap_is_possible = False
+        self._acknowledged_once = self._gap_is_possible = self._copies_may_come = False
         for batch in self.unanswered:
             self._number(batch)
 
@@ -170,6 +174,7 @@ class Lane:
         self.unanswered.remove(batch)
         self.released_bytes += batch.bytes
         self._acknowledged_once, self._gap_is_possible, self.last_trouble = True, False, None
+        self._copies_may_come |= batch.maybe_written
         batch.succeed(base_offset)
         if self.recovering:
             self._recover_when_quiet(now_s)
@@ -245,15 +250,13 @@ class Lane:
     def _drop_head(self, error: TidelogError) -> None:
         """Gives up the oldest batch. Those behind it move up where that is safe, or keep their numbers until the broker tells."""
         head = self.unanswered.popleft()
+        self._give_up(head, self._with_doubt(head, error))
         if head.maybe_written:
-            if error.nothing_was_written:
-                error = OutcomeUnknown(f"{self._subject(head)} may be in the log by an earlier attempt; the last one met: {error}")
-            self._give_up(head, error)
-            self._gap_is_possible = True
+            self._gap_is_possible = self._copies_may_come = True
             return
-        self._give_up(head, error)
         if any(batch.maybe_written for batch in self.unanswered):
-            # Bytes of theirs may still be on their way under the old numbers, which must not be given away.
+            # Bytes of theirs may still be on their way under the old numbers, which must not be given away. Without the head's,
+            # which nobody sends any more, the broker takes none of them.
             self._begin_epoch()
             return
         # The broker does not have it, so it can't have any that came behind it: they take its numbers.
@@ -269,24 +272,20 @@ class Lane:
             pass  # the gap is one that we know of, or one that this setting allows
         elif forgotten:
             # It expired while we were silent. What was in doubt at that time can't be told any more.
-            for batch in [batch for batch in self.unanswered if batch.maybe_written]:
-                self.unanswered.remove(batch)
-                doubt = f"the broker forgot producer {self._producer_id} before it could say whether it has these records"
-                self._give_up(batch, OutcomeUnknown(f"{self._subject(batch)}: {doubt}"))
+            self._give_up_in_doubt(
+                f"the broker forgot producer {self._producer_id} before it could say whether it has these records"
+            )
         else:
             # Acknowledged batches before it are missing at the broker: say so, and do not go on as if nothing was.
             self.unanswered.popleft()
-            self._give_up(head, refusal)
+            self._give_up(head, self._with_doubt(head, refusal))
+        if self._copies_may_come:
+            self._give_up_in_doubt("the broker does not have these records, but an earlier connection may still bring them")
         self._begin_epoch()
 
     def _leave_topic(self) -> None:
         self._leaves_topic = False
-        for batch in [batch for batch in self.unanswered if batch.maybe_written]:
-            self.unanswered.remove(batch)
-            doubt = "the topic was deleted and created again before a broker could say whether it has these records"
-            self._give_up(
-                batch, OutcomeUnknown(f"{self._subject(batch)}: {doubt}", hint="Read the topic, and send what is missing.")
-            )
+        self._give_up_in_doubt("the topic was deleted and created again before a broker could say whether it has these records")
         for batch in self.unanswered:
             if isinstance(batch.refusal, OutOfOrderSequence):
                 batch.refusal = None  # it was about the sequences of the old topic
@@ -297,8 +296,9 @@ class Lane:
     def _begin_epoch(self) -> None:
         """Numbers what is unanswered anew, under the next epoch (KIP-360).
 
-        The broker does not have these batches yet, but bytes of a broken connection may still reach it: once it has seen the new
-        epoch, it refuses them. A new producer id would not fence them. One is fetched only when the epochs are used up.
+        None of these batches is in the log, or may still come under its old numbers. Bytes of batches that have left may: the broker
+        refuses them once it has seen the new epoch. A new producer id would not fence them. One is fetched only when the epochs are
+        used up.
         """
         if self.producer is None or self.producer[1] == EPOCH_MAX:
             for batch in self.unanswered:
@@ -327,6 +327,20 @@ class Lane:
     def _give_up(self, batch: Batch, error: TidelogError) -> None:
         self.released_bytes += batch.bytes
         self._settle_failed(batch, error)
+
+    def _give_up_in_doubt(self, doubt: str) -> None:
+        """Fails what may be in the log, or may still get there."""
+        for batch in [batch for batch in self.unanswered if batch.maybe_written]:
+            self.unanswered.remove(batch)
+            self._give_up(
+                batch, OutcomeUnknown(f"{self._subject(batch)}: {doubt}", hint="Read the topic, and send what is missing.")
+            )
+
+    def _with_doubt(self, batch: Batch, error: TidelogError) -> TidelogError:
+        """What the last attempt met, unless another one may have written it."""
+        if not batch.maybe_written or not error.nothing_was_written:
+            return error
+        return OutcomeUnknown(f"{self._subject(batch)} may be in the log by an earlier attempt; the last one met: {error}")
 
     def _settle_failed(self, batch: Batch, error: TidelogError) -> None:
         if not batch.settled:

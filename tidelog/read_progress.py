@@ -42,8 +42,6 @@ class Patience:
 class _Partition:
     next_offset: int
     """Where the next fetch begins."""
-    high_watermark: int
-    """The highest that was answered: it never goes back within one topic."""
     was_added: bool
     """It came while its topic was followed, and was not read yet: it begins at its start, wherever that is by then."""
     end_offset: int | None = None
@@ -76,12 +74,12 @@ class ReadProgress:
     # ── where it begins and ends ──
 
     def begin(self, partition: int, next_offset: int, *, was_added: bool = False) -> None:
-        self._partitions[partition] = _Partition(next_offset, high_watermark=0, was_added=was_added)
+        self._partitions[partition] = _Partition(next_offset, was_added=was_added)
 
     def end_at(self, partition: int, ends: OffsetRange) -> OutOfRange | None:
         """Reading ends at the partition's present end. Answers what is wrong where it can't even begin."""
         held = self._partitions[partition]
-        held.end_offset = held.high_watermark = ends.high_watermark
+        held.end_offset = ends.high_watermark
         if ends.log_start_offset <= held.next_offset <= ends.high_watermark:
             return None
         return OutOfRange("", log_start_offset=ends.log_start_offset, high_watermark=ends.high_watermark)
@@ -124,11 +122,7 @@ class ReadProgress:
                 resumes_s = min(resumes_s, held.resumes_s)
         return due, resumes_s
 
-    def has_shrunk(self, partition: int, high_watermark: int) -> bool:
-        """Whether it was longer before: the sign of another topic, or of a broker that lags behind."""
-        return high_watermark < self._partitions[partition].high_watermark
-
-    def answered(self, partition: int, *, behind: int, next_offset: int, high_watermark: int) -> int | None:
+    def answered(self, partition: int, *, behind: int, next_offset: int) -> int | None:
         """An answer arrived whole: its records end before `behind` (0: there are none), and it goes on at `next_offset`.
 
         Answers the offset of the first record that is new; None where there is none, or where the partition has ended meanwhile.
@@ -138,7 +132,6 @@ class ReadProgress:
             return None
         start = held.next_offset
         held.next_offset = max(start, behind, next_offset)
-        held.high_watermark = max(held.high_watermark, high_watermark)
         held.was_added = False
         if held.end_offset is None or held.next_offset > start:
             held.troubled_since_s = None

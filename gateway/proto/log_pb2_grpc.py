@@ -26,7 +26,9 @@ if _version_not_supported:
 
 
 class LogStub:
-    """Missing associated documentation comment in .proto file."""
+    """One call more than the broker takes at the same time (grpc_streams_max) ends with RESOURCE_EXHAUSTED, ErrorInfo.reason THROTTLED
+    and RetryInfo: nothing was written, retry.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -67,7 +69,9 @@ class LogStub:
 
 
 class LogServicer:
-    """Missing associated documentation comment in .proto file."""
+    """One call more than the broker takes at the same time (grpc_streams_max) ends with RESOURCE_EXHAUSTED, ErrorInfo.reason THROTTLED
+    and RetryInfo: nothing was written, retry.
+    """
 
     def InitProducer(self, request, context):
         """A producer id for idempotent produce: sequences begin at 0 in each partition.
@@ -83,7 +87,8 @@ class LogServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ProduceStream(self, request_iterator, context):
-        """Answers carry the request's correlation_id and come in the order of the requests.
+        """Answers carry the request's correlation_id and come in the order of the requests. When the broker's buffer is full, requests
+        wait at the client; one on a stream that was idle may be answered as throttled (RESOURCE_EXHAUSTED): nothing was written, retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,7 +156,9 @@ def add_LogServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Log:
-    """Missing associated documentation comment in .proto file."""
+    """One call more than the broker takes at the same time (grpc_streams_max) ends with RESOURCE_EXHAUSTED, ErrorInfo.reason THROTTLED
+    and RetryInfo: nothing was written, retry.
+    """
 
     @staticmethod
     def InitProducer(request,

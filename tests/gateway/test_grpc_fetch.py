@@ -122,6 +122,42 @@ def test_an_error_stands_in_the_place_of_its_partition(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
+def test_a_topic_that_was_made_again_is_not_read_in_place_of_the_one_that_was_asked_for(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
+        old_id = broker.topic_cache.get("orders").id
+        await broker.delete_topic("orders")
+        await broker.create_topic("orders", 3)
+        new_id = broker.topic_cache.get("orders").id
+        await produce(stub, batch_of(b"new"))
+        asked = fetch_of(0, 0, 0, min_bytes=1000, max_wait_ms=10_000)
+        for partition, topic_id in zip(asked.partitions, (old_id, new_id, "x" * 100_000), strict=True):
+            partition.topic_id = topic_id
+        asked.partitions.add(topic="orders")  # who names no id takes what there is
+        old, new, nonsense, unnamed = (await stub.Fetch(asked)).partitions
+        assert reason(old.error) == "UNKNOWN_TOPIC"
+        assert f"topic orders was deleted and made again: its id is {new_id}, and {old_id} was asked for" in old.error.message
+        assert not old.record_batches
+        assert (new.HasField("error"), new.next_offset) == (False, 0)
+        assert (reason(nonsense.error), len(nonsense.error.message) < 200) == ("UNKNOWN_TOPIC", True)
+        assert records_in([unnamed.record_batches]) == [(0, b"new")]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_long_poll_does_not_go_over_into_the_topic_that_was_made_again(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
+        polling = asyncio.ensure_future(stub.Fetch(fetch_of(0, min_bytes=1, max_wait_ms=15_000)))
+        assert not (await asyncio.wait((polling,), timeout=0.05))[0]
+        await broker.delete_topic("orders")
+        await broker.create_topic("orders", 3)
+        await produce(stub, batch_of(b"new"))
+        answer = (await polling).partitions[0]
+        assert answer.HasField("error")
+        assert not answer.record_batches
+
+    serve(tmp_path, scenario)
+
+
 def test_a_long_poll_is_answered_by_the_record_that_it_waits_for(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         polling = asyncio.ensure_future(stub.Fetch(fetch_of(0, 0, min_bytes=1, max_wait_ms=15_000)))

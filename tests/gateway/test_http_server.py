@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +12,11 @@ import pytest
 from gateway import http_app, http_server
 from gateway.http_server import HttpServer
 from gateway.settings import GatewaySettings
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, Unavailable
 from segments.settings import KIB, MIB, SegmentSettings
 from tests.gateway.http_client import client_of
 from tests.gateway.small_broker import SmallBroker, until, with_broker
+from tests.gateway.stalled_readers import closing, stalled_http
 from tests.gateway.test_http_produce import values
 
 pytestmark = pytest.mark.slow
@@ -239,6 +241,39 @@ def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pyt
     with_broker(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+def test_a_reader_that_is_too_slow_is_cut_off_with_all_that_it_did_not_take_and_that_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, accept: str
+) -> None:
+    async def scenario(broker: SmallBroker) -> None:
+        async with client_of(broker) as client:
+            for _ in range(8):
+                await client.produce("/v1/topics/single/records", [{"value": "x" * 900_000}])
+        path = "/v1/topics/single/partitions/0/records?offset=0&max_bytes=8388608"
+        with closing([stalled_http(broker.http_address, path, accept=accept)]):
+            await until(lambda: len(broker.http._state.connections) == 1)
+            (of_reader,) = broker.http._state.connections
+            await until(lambda: of_reader not in broker.http._state.connections)
+            await until(lambda: not broker.http._state.tasks)
+            await until(lambda: of_reader.transport.get_write_buffer_size() == 0)
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+    with_broker(tmp_path, scenario, settings=GatewaySettings(answer_timeout_ms=100))
+
+
+def test_a_stream_ends_with_its_connection_though_a_request_waited_behind_it(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker) -> None:
+        async with connection(broker) as raw:
+            get = b"GET /v1/topics/single/records HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n"
+            await raw.send(get + get)
+            assert (await raw.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            assert len(broker.http._state.tasks) == 1
+        async with asyncio.timeout(5):  # not only when it sends its next sign of life
+            await until(lambda: not broker.http._state.tasks)
+
+    with_broker(tmp_path, scenario)
+
+
 def test_requests_in_a_row_on_one_connection_are_answered_in_order(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker) -> None:
         async with connection(broker) as raw:
@@ -291,9 +326,20 @@ def test_a_stop_waits_no_longer_than_its_grace(tmp_path: Path) -> None:
     with_broker(tmp_path, scenario)
 
 
-def test_an_address_that_is_taken_is_refused_with_a_hint(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_told_by_its_number_with_what_to_do(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker) -> None:
-        for address in (broker.http_address, "127.0.0.1:99999", "127.0.0.1", ":8080", "127.0.0.1:http"):
+        host, port = broker.http_address.split(":")
+        with pytest.raises(Unavailable) as refused:
+            await HttpServer(broker).start(broker.http_address)
+        assert refused.value.message == f"the port {port} on {host} is taken"
+        assert "--http HOST:PORT" in refused.value.hint
+
+    with_broker(tmp_path, scenario)
+
+
+def test_an_address_that_can_t_be_opened_is_refused_with_a_hint(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker) -> None:
+        for address in ("192.0.2.1:8080", "127.0.0.1:99999", "127.0.0.1", ":8080", "127.0.0.1:http"):
             with pytest.raises(InvalidArgument, match=r"can't listen on|is not HOST:PORT") as refused:
                 await HttpServer(broker).start(address)
             assert refused.value.hint

@@ -329,9 +329,19 @@ def test_an_offset_is_explained_by_the_bytes_that_hold_it(offset: int, first: in
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 4, 9])
-def test_an_offset_that_holds_no_record_is_out_of_range(offset: int) -> None:
-    with pytest.raises(OutOfRange):
+def test_an_offset_that_holds_no_record_is_out_of_range_and_told_which_ones_do(offset: int) -> None:
+    with pytest.raises(OutOfRange, match=f"has offset {offset}$") as refused:
         Partition([A, B]).explain(offset)
+    assert refused.value.hint == "Its records have the offsets 0 to 2."
+    assert refused.value.details == {"log_start_offset": 0, "high_watermark": 3}
+
+
+def test_in_a_partition_without_records_nothing_can_be_explained() -> None:
+    partition = Partition([A, B])
+    partition.led.log.log_start_offset = partition.led.log.high_watermark
+    with pytest.raises(OutOfRange) as refused:
+        partition.explain(0)
+    assert refused.value.hint == "It holds no record at the moment."
 
 
 def test_an_offset_in_a_damaged_batch_can_t_be_explained_and_its_neighbours_can() -> None:

@@ -15,6 +15,7 @@ from metadata.errors import Corrupt, InvalidRecord, TooLarge
 from segments.compression import Codec
 from segments.record_batch import (
     BATCH_OVERHEAD_BYTES,
+    RECORDS_PER_BATCH_MAX,
     BatchHeader,
     assemble,
     check_produced,
@@ -161,7 +162,9 @@ def test_bytes_behind_a_batch_are_refused() -> None:
         ({"record_count": -1, "last_offset_delta": -2}, "-1 records"),
         ({"record_count": 4, "last_offset_delta": 3}, "runs past the end|can't hold|cut off"),
         ({"record_count": 2, "last_offset_delta": 1}, "bytes follow the last record"),
-        ({"record_count": 2**31 - 1, "last_offset_delta": 2**31 - 2}, "can't hold"),
+        ({"record_count": 1_000_000, "last_offset_delta": 999_999}, "can't hold"),
+        ({"record_count": 1_000_001, "last_offset_delta": 1_000_000}, "has 1000001 records; at most 1000000 are taken"),
+        ({"record_count": 2**31 - 1, "last_offset_delta": 2**31 - 2}, "at most 1000000 are taken"),
         ({"last_offset_delta": 3}, "last offset delta is 3, not 2"),
         ({"last_offset_delta": -1}, "last offset delta is -1, not 2"),
         ({"base_timestamp": -2}, "base timestamp -2"),
@@ -278,6 +281,13 @@ def test_records_in_another_order_than_their_offsets_are_refused(
     sections = [encode_records([r])[BATCH_OVERHEAD_BYTES:] for r in records]
     with pytest.raises(InvalidRecord):
         check(with_section(batch, b"".join(sections)))  # every offset delta is 0
+
+
+def test_who_sends_too_many_records_in_one_batch_is_told_to_send_several() -> None:
+    batch, count = encode_records([(None, None, (), 0)]), RECORDS_PER_BATCH_MAX + 1
+    with pytest.raises(InvalidRecord) as refused:
+        check(altered(batch, record_count=count, last_offset_delta=count - 1))
+    assert refused.value.hint == "Send them in several batches."
 
 
 def test_a_batch_over_message_bytes_max_is_refused_and_one_of_just_that_size_taken() -> None:

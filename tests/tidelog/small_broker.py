@@ -120,9 +120,12 @@ class SmallBroker:
         if leader != self.name:
             raise NotLeader(f"{leader} leads {topic}/{partition}")
 
-    def check_readable(self, topic: str, partition: int, ids: dict[str, str]) -> None:
+    def check_readable(self, asked: log_pb2.FetchPartition, ids: dict[str, str]) -> None:
+        topic, partition = asked.topic, asked.partition
         if topic not in ids:
             raise UnknownTopic(f"there is no topic {topic}")
+        if asked.topic_id and asked.topic_id != ids[topic]:
+            raise UnknownTopic(f"topic {topic} was deleted and made again")
         if topic not in self.topics or self.topics[topic].id != ids[topic]:
             raise NoLeader(f"this broker does not lead {topic}/{partition}")
         self.check_leader(topic, partition)
@@ -283,7 +286,7 @@ class _Log(log_pb2_grpc.LogServicer):
                 next_offset=asked.offset,
             )
             try:
-                self._broker.check_readable(asked.topic, asked.partition, ids)
+                self._broker.check_readable(asked, ids)
             except TidelogError as error:
                 found.error.CopyFrom(status_of(error))
                 continue

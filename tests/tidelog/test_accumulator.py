@@ -64,6 +64,14 @@ def test_a_batch_above_the_size_of_a_request_leaves_alone() -> None:
     assert [batch.bytes for batch in accumulator.take(A, 0.0, bytes_max=3_000)] == [100]
 
 
+def test_a_request_holds_no_more_batches_than_a_broker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.accumulator.REQUEST_BATCHES_MAX", 2)
+    accumulator = Accumulator(SETTINGS)
+    for lane in lanes(accumulator, 3):
+        put(accumulator, lane)
+    assert [len(accumulator.take(A, 0.0, bytes_max=1 << 20)) for _ in range(3)] == [2, 1, 0]
+
+
 def test_each_leader_gets_its_own_partitions() -> None:
     accumulator = Accumulator(SETTINGS)
     mine, other = lanes(accumulator, 1)[0], accumulator.lane("orders", 9, leader=B, topic_id="1")

@@ -10,6 +10,17 @@ from metadata.errors import Unavailable
 from tidelog.broker_process import BrokerProcess
 
 
+@pytest.mark.slow
+def test_a_broker_that_was_stopped_leaves_nothing_open_and_starts_again(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        for _ in range(2):
+            broker.start()
+            output = broker._process.stdout if broker._process else None
+            broker.stop()
+            assert output is not None
+            assert output.closed
+
+
 def test_a_broker_that_does_not_start_is_told_in_its_own_words_and_not_in_those_of_earlier_ones(tmp_path: Path) -> None:
     (tmp_path / "broker.log").write_text("words of an earlier process\n")
     with BrokerProcess(tmp_path, flags=["--lingerms", "5"]) as broker, pytest.raises(Unavailable) as refused:

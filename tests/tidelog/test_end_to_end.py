@@ -38,6 +38,22 @@ def test_produce_and_consume_over_an_http_address(tidelog_broker: BrokerProcess)
     asyncio.run(run())
 
 
+def test_a_reader_does_not_go_over_into_a_topic_that_was_made_again(tidelog_broker: BrokerProcess) -> None:
+    async def run() -> None:
+        async with tidelog.connect(tidelog_broker.http_url) as log, log.consume("e2e-read-on") as consumer:
+            await log.topics.create("e2e-read-on", partitions=1)
+            await log.produce("e2e-read-on", "old")
+            assert [record.value for record in await consumer.chunk()] == [b"old"]
+            await log.topics.delete("e2e-read-on")
+            made = await log.topics.create("e2e-read-on", partitions=1)
+            await log.produce_many("e2e-read-on", ["new", "new"])
+            with pytest.raises(UnknownTopic, match="was deleted") as ended:
+                await consumer.chunk()
+            assert ended.value.details.get("new_topic_id") in {None, made.id}  # None: seen before it was made again
+
+    asyncio.run(run())
+
+
 def test_topics_are_managed(tidelog_broker: BrokerProcess) -> None:
     async def run() -> None:
         async with tidelog.connect(f"grpc://{tidelog_broker.grpc_address}") as log:

@@ -44,8 +44,8 @@ def gone(first: int, end: int) -> OutOfRange:
 def test_a_partition_that_brought_records_has_its_turn_after_the_others() -> None:
     progress = progress_of(0, 0, 0)
     assert progress.due(progress.unfinished(), 0.0) == ([0, 1, 2], math.inf)
-    assert progress.answered(0, behind=10, next_offset=10, high_watermark=10) == 0
-    assert progress.answered(1, behind=0, next_offset=0, high_watermark=0) is None
+    assert progress.answered(0, behind=10, next_offset=10) == 0
+    assert progress.answered(1, behind=0, next_offset=0) is None
     assert progress.due(progress.unfinished(), 0.0) == ([1, 2, 0], math.inf)
 
 
@@ -54,7 +54,7 @@ def test_reading_ends_where_the_partition_ended_at_the_beginning() -> None:
     assert progress.end_at(0, OffsetRange(log_start_offset=0, high_watermark=3)) is None
     assert progress.end_at(1, OffsetRange(log_start_offset=0, high_watermark=5)) is None
     assert progress.unfinished() == [0]
-    assert progress.answered(0, behind=7, next_offset=7, high_watermark=7) == 0
+    assert progress.answered(0, behind=7, next_offset=7) == 0
     assert progress.unfinished() == []
     assert progress.outcome() is None
 
@@ -68,9 +68,9 @@ def test_an_offset_outside_of_the_partition_is_seen_at_the_beginning(first: int,
 
 def test_an_answer_that_came_by_two_ways_counts_once() -> None:
     progress = progress_of(100)
-    assert progress.answered(0, behind=200, next_offset=200, high_watermark=200) == 100
-    assert progress.answered(0, behind=150, next_offset=150, high_watermark=150) is None
-    assert progress.answered(0, behind=300, next_offset=300, high_watermark=300) == 200
+    assert progress.answered(0, behind=200, next_offset=200) == 100
+    assert progress.answered(0, behind=150, next_offset=150) is None
+    assert progress.answered(0, behind=300, next_offset=300) == 200
     assert progress.next_offset(0) == 300
 
 
@@ -82,19 +82,11 @@ def test_records_are_taken_without_gap_and_without_repeat_whatever_answers_come(
     for base, count in answers:
         start = min(base, progress.next_offset(0))
         behind = start + count if count else 0
-        new = progress.answered(0, behind=behind, next_offset=start + count, high_watermark=100)
+        new = progress.answered(0, behind=behind, next_offset=start + count)
         if new is not None:
             taken += [offset for offset in range(start, behind) if offset >= new]
     assert taken == list(range(len(taken)))
     assert progress.next_offset(0) == len(taken)
-
-
-def test_a_partition_that_was_longer_before_is_noticed() -> None:
-    progress = progress_of(0)
-    assert not progress.has_shrunk(0, 0)
-    progress.answered(0, behind=5, next_offset=5, high_watermark=9)
-    progress.answered(0, behind=0, next_offset=5, high_watermark=7)
-    assert [progress.has_shrunk(0, high_watermark) for high_watermark in (8, 9, 10)] == [True, False, False]
 
 
 # ── what passes ──
@@ -112,7 +104,7 @@ def test_what_passes_is_tried_again_after_pauses_that_grow(error: TidelogError) 
         now_s = resumes_s
         assert progress.due([0, 1], now_s) == ([0, 1], math.inf)
     assert pauses == [1.0, 2.0, 4.0, 4.0, 4.0]
-    progress.answered(1, behind=0, next_offset=0, high_watermark=0)
+    progress.answered(1, behind=0, next_offset=0)
     assert progress.met({1: error}, now_s, jitter=0.5) == ([1], [])
     assert progress.due([1], now_s) == ([], now_s + 0.5)
 
@@ -130,7 +122,7 @@ def test_who_follows_never_gives_up_and_who_has_an_end_does_without_progress() -
     for progress in (follower, reader):
         assert progress.met({0: error}, 0.0, jitter=1.0) == ([0], [])
         assert progress.met({0: error}, 100.0, jitter=1.0) == ([], [])
-    reader.answered(0, behind=0, next_offset=0, high_watermark=0)  # an answer without records is no progress
+    reader.answered(0, behind=0, next_offset=0)  # an answer without records is no progress
     assert follower.met({0: error}, 101.0, jitter=1.0) == ([], [])
     assert reader.met({0: error}, 101.0, jitter=1.0) == ([], [0])
     assert reader.errors() == {0: error}
@@ -140,7 +132,7 @@ def test_progress_renews_the_patience() -> None:
     reader = progress_of(0, follow=False)
     reader.end_at(0, OffsetRange(log_start_offset=0, high_watermark=10))
     reader.met({0: NoLeader("nobody leads")}, 0.0, jitter=1.0)
-    reader.answered(0, behind=5, next_offset=5, high_watermark=5)
+    reader.answered(0, behind=5, next_offset=5)
     assert reader.met({0: NoLeader("nobody leads")}, 101.0, jitter=1.0) == ([0], [])
 
 
@@ -148,11 +140,11 @@ def test_a_partition_that_ends_before_its_end_is_noticed_once_all_that_is_there_
     progress = progress_of(0, follow=False)
     progress.end_at(0, OffsetRange(log_start_offset=0, high_watermark=10))
     assert progress.missing(0, 5) is None
-    progress.answered(0, behind=5, next_offset=5, high_watermark=5)
+    progress.answered(0, behind=5, next_offset=5)
     found = progress.missing(0, 5)
     assert found is not None
     assert "orders/0 ends at offset 5; when reading began, it ended at 10" in found.message
-    progress.answered(0, behind=10, next_offset=10, high_watermark=10)
+    progress.answered(0, behind=10, next_offset=10)
     assert progress.missing(0, 5) is None
     assert progress_of(7).missing(0, 5) is None
 
@@ -166,7 +158,7 @@ def test_what_does_not_pass_ends_its_partition_and_no_other(error: TidelogError)
     assert progress.met({1: error}, 0.0, jitter=1.0) == ([], [1])
     assert progress.unfinished() == [0, 2]
     assert progress.errors() == {1: error}
-    assert progress.answered(1, behind=10, next_offset=10, high_watermark=10) is None, "an answer on its way does not bring it back"
+    assert progress.answered(1, behind=10, next_offset=10) is None, "an answer on its way does not bring it back"
     assert progress.met({1: Corrupt("later")}, 1.0, jitter=1.0) == ([], [])
     assert progress.errors() == {1: error}
 
@@ -213,7 +205,7 @@ def test_an_added_partition_begins_at_its_start_whatever_the_reader_chose() -> N
     progress = progress_of(0, reset="latest")
     progress.begin(1, 0, was_added=True)
     assert progress.begin_anew(1, gone(3, 12)) == 3
-    progress.answered(1, behind=5, next_offset=5, high_watermark=5)
+    progress.answered(1, behind=5, next_offset=5)
     assert progress.begin_anew(1, gone(8, 12)) == 12
 
 

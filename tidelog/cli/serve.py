@@ -147,7 +147,8 @@ def _run(
     import uvloop
 
     def on_ready(broker: Broker) -> None:
-        banner(broker, settings)
+        if plain or output is Output.TABLE:
+            banner(broker, settings)
         if output is not Output.TABLE:
             addresses = {"http_address": broker.http_address, "grpc_address": broker.grpc_address, "bucket": broker.bucket_url}
             show_one(addresses, Output.NDJSON if output is Output.JSON else output)

@@ -263,16 +263,36 @@ def test_a_broker_ends_cleanly_on_sigterm_and_refuses_a_directory_in_use(tmp_pat
     with subprocess.Popen(dev("-o", "json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
         assert broker.stdout is not None
         assert broker.stderr is not None
-        assert {"http_address", "grpc_address", "bucket"} <= json.loads(broker.stdout.readline()).keys()
+        addresses = json.loads(broker.stdout.readline())
+        assert addresses.keys() == {"http_address", "grpc_address", "bucket"}
         second = subprocess.run(dev(), capture_output=True, timeout=60, check=False)
         assert second.returncode == 1
         assert b"is in use by process" in second.stderr
+        host, _, port = addresses["http_address"].rpartition(":")
+        elsewhere = ("--data-dir", str(tmp_path / "e"), "--http", addresses["http_address"])
+        third = subprocess.run(dev(*elsewhere), capture_output=True, timeout=60, check=False)
+        assert third.returncode == 1
+        assert f"Error: the port {port} on {host} is taken".encode() in third.stderr
+        assert b"--http HOST:PORT" in third.stderr
         broker.send_signal(signal.SIGTERM)
         assert broker.wait(timeout=30) == 0
         said = broker.stderr.read()
-    assert b"tidelog topic create greetings --url http://127.0.0.1:" in said
+    assert b"greetings" not in said, "the welcome is for people"
     assert said.endswith(b"stopped; every acknowledged record is on the bucket\n")
     assert b"Traceback" not in said
+
+
+def test_a_broker_of_ones_own_welcomes_people_with_what_to_type(tmp_path: Path) -> None:
+    command = [*TIDELOG, "dev", "--data-dir", str(tmp_path / "d"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        assert broker.stderr is not None
+        said = [broker.stderr.readline() for _ in range(10)]
+        broker.send_signal(signal.SIGTERM)
+        assert broker.stdout.read() == b""
+        assert broker.wait(timeout=30) == 0
+    assert said[6].startswith(b"  tidelog topic create greetings --url http://127.0.0.1:")
+    assert said[9].startswith(b"  curl -N http://127.0.0.1:")
 
 
 def test_serve_logs_plainly(tmp_path: Path) -> None:

@@ -272,7 +272,9 @@ class Lane:
             pass  # the gap is one that we know of, or one that this setting allows
         elif forgotten:
             # It expired while we were silent. What was in doubt at that time can't be told any more.
-            self._give_up_in_doubt(f"the broker forgot producer {self._producer_id} before it could say whether it has these records")
+            self._give_up_in_doubt(
+                f"the broker forgot producer {self._producer_id} before it could say whether it has these records"
+            )
         else:
             # Acknowledged batches before it are missing at the broker: say so, and do not go on as if nothing was.
             self.unanswered.popleft()
@@ -294,9 +296,9 @@ class Lane:
     def _begin_epoch(self) -> None:
         """Numbers what is unanswered anew, under the next epoch (KIP-360).
 
-        None of these batches is in the log, or may still come under its old numbers. Bytes of batches that have left may: the broker
-        refuses them once it has seen the new epoch. A new producer id would not fence them. One is fetched only when the epochs are
-        used up.
+        None of these batches is in the log, or may still come under its old numbers. Bytes of batches that have left may come: the
+        broker refuses them once it has seen the new epoch. A new producer id would not fence them. One is fetched only when the
+        epochs are used up.
         """
         if self.producer is None or self.producer[1] == EPOCH_MAX:
             for batch in self.unanswered:

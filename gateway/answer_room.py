@@ -16,12 +16,12 @@ waits is served in order of arrival, and holds nothing meanwhile, so that nobody
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from gateway.long_waits import LongWaits
+from gateway.long_work import WorkThreads
 from gateway.reads import takes_long
 from gateway.settings import GatewaySettings
 from metadata.errors import Stopping, Throttled
@@ -49,7 +49,7 @@ class AnswerRoom:
         self._budget = ByteBudget(settings.answer_bytes_max, of="answers that readers have not taken")
         self._waits = waits
         self.readers_waiting = 0
-        self._openings = asyncio.Semaphore(OPENINGS_MAX)
+        self._openings = WorkThreads(OPENINGS_MAX)
 
     @property
     def bytes_used(self) -> int:
@@ -64,11 +64,11 @@ class AnswerRoom:
         return AnswerPlace(self)
 
     async def opened(self, fetched: Sequence[Fetched], work: Callable[[], _Body]) -> _Body:
-        """What `work` makes of the batches: at once, or, where that takes long, in a thread when it is its turn."""
-        if not takes_long(fetched):
-            return work()
-        async with self._openings:
-            return await asyncio.to_thread(work)
+        """What `work` makes of the batches: at once, or, where that takes long, in a thread when it is its turn.
+
+        A reader that hangs up is held until its thread has ended, so that its place keeps the room that the thread still uses.
+        """
+        return await self._openings.run(work) if takes_long(fetched) else work()
 
     async def acquire(self, bytes_wanted: int, *, bytes_least: int, timeout_s: float) -> int:
         """Bytes granted: all that is wanted, or less. Throttled where there is no room in time, or none at once at a stop."""

@@ -130,16 +130,18 @@ class GrpcFetch:
         answers = await self._look(targets, terms, log)
         bytes_there = sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched))
         if bytes_there:
+            errors = [answer if isinstance(answer, TidelogError) else None for answer in answers]
+            del answers  # who waits for room holds no records
             one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
             await place.ask(
                 room_for(terms.bytes_max) if terms.structured else COPIES * terms.bytes_max,
                 bytes_least=BYTES_LEAST if terms.structured else max(one_batch, BYTES_LEAST),
                 timeout_s=ends_s - loop.time(),
             )
-            readable = [target for target, answer in zip(targets, answers, strict=True) if isinstance(answer, Fetched)]
+            readable = [target for target, error in zip(targets, errors, strict=True) if error is None]
             bytes_max = min(terms.bytes_max, place.bytes_held // COPIES)
             read = iter(await log.fetch(readable, bytes_max=bytes_max, bytes_min=0))
-            answers = [next(read) if isinstance(answer, Fetched) else answer for answer in answers]  # an error is told once
+            answers = [next(read) if error is None else error for error in errors]  # an error is told once
         found = iter(answers)
         return [next(found) if isinstance(target, FetchTarget) else target for _, _, target in asked]
 

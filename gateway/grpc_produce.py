@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -20,8 +21,9 @@ import grpc.aio
 from gateway.doors import Broker
 from gateway.grpc_calls import Context, is_forwarded
 from gateway.grpc_status import status_of
-from gateway.incoming_messages import IncomingMessage, IncomingMessages
+from gateway.incoming_messages import FIRST_TURN_S, FOREVER_S, TURN_S, IncomingMessage, IncomingMessages
 from gateway.long_waits import LongWaits
+from gateway.long_work import LoopTurns, WorkThreads
 from gateway.message_appends import MessageAppends, Taken
 from gateway.produce import Outcome, outcomes
 from gateway.produce_wire import ProduceCall, parse_produce
@@ -30,18 +32,15 @@ from gateway.record_routing import outcome_by_record
 from metadata.errors import InvalidArgument, TidelogError
 from segments.log import Acks
 
-APPENDS_AT_ONCE: Final = 100
-"""After so many the event loop gets its turn."""
-RECORDS_AT_ONCE: Final = 5_000
+RECORDS_AT_ONCE: Final = 500
 """The results of more are told in a thread."""
-TAKEN_APART_AT_ONCE: Final = 2
-"""Messages of structured records in threads: more would take turns all the same, and the memory of all of them."""
 
 
 class Unanswered(NamedTuple):
     correlation_id: int
     acks: Acks
     taken: list[Taken | TidelogError]
+    timeout_s: float
     deadline_s: float
     message_bytes: int
 
@@ -51,12 +50,12 @@ class GrpcProduce:
         self._broker = broker
         self._waits = waits
         self._turns = count()
-        self._incoming = IncomingMessages(broker.settings.grpc_waiting_bytes_max)
-        self._taking_apart = asyncio.Semaphore(TAKEN_APART_AT_ONCE)
+        self._incoming = IncomingMessages(broker.settings.grpc_waiting_bytes_max, bytes_usual=broker.settings.message_bytes_max)
+        self._threads = WorkThreads()
 
     async def produce(self, context: Context) -> bytes:
         """The unary call."""
-        unanswered = await self._take_next(context, self._broker.settings.message_bytes_max)
+        unanswered = await self._take_next(context, turn_timeout_s=self._broker.settings.produce_timeout_ms / 1000)
         if unanswered is None:
             raise InvalidArgument("the call carries no request")
         return await self._answer(unanswered)
@@ -79,9 +78,9 @@ class GrpcProduce:
             raise refusal
 
     async def _read_all(self, context: Context, window: asyncio.Queue[Unanswered | None]) -> None:
-        bytes_expected = self._broker.settings.message_bytes_max
-        while (unanswered := await self._take_next(context, bytes_expected)) is not None:
-            bytes_expected = max(unanswered.message_bytes, bytes_expected // 4)
+        bytes_expected, turn_s = None, FIRST_TURN_S
+        while (unanswered := await self._take_next(context, bytes_expected=bytes_expected, turn_s=turn_s)) is not None:
+            bytes_expected, turn_s = max(unanswered.message_bytes, (bytes_expected or 0) // 4), TURN_S
             await window.put(unanswered)
 
     async def _answer_in_order(self, window: asyncio.Queue[Unanswered | None], context: Context) -> None:
@@ -90,13 +89,18 @@ class GrpcProduce:
 
     # ── in ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _take_next(self, context: Context, bytes_expected: int) -> Unanswered | None:
+    async def _take_next(
+        self, context: Context, *, bytes_expected: int | None = None, turn_s: float = TURN_S, turn_timeout_s: float = FOREVER_S
+    ) -> Unanswered | None:
         """Reads a message and appends what it carries; None when the client has no more.
 
-        Raises Stopping, and InvalidArgument or TooLarge for a message that is none, or that has too many appends.
+        Raises Stopping, Throttled when its turn does not come in time, and InvalidArgument or TooLarge for a message
+        that is none, or that has too many appends.
         """
         async with self._waits.until_stop():
-            message = await self._incoming.next(context.read, bytes_expected=bytes_expected)
+            message = await self._incoming.next(
+                context.read, bytes_expected=bytes_expected, turn_s=turn_s, timeout_s=turn_timeout_s
+            )
         if message is None:
             return None
         with message:
@@ -108,7 +112,7 @@ class GrpcProduce:
                 taken = await self._take(call, message, timeout_s, deadline_s, forwarded=is_forwarded(context))
             except TidelogError as error:
                 taken = [error.with_traceback(None)] * len(call.appends)
-            return Unanswered(call.correlation_id, call.acks, taken, deadline_s, len(message.body))
+            return Unanswered(call.correlation_id, call.acks, taken, timeout_s, deadline_s, len(message.body))
 
     async def _take(
         self, call: ProduceCall, message: IncomingMessage, timeout_s: float, deadline_s: float, *, forwarded: bool
@@ -127,31 +131,37 @@ class GrpcProduce:
                 deadline_s=deadline_s,
                 is_forwarded=forwarded,
                 turns=self._turns,
-                taking_apart=self._taking_apart,
+                threads=self._threads,
             )
             taken: list[Taken | TidelogError] = []
+            turns = LoopTurns()
             for at, request in enumerate(call.appends):
                 taken.append(await appends.take(at, request))
-                if at % APPENDS_AT_ONCE == APPENDS_AT_ONCE - 1:
-                    await asyncio.sleep(0)
+                await turns.give()
         return taken
 
     # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _answer(self, unanswered: Unanswered) -> bytes:
         response = log_pb2.ProduceResponse(correlation_id=unanswered.correlation_id)
-        for at, taken in enumerate(unanswered.taken):
+        turns = LoopTurns()
+        for taken in unanswered.taken:
             result = response.results.add()
             if isinstance(taken, TidelogError):
                 result.error.CopyFrom(status_of(taken))
             else:
-                found = await outcomes(taken.log, taken.pending, acks=unanswered.acks, deadline_s=unanswered.deadline_s)
+                found = await outcomes(
+                    taken.log,
+                    taken.pending,
+                    acks=unanswered.acks,
+                    timeout_s=unanswered.timeout_s,
+                    deadline_s=unanswered.deadline_s,
+                )
                 if taken.plan is not None and len(taken.plan.partitions) > RECORDS_AT_ONCE:
-                    await asyncio.to_thread(_tell, result, taken, found, unanswered.acks)
+                    await self._threads.run(partial(_tell, result, taken, found, unanswered.acks))
                 else:
                     _tell(result, taken, found, unanswered.acks)
-            if at % APPENDS_AT_ONCE == APPENDS_AT_ONCE - 1:
-                await asyncio.sleep(0)
+            await turns.give()
         return response.SerializeToString()
 
 

@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 class HttpApp:
     def __init__(self, broker: Broker, waits: LongWaits) -> None:
-        self._produce = HttpProduce(broker)
         self._fetch = HttpFetch(broker, waits)
+        self._produce = HttpProduce(broker, self._fetch.room)
         self._admin = admin_api(broker)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

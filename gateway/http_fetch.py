@@ -146,6 +146,7 @@ class HttpFetch:
         looked = await self._look(log, partition, start, limits.wait_ms)
         if not looked.size_bytes:
             return looked
+        del looked  # who waits for room holds no records
         await place.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
         return await _fetch(log, partition, start, bytes_max=min(limits.bytes_max, place.bytes_held))
 

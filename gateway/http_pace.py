@@ -26,10 +26,10 @@ PIECE_BYTES: Final = 64 << 10
 log = logging.getLogger(__name__)
 
 
-async def answer(request: Request, body: bytes, headers: Headers, *, pause_s: float) -> None:
-    """200 and the body, whole. Disconnected where the reader takes it too slowly: whoever serves the connection closes it then."""
+async def answer(request: Request, body: bytes, headers: Headers, *, pause_s: float, status: int = 200) -> None:
+    """The status and the body, whole. Disconnected where the reader takes it too slowly: who serves the connection closes it."""
     headers.append((b"content-length", b"%d" % len(body)))
-    start: Message = {"type": "http.response.start", "status": 200, "headers": headers}
+    start: Message = {"type": "http.response.start", "status": status, "headers": headers}
     await _send(request, chain((start,), _pieces(body), (_body(b"", more=False),)), pause_s=pause_s)
 
 

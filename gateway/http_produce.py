@@ -3,10 +3,14 @@
     announced length ─▶ room in the buffer ─▶ body ─▶ records ─▶ partitions, batches ─▶ append ─▶ outcome ─▶ answer
     413                 429                   408     400, 413   404                    409, 412, 422     503, 504
 
+An answer of thousands of results is made when there is room for it (answer_room.py), and holds that until it was taken. Its records
+are written by then: so it waits for as long as its reader stays, and is never refused.
+
     application/json · application/x-ndjson · application/vnd.apache.arrow.stream      cut into batches here
     application/vnd.tidelog.record-batch                                               one ready batch, for ?partition=
 
-Invariant: nothing of a request is appended before all of it was read, checked and encoded.
+Invariants: nothing of a request is appended before all of it was read, checked and encoded; who waits, for a commit or for room,
+keeps nothing of the records.
 """
 
 from __future__ import annotations
@@ -17,13 +21,18 @@ from collections.abc import Callable, Container, Iterable
 from itertools import count
 from typing import Final, NamedTuple, TypeVar
 
-from gateway import arrow_bodies
+import numpy as np
+
+from gateway import arrow_bodies, http_pace
+from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.arrow_bodies import parse_arrow, plan_arrow
 from gateway.doors import Broker, partition_of
+from gateway.http_pace import PIECE_BYTES
 from gateway.http_request import INT64_MAX, Request
 from gateway.idempotency_key import ProducerFields, partition_for_keyless, partitions_routed_over, producer_of
 from gateway.json_bodies import parse_json, parse_lines
 from gateway.led_here import LedHere
+from gateway.long_work import WorkThreads
 from gateway.produce import (
     Outcome,
     ReadyBatch,
@@ -35,9 +44,16 @@ from gateway.produce import (
     target_named,
     told_with_trouble,
 )
-from gateway.produce_results import ready_batch_as_json, results_as_arrow, results_as_json, results_as_lines, shared_error
+from gateway.produce_results import (
+    answer_bytes_max,
+    ready_batch_as_json,
+    results_as_arrow,
+    results_as_json,
+    results_as_lines,
+    shared_error,
+)
 from gateway.record_routing import Plan, PlannedBatch, plan_records, route, single_partition
-from metadata.errors import InvalidArgument, OutcomeUnknown, TidelogError, TooLarge
+from metadata.errors import InvalidArgument, OutcomeUnknown, Throttled, TidelogError, TooLarge
 from metadata.model import Partition, ProducerId, TopicPartition
 from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
 from metadata.topic_settings import MESSAGE_BYTES_LIMIT
@@ -50,13 +66,20 @@ ARROW: Final = arrow_bodies.CONTENT_TYPE
 RECORD_BATCH: Final = "application/vnd.tidelog.record-batch"
 
 THREAD_BYTES: Final = 256 << 10
-"""A longer body is taken apart in a thread, so that others are served meanwhile."""
+THREAD_RECORDS: Final = 1_000
+"""A body with more than this is taken apart in a thread, and its answer made in one, so that others are served meanwhile."""
 
 _BODIES: Final = (JSON, NDJSON, ARROW, RECORD_BATCH)
 _ANSWERS: Final = {JSON: (JSON, NDJSON), NDJSON: (NDJSON, JSON), ARROW: (JSON, ARROW), RECORD_BATCH: (JSON,)}
 _ENCODE: Final = {JSON: results_as_json, NDJSON: results_as_lines, ARROW: results_as_arrow}
 _ACKS: Final = {"all": Acks.ALL, "-1": Acks.ALL, "leader": Acks.LEADER, "1": Acks.LEADER, "none": Acks.NONE, "0": Acks.NONE}
 _QUERY: Final = frozenset({"acks", "timeout_ms", "partition", "expected_offset", "producer_id", "producer_epoch", "base_sequence"})
+
+_MEMBERS: Final = 4
+"""Of a record, and some of its value."""
+
+_FOR_EVER_S: Final = 86_400.0
+"""Longer than any reader keeps its room: who is too slow is cut off."""
 
 _Work = TypeVar("_Work")
 
@@ -82,9 +105,12 @@ class Routing(NamedTuple):
 
 
 class HttpProduce:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, room: AnswerRoom) -> None:
+        """`room`: of the HTTP door."""
         self._broker = broker
+        self._room = room
         self._turns = count()
+        self._threads = WorkThreads()
 
     async def produce(self, request: Request, topic: str) -> None:
         try:
@@ -128,9 +154,10 @@ class HttpProduce:
                 deadline_s=deadline_s,
                 expected_offset=options.expected_offset,
             )
-        body_bytes = len(body)
+            plan = _without_records(plan)
         del body, batches  # what waits for the bucket is in the buffer, and counted there
-        found = await outcomes(log, pending, acks=options.acks, deadline_s=deadline_s)
+        found = await outcomes(log, pending, acks=options.acks, timeout_s=options.timeout_s, deadline_s=deadline_s)
+        del pending
         _tell_how_to_retry(found, options)
         error = shared_error(found)
         if error is not None:
@@ -138,9 +165,27 @@ class HttpProduce:
         for failed in {id(outcome): outcome for outcome in found if isinstance(outcome, TidelogError)}.values():
             told_with_trouble(failed, self._broker)
         encode = ready_batch_as_json if media_type == RECORD_BATCH else _ENCODE[answer_type]
-        answer = await _worked(body_bytes, lambda: encode(plan, found, options.acks))
+        many = len(plan.partitions) > THREAD_RECORDS
         status = 202 if options.acks is Acks.NONE else 200
-        await request.answer(status, answer, [(b"content-type", answer_type.encode())])
+        headers = [(b"content-type", answer_type.encode())]
+        bytes_max = 0 if media_type == RECORD_BATCH else answer_bytes_max(plan, found, options.acks)
+        with self._room.place() as place:
+            if bytes_max > PIECE_BYTES:
+                await request.attended(self._room_for(bytes_max, place))
+            answer = await self._worked(lambda: encode(plan, found, options.acks), takes_long=many)
+            if not place.bytes_held:
+                await request.answer(status, answer, headers)
+                return
+            place.keep(len(answer))
+            pause_s = settings.answer_timeout_ms / 1000
+            await http_pace.answer(request, answer, headers, pause_s=pause_s, status=status)
+
+    async def _room_for(self, bytes_count: int, place: AnswerPlace) -> None:
+        """Waits for room for a whole answer. At a stop it goes out as it is: nobody may take what was written for refused."""
+        try:
+            await place.ask(bytes_count, bytes_least=bytes_count, timeout_s=_FOR_EVER_S)
+        except Throttled:
+            place.keep(bytes_count)
 
     def _routing(self, target: Target, producer: ProducerFields | None) -> Routing:
         partition_count = target.topic.partition_count
@@ -152,8 +197,8 @@ class HttpProduce:
         Planning may take its time, and meanwhile another request with the same key may have been appended: then this one is planned
         as that one was, to be its repeat. The caller appends at once, so of two that are new one is first.
         """
-        producer = await _worked(
-            len(body),
+        long_body = takes_long(media_type, body)
+        producer = await self._worked(
             lambda: producer_of(
                 key,
                 topic_id=target.topic.id,
@@ -162,6 +207,7 @@ class HttpProduce:
                 partition=options.partition,
                 expected_offset=options.expected_offset,
             ),
+            takes_long=long_body,
         )
         plan, routed_over = None, 0
         while True:
@@ -179,7 +225,7 @@ class HttpProduce:
                 producer._replace(producer_epoch=partition_count),
             )
             plan, routed_over = await self._plan(media_type, body, options, routing, log), partition_count
-            if len(body) <= THREAD_BYTES:
+            if not long_body:
                 break  # nothing else ran meanwhile
         _check_sizes(plan, written, target)
         return plan
@@ -187,12 +233,16 @@ class HttpProduce:
     async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LedHere) -> Plan:
         decompressed_bytes_max = log.settings.decompressed_bytes_max
         headers_max = self._broker.settings.record_headers_max
-        return await _worked(
-            len(body),
+        return await self._worked(
             lambda: plan_body(
                 media_type, body, options, routing, decompressed_bytes_max=decompressed_bytes_max, headers_max=headers_max
             ),
+            takes_long=takes_long(media_type, body),
         )
+
+    async def _worked(self, work: Callable[[], _Work], *, takes_long: bool) -> _Work:
+        """In a thread where it takes long, else at once: then nothing else runs meanwhile."""
+        return await self._threads.run(work) if takes_long else work()
 
     async def _ready_batch(self, body: bytes, options: Options, target: Target, log: LedHere) -> Plan:
         if options.partition is None:
@@ -203,7 +253,10 @@ class HttpProduce:
             )
         partition_of(target.topic, options.partition)
         header = await check_ready_batch(
-            body, batch_bytes_max=target.batch_bytes_max, decompressed_bytes_max=log.settings.decompressed_bytes_max
+            body,
+            batch_bytes_max=target.batch_bytes_max,
+            decompressed_bytes_max=log.settings.decompressed_bytes_max,
+            threads=self._threads,
         )
         batch = PlannedBatch(options.partition, header.record_count, body)
         return Plan([], [batch])
@@ -242,9 +295,15 @@ def plan_body(
     return plan
 
 
-async def _worked(body_bytes: int, work: Callable[[], _Work]) -> _Work:
-    """In a thread where the body is long, else at once: then nothing else runs meanwhile."""
-    return await asyncio.to_thread(work) if body_bytes > THREAD_BYTES else work()
+def takes_long(media_type: str, body: bytes) -> bool:
+    """Whether taking the body apart would hold the event loop for milliseconds.
+
+    JSON's records, headers and lines are counted by their brackets, colons and breaks: too many where these stand in values, never
+    too few. Arrow tells how much it holds only when it is open: it may be compressed, and a null takes a bit.
+    """
+    if len(body) > THREAD_BYTES or media_type == ARROW:
+        return True
+    return body.count(b"{") > THREAD_RECORDS or max(body.count(b":"), body.count(b"\n")) > _MEMBERS * THREAD_RECORDS
 
 
 def _check_sizes(plan: Plan, written: Container[TopicPartition], target: Target) -> None:
@@ -257,6 +316,14 @@ def _check_sizes(plan: Plan, written: Container[TopicPartition], target: Target)
                 size=len(batch),
                 bytes_max=bytes_max,
             )
+
+
+def _without_records(plan: Plan) -> Plan:
+    """What an answer needs of the plan: where there are many records, in a byte or two for each."""
+    partitions = plan.partitions
+    if len(partitions) > THREAD_RECORDS:
+        partitions = np.asarray(partitions, np.min_scalar_type(max(planned.partition for planned in plan.batches)))
+    return Plan(partitions, [planned._replace(batch=b"") for planned in plan.batches])
 
 
 def _tell_how_to_retry(found: Iterable[Outcome], options: Options) -> None:

@@ -4,8 +4,8 @@
     stop    refuse new connections ─▶ end long polls and streams ─▶ answer what is in flight ─▶ up to the grace, then cut
 
 Limits that uvicorn does not keep: the head of a request has a size (431) and a time to arrive in (408), and a client that takes
-nothing of its answer for a while is cut off. So whoever sends headers without end, or nothing, or never reads, holds neither
-memory nor a connection for long. Source: uvicorn/protocols/http/httptools_impl.py
+next to nothing of its answer for a while is cut off. So whoever sends headers without end, or nothing, or hardly reads, holds
+neither memory nor a connection for long. Source: uvicorn/protocols/http/httptools_impl.py
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from gateway.answer_room import BYTES_PER_SECOND_MIN
 from gateway.doors import Broker, cannot_listen, host_and_port
 from gateway.http_app import HttpApp
 from gateway.http_request import Disconnected, Receive, Scope, Send
@@ -28,7 +29,8 @@ from gateway.long_waits import LongWaits
 HEAD_BYTES_MAX: Final = 64 << 10
 HEAD_TIMEOUT_S: Final = 10.0
 WRITE_STALL_S: Final = 30.0
-"""A client that has taken no byte of its answer for so long is gone."""
+"""A client that takes less of its answer in this time than at the least rate of all readers (answer_room.py) is cut off, whatever
+writes it. What is paced (http_pace.py) is cut off sooner."""
 KEEP_ALIVE_S: Final = 75
 """How long an idle connection is kept: longer than the idle time of common load balancers (60 s), so that they close first."""
 CONNECTIONS_MAX: Final = 10_000
@@ -188,7 +190,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _writing_is_slow(self, bytes_before: int) -> None:
         bytes_left = self.transport.get_write_buffer_size()
-        if bytes_left < bytes_before:
+        if bytes_before - bytes_left >= WRITE_STALL_S * BYTES_PER_SECOND_MIN:
             self._watch_writing(bytes_left)
         else:
             self.transport.abort()

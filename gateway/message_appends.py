@@ -10,20 +10,20 @@ message is written to the same partition; nor to the same topic, where it was no
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gateway.doors import Broker, check_topic_id, partition_of
 from gateway.json_bodies import RECORDS_MAX
 from gateway.led_here import LedHere, Pending
+from gateway.long_work import WorkThreads
 from gateway.produce import ReadyBatch, Target, append, check_ready_batch, limit_named, target_named
 from gateway.produce_wire import AppendRequest
 from gateway.record_routing import Plan, plan_records, route, single_partition
-from gateway.structured_records import RecordLimits, decode_records
+from gateway.structured_records import RecordLimits, decode_records, takes_long
 from metadata.errors import InvalidArgument, TidelogError, Unavailable
 from metadata.model import TopicId, TopicPartition
 from metadata.topic_settings import MESSAGE_BYTES_LIMIT
@@ -31,9 +31,6 @@ from segments.byte_budget import Admission
 from segments.log import Acks
 from segments.object_store import Buffer
 from segments.record_batch import parse_header
-
-THREAD_BYTES: Final = 32 << 10
-"""Structured records that are longer are taken apart in a thread: a record may be as short as two bytes."""
 
 
 class Taken(NamedTuple):
@@ -63,9 +60,9 @@ class MessageAppends:
         deadline_s: float,
         is_forwarded: bool,
         turns: Iterator[int],
-        taking_apart: asyncio.Semaphore,
+        threads: WorkThreads,
     ) -> None:
-        """`turns` choose the partition of records without a key; `taking_apart` bounds how many threads do that at once.
+        """`turns` choose the partition of records without a key; `threads` take apart what takes long.
 
         What is forwarded was held against the limits of its topic by the broker that it came to, and may be a repeat from a time
         when these were larger.
@@ -77,7 +74,7 @@ class MessageAppends:
         self._log = log
         self._admission = admission
         self._turns = turns
-        self._taking_apart = taking_apart
+        self._threads = threads
         self._targets: dict[str, Target | TidelogError] = {}
         self._refused: dict[TopicPartition | TopicId, Refused] = {}
         self._records_left = RECORDS_MAX
@@ -124,15 +121,15 @@ class MessageAppends:
                 batch_bytes_max=MESSAGE_BYTES_LIMIT if self._is_forwarded else target.batch_bytes_max,
                 decompressed_bytes_max=self._log.settings.decompressed_bytes_max,
                 is_forwarded=self._is_forwarded,
+                threads=self._threads,
             )
             return None, [ReadyBatch(partition, alone_in_memory(request.record_batch), header)]
         if request.records is None:
             raise InvalidArgument(f"append {at} carries neither a record batch nor records", field=f"appends[{at}].payload")
         limits = RecordLimits(target.batch_bytes_max, self._broker.settings.record_headers_max, self._records_left)
         turn = next(self._turns)
-        if len(request.records) > THREAD_BYTES:
-            async with self._taking_apart:
-                plan = await asyncio.to_thread(_plan, at, request, target, limits, turn)
+        if takes_long(request.records):
+            plan = await self._threads.run(lambda: _plan(at, request, target, limits, turn))
         else:
             plan = _plan(at, request, target, limits, turn)
         self._records_left -= len(plan.partitions)

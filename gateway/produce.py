@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from gateway.doors import Broker, named
 from gateway.led_here import LedHere, Pending
+from gateway.long_work import LoopTurns, WorkThreads
 from metadata.errors import (
     InvalidRecord,
     NoLeader,
@@ -29,14 +30,16 @@ from metadata.model import TopicPartition, check_topic_name
 from metadata.topic import Topic
 from segments.byte_budget import Admission
 from segments.compression import Codec
-from segments.log import Acks
+from segments.log import Acks, PendingAppend
 from segments.object_store import Buffer
 from segments.partition_log import Appended
 from segments.producer_state import ONE_SHOT
 from segments.record_batch import BatchHeader, check_produced, parse_header
 
-THREAD_BYTES: Final = 256 << 10
-"""A compressed batch above this is checked in a thread: taking it apart would hold the event loop for milliseconds."""
+THREAD_BYTES: Final = 8 << 10
+"""A compressed batch above this is checked in a thread."""
+OPENED_AT_ONCE_BYTES: Final = 64 << 10
+"""And a shorter one that opens to more: two kilobytes of zstd may open to 60 MiB."""
 
 Outcome = Appended | TidelogError
 
@@ -107,15 +110,25 @@ def told_with_trouble(error: TidelogError, broker: Broker) -> TidelogError:
 
 
 async def check_ready_batch(
-    batch: Buffer, *, batch_bytes_max: int, decompressed_bytes_max: int, is_forwarded: bool = False
+    batch: Buffer, *, batch_bytes_max: int, decompressed_bytes_max: int, threads: WorkThreads, is_forwarded: bool = False
 ) -> BatchHeader:
-    """InvalidRecord, TooLarge: see record_batch.check_produced. Only what a broker forwards may stand for an Idempotency-Key."""
-    if THREAD_BYTES < len(batch) <= batch_bytes_max and parse_header(batch).codec is not Codec.NONE:
-        header = await asyncio.to_thread(
-            check_produced, batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max
-        )
+    """InvalidRecord, TooLarge: see record_batch.check_produced. Here at once, or in one of `threads` where it takes long.
+
+    Only what a broker forwards may stand for an Idempotency-Key.
+    """
+
+    def check(opened_bytes_max: int = decompressed_bytes_max) -> BatchHeader:
+        return check_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=opened_bytes_max)
+
+    if len(batch) > batch_bytes_max or parse_header(batch).codec is Codec.NONE:
+        header = check()  # refused unread, or one pass of compiled code
+    elif len(batch) > THREAD_BYTES:
+        header = await threads.run(check)
     else:
-        header = check_produced(batch, message_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
+        try:
+            header = check(min(OPENED_AT_ONCE_BYTES, decompressed_bytes_max))
+        except TooLarge:
+            header = await threads.run(check)
     if header.producer_id >= ONE_SHOT and not is_forwarded:
         raise InvalidRecord(
             f"producer id {header.producer_id} is of those that stand for an Idempotency-Key",
@@ -162,16 +175,33 @@ def append(
     return pending
 
 
-async def outcomes(log: LedHere, pending: Sequence[Pending | TidelogError], *, acks: Acks, deadline_s: float) -> list[Outcome]:
-    """Where each batch lies, or why not: at the commit for Acks.ALL, else at once. `deadline_s` is of the loop's clock."""
+async def outcomes(
+    log: LedHere, pending: Sequence[Pending | TidelogError], *, acks: Acks, timeout_s: float, deadline_s: float
+) -> list[Outcome]:
+    """Where each batch lies, or why not: at the commit for Acks.ALL, else at once.
+
+    `timeout_s` is what the producer asked for, `deadline_s` when that is over, on the loop's clock.
+    """
     found: list[Outcome] = []
+    turns = LoopTurns()
     for append_pending in pending:
         if isinstance(append_pending, TidelogError):
             found.append(append_pending)
         else:
-            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
             try:
-                found.append(await log.outcome(append_pending, acks=acks, timeout_s=left_s))
+                if isinstance(append_pending, PendingAppend):
+                    async with asyncio.timeout_at(deadline_s):  # before the other, which tells the whole time
+                        found.append(await log.outcome(append_pending, acks=acks, timeout_s=timeout_s))
+                else:  # forwarded: what was not sent by then was certainly not written
+                    left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+                    found.append(await log.outcome(append_pending, acks=acks, timeout_s=left_s))
             except TidelogError as error:
                 found.append(error.with_traceback(None))  # one error may be told to thousands
+            except TimeoutError:
+                found.append(_not_confirmed(timeout_s))
+        await turns.give()
     return found
+
+
+def _not_confirmed(timeout_s: float) -> OutcomeUnknown:
+    return OutcomeUnknown(f"the bucket did not confirm the records within {timeout_s:g} s; they may still be committed")

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -38,6 +39,9 @@ class _Results(msgspec.Struct):
     results: list[Result]
 
 
+_ENVELOPE_BYTES: Final = 1 << 10
+"""What an answer takes beside its results; of an Arrow stream most is its schema."""
+
 _encoder = msgspec.json.Encoder()
 
 ARROW_SCHEMA = pa.schema([pa.field("partition", pa.int32()), pa.field("offset", pa.int64()), pa.field("error", pa.string())])
@@ -49,6 +53,20 @@ def shared_error(found: Sequence[Outcome]) -> TidelogError | None:
     if len(errors) == len(found) and len({type(error) for error in errors}) == 1:
         return errors[0]
     return None
+
+
+def answer_bytes_max(plan: Plan, found: Sequence[Outcome], acks: Acks) -> int:
+    """What the answer may take, in any of its forms, told before it is made: of each batch, its longest result for each record."""
+    return _ENVELOPE_BYTES + sum(
+        batch.record_count * (1 + len(_encoder.encode(_longest_result(batch.partition, outcome, acks))))
+        for batch, outcome in zip(plan.batches, found, strict=True)
+    )
+
+
+def _longest_result(partition: int, outcome: Outcome, acks: Acks) -> Result:
+    if isinstance(outcome, TidelogError):
+        return Result(partition, error=error_members(outcome))
+    return Result(partition, None if acks is Acks.NONE else outcome.last_offset, duplicate=outcome.duplicate)
 
 
 def results_as_json(plan: Plan, found: Sequence[Outcome], acks: Acks) -> bytes:
@@ -93,7 +111,7 @@ def _results(plan: Plan, found: Sequence[Outcome], acks: Acks) -> list[Result]:
     return list(map(Result, partitions.tolist(), _offsets(plan, partitions, fresh).tolist()))
 
 
-def _offsets(plan: Plan, partitions: npt.NDArray[np.int64], found: Sequence[Appended]) -> npt.NDArray[np.int64]:
+def _offsets(plan: Plan, partitions: npt.NDArray[np.integer], found: Sequence[Appended]) -> npt.NDArray[np.int64]:
     """By record: sorted by partition, the records lie as their batches do."""
     in_order = sorted(range(len(found)), key=lambda at: plan.batches[at].partition)
     offsets = np.empty(len(partitions), np.int64)

@@ -41,7 +41,7 @@ class PlannedBatch(NamedTuple):
 class Plan(NamedTuple):
     """The batches of a request: those of one partition follow each other, in the order of its records."""
 
-    partitions: Sequence[int] | npt.NDArray[np.int64]
+    partitions: Sequence[int] | npt.NDArray[np.integer]
     """By record."""
     batches: list[PlannedBatch]
 

@@ -24,6 +24,10 @@ from gateway.proto import log_pb2
 from metadata.errors import InvalidArgument, TooLarge
 from segments.batch_kernel import NewRecordTuple
 
+THREAD_BYTES: Final = 16 << 10
+THREAD_RECORDS: Final = 1_000
+"""More than this is taken apart in a thread: it would hold the event loop for milliseconds."""
+
 _HEADER_WIRE_BYTES: Final = 32
 """More than a header takes on the wire beside its key and value."""
 _FEWER: Final = "Send fewer records in one message."
@@ -42,6 +46,16 @@ class RecordLimits(NamedTuple):
     """Of one record."""
     records_left: int = RECORDS_MAX
     """Of the message's RECORDS_MAX."""
+
+
+def takes_long(record_list: memoryview) -> bool:
+    """Whether taking these records apart would hold the event loop for milliseconds."""
+    return len(record_list) > THREAD_BYTES or tags_at_most(bytes(record_list)) > THREAD_RECORDS
+
+
+def tags_at_most(record_list: bytes) -> int:
+    """Records and headers: too many where the bytes of their tags stand for something else, never too few."""
+    return record_list.count(b"\x0a") + record_list.count(b"\x1a")
 
 
 def decode_records(

@@ -296,9 +296,9 @@ class Lane:
     def _begin_epoch(self) -> None:
         """Numbers what is unanswered anew, under the next epoch (KIP-360).
 
-        None of these batches is in the log, or may still come under its old numbers. Bytes of batches that have left may: the broker
-        refuses them once it has seen the new epoch. A new producer id would not fence them. One is fetched only when the epochs are
-        used up.
+        None of these batches is in the log, or may still come under its old numbers. Bytes of batches that have left may come: the
+        broker refuses them once it has seen the new epoch. A new producer id would not fence them. One is fetched only when the
+        epochs are used up.
         """
         if self.producer is None or self.producer[1] == EPOCH_MAX:
             for batch in self.unanswered:

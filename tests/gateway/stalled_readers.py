@@ -25,6 +25,13 @@ def stalled_http(address: str, path: str, *, accept: str = "application/json") -
     return reader
 
 
+def stalled_http_producer(address: str, path: str, body: bytes, *, content_type: str) -> socket.socket:
+    reader = _connected(address)
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
+    reader.sendall(head.encode() + body)
+    return reader
+
+
 def stalled_grpc(address: str, request: log_pb2.FetchRequest) -> socket.socket:
     """Of the call Fetch. Its first 64 KiB may come: the window that a stream begins with."""
     reader = _connected(address)

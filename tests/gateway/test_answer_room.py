@@ -198,3 +198,42 @@ def test_only_so_many_answers_are_opened_at_the_same_time() -> None:
 
     asyncio.run(scenario())
     assert most == OPENINGS_MAX
+
+
+def test_a_reader_that_hangs_up_keeps_its_room_and_its_place_until_its_thread_has_ended() -> None:
+    long = fetched(encode_records([(None, b"x" * 70_000, (), 0)]))
+    begun, may_end = threading.Semaphore(0), threading.Event()
+    at_work = at_work_peak = 0
+
+    def work() -> None:
+        nonlocal at_work, at_work_peak
+        at_work += 1
+        at_work_peak = max(at_work_peak, at_work)
+        begun.release()
+        assert may_end.wait(10)
+        at_work -= 1
+
+    async def main() -> None:
+        room = room_of(64)
+
+        async def read() -> None:
+            with room.place() as place:
+                await place.ask(1, timeout_s=1, bytes_least=1)
+                await room.opened([long], work)
+
+        leaving = [asyncio.ensure_future(read()) for _ in range(OPENINGS_MAX)]
+        for _ in leaving:
+            assert await asyncio.to_thread(begun.acquire, timeout=10)
+        behind = asyncio.ensure_future(read())
+        for task in leaving:
+            task.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (room.bytes_used, at_work) == (OPENINGS_MAX + 1, OPENINGS_MAX)
+        may_end.set()
+        await behind
+        await asyncio.gather(*leaving, return_exceptions=True)
+        assert (room.bytes_used, at_work_peak) == (0, OPENINGS_MAX)
+        assert all(task.cancelled() for task in leaving)
+
+    asyncio.run(main())

@@ -12,11 +12,11 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from gateway.doors import partition_of
 from gateway.grpc_server import GrpcServer
-from gateway.proto import log_pb2
+from gateway.proto import admin_pb2, log_pb2
 from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument
 from tests.gateway.small_broker import SmallBroker, until, with_broker
-from tests.gateway.stubs import health_stub, log_stub, reflection_stub
+from tests.gateway.stubs import health_stub, log_stub, reflection_stub, topics_stub
 from tests.gateway.test_grpc_admin import refusal, serve
 from tests.gateway.test_grpc_produce import ready, reasons, request
 from tests.segments.batches import batch_of
@@ -71,8 +71,6 @@ def test_reflection_tells_every_service_and_its_methods(tmp_path: Path) -> None:
 
 def test_every_method_of_the_protos_is_served(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
-        from gateway.proto import admin_pb2
-
         methods = [
             f"/{service.full_name}/{method.name}"
             for file in (log_pb2.DESCRIPTOR, admin_pb2.DESCRIPTOR)
@@ -109,19 +107,43 @@ def test_a_stop_answers_what_was_taken_and_tells_streams_to_go(tmp_path: Path) -
     serve(tmp_path, scenario)
 
 
-def test_more_calls_than_allowed_are_refused(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker) -> None:
-        async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
-            stub = log_stub(channel)
-            open_calls = [stub.ProduceStream() for _ in range(3)]
-            for call in open_calls:
-                await call.write(request(ready(batch_of(b"a"))))
-                await call.read()
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.Produce(request(ready(batch_of(b"b"))))
-            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+def test_one_call_more_than_is_allowed_is_throttled_with_its_details_whatever_it_asks_for(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        stub = log_stub(channel)
+        open_calls = [stub.ProduceStream() for _ in range(3)]
+        for call in open_calls:
+            await call.write(request(ready(batch_of(b"a"))))
+            await call.read()
+        throttled = (grpc.StatusCode.RESOURCE_EXHAUSTED, "THROTTLED")
+        assert await refusal(stub.Produce(request(ready(batch_of(b"b"))))) == throttled
+        assert await refusal(stub.Fetch(log_pb2.FetchRequest())) == throttled
+        assert await refusal(topics_stub(channel).ListTopics(admin_pb2.ListTopicsRequest())) == throttled
+        assert await stub.ProduceStream().code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        health = await health_stub(channel).Check(health_pb2.HealthCheckRequest())
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+        await open_calls[0].done_writing()
+        assert await open_calls[0].code() is grpc.StatusCode.OK
+        open_calls[1].cancel()
+        while True:  # until the broker has noticed, too
+            try:
+                assert reasons(await stub.Produce(request(ready(batch_of(b"b"))))) == [""]
+                break
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.001)
 
-    with_broker(tmp_path, scenario, settings=GatewaySettings(grpc_streams_max=3))
+    serve(tmp_path, scenario, settings=GatewaySettings(grpc_streams_max=3))
+
+
+def test_calls_that_fail_do_not_count_any_more(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        topics = topics_stub(channel)
+        for _ in range(10):
+            assert (await refusal(topics.GetTopic(admin_pb2.GetTopicRequest(name="nothing"))))[1] == "UNKNOWN_TOPIC"
+        broker.topics = None  # type: ignore[assignment]  # an error of the broker's own
+        for _ in range(10):
+            assert (await refusal(topics.ListTopics(admin_pb2.ListTopicsRequest())))[1] == "INTERNAL"
+
+    serve(tmp_path, scenario, settings=GatewaySettings(grpc_streams_max=5))
 
 
 def test_a_connection_that_is_old_is_told_to_go_and_the_client_carries_on(tmp_path: Path) -> None:

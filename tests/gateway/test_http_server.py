@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway import http_app, http_server
-from gateway.http_server import HttpServer
+from gateway.answer_room import BYTES_PER_SECOND_MIN
+from gateway.http_server import WRITE_STALL_S, BoundedProtocol, HttpServer
 from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument, Unavailable
 from segments.settings import KIB, MIB, SegmentSettings
@@ -18,6 +19,7 @@ from tests.gateway.http_client import client_of
 from tests.gateway.small_broker import SmallBroker, until, with_broker
 from tests.gateway.stalled_readers import closing, stalled_http
 from tests.gateway.test_http_produce import values
+from tests.simulation.virtual_loop import run
 
 pytestmark = pytest.mark.slow
 
@@ -239,6 +241,31 @@ def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pyt
             await until(lambda: len(broker.http._state.connections) == 0)
 
     with_broker(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("bytes_per_second", "is_kept"), [(0, False), (1000, False), (BYTES_PER_SECOND_MIN, True)])
+def test_a_connection_that_takes_less_than_the_least_rate_is_cut_off_whatever_writes_to_it(
+    bytes_per_second: int, is_kept: bool
+) -> None:
+    class Transport:
+        aborted_at_s: float | None = None
+
+        def get_write_buffer_size(self) -> int:
+            return 100 * MIB - int(asyncio.get_running_loop().time()) * bytes_per_second
+
+        def abort(self) -> None:
+            self.aborted_at_s = asyncio.get_running_loop().time()
+
+    async def scenario() -> float | None:
+        connection = BoundedProtocol.__new__(BoundedProtocol)
+        connection.loop = asyncio.get_running_loop()
+        connection.transport = transport = Transport()  # type: ignore[assignment]  # the part of one that is asked here
+        connection._watch_writing(transport.get_write_buffer_size())
+        await asyncio.sleep(10 * WRITE_STALL_S)
+        connection._stop_write_timer()
+        return transport.aborted_at_s
+
+    assert run(scenario()) == (None if is_kept else WRITE_STALL_S)
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])

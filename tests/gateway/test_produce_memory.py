@@ -23,13 +23,13 @@ pytestmark = pytest.mark.slow
 PUT_S = 5.0
 MESSAGES = 20
 """Of each producer."""
-COMMITTED = 20
-"""After so many messages the first PUTs are done, and those behind them are on their way: it does not get any fuller."""
+COMMITTED = 8
+"""After so many the first PUTs are done: what could come had all that time to come."""
 HOT_POOL_BYTES = 1 * MIB
 BOUND_BYTES = SegmentSettings().buffer_bytes_max + GatewaySettings().grpc_waiting_bytes_max + HOT_POOL_BYTES
 KEPT_BYTES = 64 * MIB
 """By the allocator, for what comes next (gateway/freed_memory.py)."""
-CONNECTION_BYTES = MIB // 4
+CONNECTION_BYTES = MIB // 8
 """A connection and its stream, with what came on it before anybody read."""
 
 Producer = Callable[[grpc.aio.Channel], AsyncIterator[bytes]]
@@ -65,13 +65,12 @@ def _message() -> bytes:
     return log_pb2.ProduceRequest(appends=[log_pb2.Append(topic="t", partition=0, record_batch=batch)]).SerializeToString()
 
 
-@pytest.mark.parametrize(("producer", "producers"), [(on_a_stream, 100), (on_a_stream, 300), (in_calls, 100), (in_calls, 300)])
+@pytest.mark.parametrize(("producer", "producers"), [(on_a_stream, 100), (in_calls, 100), (in_calls, 300)])
 def test_many_producers_of_a_slow_bucket_take_no_more_than_the_settings_say(
     tmp_path: Path, producer: Producer, producers: int
 ) -> None:
     with slow_broker(tmp_path, put_s=PUT_S, hot_pool_bytes_max=HOT_POOL_BYTES) as broker:
         grown = asyncio.run(_grown_bytes(broker, producer, producers))
-    print(f"GROWN {grown / MIB:.0f} MiB")
     assert grown <= BOUND_BYTES + KEPT_BYTES + producers * CONNECTION_BYTES, f"{grown / MIB:.0f} MiB"
 
 

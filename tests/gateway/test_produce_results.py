@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.produce import Outcome
 from gateway.produce_results import (
+    answer_bytes_max,
     ready_batch_as_json,
     results_as_arrow,
     results_as_json,
@@ -118,3 +119,25 @@ def test_only_what_all_batches_met_is_the_answer_to_the_whole_request(
 ) -> None:
     error = shared_error(found)
     assert (None if error is None else type(error)) is expected
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**31 - 1), st.integers(1, 30), st.integers(0, 2**60), st.sampled_from(["new", "repeat", "lost"])),
+        min_size=1,
+        max_size=5,
+        unique_by=lambda drawn: drawn[0],
+    ),
+    st.sampled_from([Acks.ALL, Acks.NONE]),
+)
+def test_no_form_of_an_answer_is_longer_than_was_told_before_it_was_made(
+    drawn: list[tuple[int, int, int, str]], acks: Acks
+) -> None:
+    partitions = [partition for partition, count, _, _ in drawn for _ in range(count)]
+    plan = Plan(partitions, [PlannedBatch(partition, count, b"") for partition, count, _, _ in drawn])
+    found: list[Outcome] = [
+        LOST if what == "lost" else appended(base, count, duplicate=what == "repeat") for _, count, base, what in drawn
+    ]
+    told = answer_bytes_max(plan, found, acks)
+    for encode in (results_as_json, results_as_lines, results_as_arrow):
+        assert len(encode(plan, found, acks)) <= told

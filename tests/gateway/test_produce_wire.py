@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.produce_wire import (
@@ -68,12 +68,14 @@ def known(records: memoryview) -> bytes:
     return read.SerializeToString()
 
 
+@settings(deadline=None)
 @given(requests)
 def test_both_ways_read_the_same_request(request: log_pb2.ProduceRequest) -> None:
     message = request.SerializeToString()
     assert told(message, parse_produce) == told(message, _parse_with_protobuf)
 
 
+@settings(deadline=None)
 @given(requests, st.data())
 def test_both_ways_agree_on_a_message_that_was_damaged(request: log_pb2.ProduceRequest, data: st.DataObject) -> None:
     message = bytearray(request.SerializeToString())
@@ -85,11 +87,13 @@ def test_both_ways_agree_on_a_message_that_was_damaged(request: log_pb2.ProduceR
         assert told(damaged, parse_produce) == told(damaged, _parse_with_protobuf)
 
 
+@settings(deadline=None)
 @given(wire_fields)
 def test_both_ways_agree_on_any_fields(message: bytes) -> None:
     assert told(message, parse_produce) == told(message, _parse_with_protobuf)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 @example(b"\x22\x02\x1a\x05")  # a batch that claims more than there is
 @example(b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")  # the largest correlation id
@@ -113,6 +117,7 @@ def test_a_ready_batch_is_a_view_of_the_message_and_not_a_copy() -> None:
     assert batch.obj is message
 
 
+@settings(deadline=None)
 @given(requests)
 def test_what_encoders_write_is_read_by_hand(request: log_pb2.ProduceRequest) -> None:
     """Else the comparison above would compare protobuf with itself."""

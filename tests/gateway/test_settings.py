@@ -41,6 +41,7 @@ def test_a_local_bucket_flushes_sooner_than_s3_unless_told_otherwise(tmp_path: P
         ({"linger_ms": -1.0}, {}, "linger_ms is -1.0"),
         ({"buffer_bytes_max": 1024}, {}, "below segment_bytes_max"),
         ({"message_bytes_max": 32 << 20}, {}, "above request_bytes_max"),
+        ({"grpc_waiting_bytes_max": "31MiB"}, {}, r"grpc_waiting_bytes_max \(32505856\) has no room for two requests"),
         ({"answer_bytes_max": "1MiB"}, {}, r"answer_bytes_max \(1048576\) has no room for two batches of message_bytes_max"),
         ({"answer_timeout_ms": 0}, {}, "answer_timeout_ms is 0"),
     ],

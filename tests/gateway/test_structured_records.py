@@ -6,18 +6,22 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.json_bodies import HEADERS_MAX
 from gateway.proto import log_pb2
 from gateway.structured_records import (
+    THREAD_BYTES,
+    THREAD_RECORDS,
     RecordLimits,
     StructuredRecords,
     _decode_by_hand,
     _decode_with_protobuf,
     decode_record,
     decode_records,
+    tags_at_most,
+    takes_long,
 )
 from metadata.errors import InvalidArgument, TidelogError, TooLarge
 from tests.gateway.wire_fields import wire_fields
@@ -68,11 +72,13 @@ def told(record: bytes, by_hand: bool) -> object:
 # ── both ways ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@settings(deadline=None)
 @given(records)
 def test_both_ways_read_the_same_record(record: log_pb2.Record) -> None:
     assert told(record.SerializeToString(), by_hand=True) == told(record.SerializeToString(), by_hand=False)
 
 
+@settings(deadline=None)
 @given(records, st.data())
 def test_both_ways_agree_on_a_record_that_was_damaged(record: log_pb2.Record, data: st.DataObject) -> None:
     damaged = bytearray(record.SerializeToString())
@@ -84,11 +90,13 @@ def test_both_ways_agree_on_a_record_that_was_damaged(record: log_pb2.Record, da
         assert told(message, by_hand=True) == told(message, by_hand=False)
 
 
+@settings(deadline=None)
 @given(wire_fields)
 def test_both_ways_agree_on_any_fields(record: bytes) -> None:
     assert told(record, by_hand=True) == told(record, by_hand=False)
 
 
+@settings(deadline=None)
 @given(records.filter(lambda record: len(record.headers) <= HEADERS))
 def test_what_encoders_write_is_read_by_hand(record: log_pb2.Record) -> None:
     """Else the comparison above would compare protobuf with itself."""
@@ -181,3 +189,27 @@ def test_what_is_refused_took_no_multiple_of_its_bytes(record_list: bytes) -> No
     finally:
         tracemalloc.stop()
     assert peak_bytes < 6 << 20
+
+
+# ── what takes long ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("record", "count", "long"),
+    [
+        (log_pb2.Record(), THREAD_RECORDS, False),
+        (log_pb2.Record(), THREAD_RECORDS + 1, True),
+        (log_pb2.Record(headers=[log_pb2.Header()] * 3), THREAD_RECORDS // 4, False),
+        (log_pb2.Record(headers=[log_pb2.Header()] * 3), THREAD_RECORDS // 4 + 1, True),
+        (log_pb2.Record(value=b"x" * (THREAD_BYTES - 8)), 1, False),
+        (log_pb2.Record(value=b"x" * THREAD_BYTES), 1, True),
+    ],
+)
+def test_records_take_long_by_their_number_or_by_their_bytes(record: log_pb2.Record, count: int, long: bool) -> None:
+    assert takes_long(memoryview(log_pb2.RecordList(records=[record] * count).SerializeToString())) is long
+
+
+@given(st.lists(records, max_size=30))
+def test_records_are_never_counted_too_few(sent: list[log_pb2.Record]) -> None:
+    wire = log_pb2.RecordList(records=sent).SerializeToString()
+    assert tags_at_most(wire) >= sum(1 + len(record.headers) for record in sent)

@@ -184,7 +184,7 @@ class Breaking(FaultyStore):
         self.opened_at_s.append(virtual_loop().time())
         await asyncio.sleep(next(self._after_s))
         raise Unavailable("the member restarts")
-        yield
+        yield  # type: ignore[unreachable]  # which makes it a generator
 
 
 def pauses(after_s: Sequence[float]) -> list[float]:
@@ -217,7 +217,7 @@ def test_a_history_that_is_always_compacted_first_is_not_asked_for_without_pause
         async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
             self.opened_at_s.append(virtual_loop().time())
             raise RevisionCompacted(Revision(9))
-            yield
+            yield  # type: ignore[unreachable]  # which makes it a generator
 
     async def main() -> int:
         sqlite = SqliteStore(Path(":memory:"), clock=virtual_loop().time)

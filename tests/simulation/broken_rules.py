@@ -16,6 +16,7 @@ import msgspec
 from gateway import controller, leadership
 from metadata import partition_assignments
 from metadata.broker_registry import Registered
+from metadata.counters import next_session
 from metadata.errors import OutcomeUnknown, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
@@ -126,7 +127,6 @@ async def _nobody(store: MetadataStore, layout: EtcdLayout) -> dict[str, Registe
 
 def _session_reused() -> list[tuple[Any, str, Callable[..., Any]]]:
     numbers: dict[str, SessionId] = {}
-    next_session = leadership.next_session
 
     async def number_of_last_time(store: MetadataWire, layout: EtcdLayout) -> SessionId:
         broker_id = store.sender().broker_id

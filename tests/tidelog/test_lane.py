@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metadata.errors import (
@@ -160,18 +160,49 @@ def test_behind_a_batch_of_unknown_outcome_the_next_keep_their_sequences_until_t
     batches = [add(lane, 0), add(lane, 1, now_s=5.0)]
     send_all(lane)
     lane.refused(batches[0], OutcomeUnknown("the stream broke"), 6.0)
-    lane.refused(batches[1], OutcomeUnknown("the stream broke"), 6.0)
+    lane.refused(batches[1], Unavailable("the broker stops"), 6.0)
     lane.expire(DELIVERY_TIMEOUT_S)
     assert isinstance(batches[0].error, OutcomeUnknown)
     assert send_all(lane, DELIVERY_TIMEOUT_S) == [batches[1]]
     assert batches[1].base_sequence == 1
 
     lane.refused(batches[1], OutOfOrderSequence("0 comes next"), DELIVERY_TIMEOUT_S)  # so the broker has neither
-    assert lane.producer == (7, 1), "a new epoch, which fences copies that are still on their way"
+    assert lane.producer == (7, 1), "a new epoch, which fences copies of the first that are still on their way"
     assert send_all(lane, DELIVERY_TIMEOUT_S) == [batches[1]]
     assert batches[1].base_sequence == 0
     lane.acknowledged(batches[1], 0, DELIVERY_TIMEOUT_S)
     assert batches[1].ack(0).offset == 0
+
+
+def test_what_a_broken_connection_may_still_bring_is_not_sent_again_under_a_new_epoch() -> None:
+    """Both lie in the old connection. The broker has neither yet, and may take both before it hears of the new epoch."""
+    lane = new_lane()
+    first, second = add(lane, 0), add(lane, 1, now_s=5.0)
+    send_all(lane)
+    for batch in (first, second):
+        lane.refused(batch, OutcomeUnknown("the stream broke"), 6.0)
+    lane.expire(DELIVERY_TIMEOUT_S)
+    later = add(lane, 2, now_s=DELIVERY_TIMEOUT_S)
+    assert send_all(lane, DELIVERY_TIMEOUT_S) == [second, later]
+    for batch in (second, later):
+        lane.refused(batch, OutOfOrderSequence("0 comes next"), DELIVERY_TIMEOUT_S)
+    assert isinstance(second.error, OutcomeUnknown)
+    assert "an earlier connection may still bring them" in second.error.message
+    assert second.error.hint == "Read the topic, and send what is missing."
+    assert send_all(lane, DELIVERY_TIMEOUT_S) == [later], "it was in no broken connection"
+    assert (lane.producer, later.base_sequence) == ((7, 1), 0)
+
+
+def test_where_records_are_missing_at_the_broker_a_batch_in_doubt_is_not_told_as_certainly_unwritten() -> None:
+    lane = new_lane()
+    first, second = add(lane, 0), add(lane, 1)
+    send_all(lane)
+    lane.acknowledged(first, 0, 0.0)
+    lane.refused(second, OutcomeUnknown("the stream broke"), 0.0)
+    send_all(lane, 1.0)
+    lane.refused(second, OutOfOrderSequence("0 comes next"), 1.0)
+    assert isinstance(second.error, OutcomeUnknown)
+    assert "the last one met: 0 comes next" in second.error.message
 
 
 def test_behind_a_batch_that_was_certainly_not_written_a_late_copy_of_the_next_is_fenced() -> None:
@@ -247,6 +278,23 @@ def test_with_acks_leader_a_gap_is_allowed_and_everything_goes_again() -> None:
     lane.refused(second, OutOfOrderSequence("the leader lost its memory"), 0.0)
     lane.identify(8, 0)
     assert send_all(lane) == [second]
+
+
+@pytest.mark.parametrize("first_is_about", [False, True])
+def test_with_acks_leader_a_batch_in_doubt_goes_again_where_nothing_can_fill_the_gap_before_it(first_is_about: bool) -> None:
+    lane = new_lane("leader")
+    first, second = add(lane, 0), add(lane, 1)
+    send_all(lane)
+    if first_is_about:  # a first connection broke, and may still bring both
+        lane.refused(first, OutcomeUnknown("the stream broke"), 0.0)
+        lane.refused(second, OutcomeUnknown("the stream broke"), 0.0)
+        send_all(lane, 1.0)
+    lane.acknowledged(first, 0, 1.0)
+    lane.refused(second, OutcomeUnknown("the stream broke"), 1.0)
+    assert send_all(lane, 2.0) == [second]
+    lane.refused(second, OutOfOrderSequence("the leader lost its memory"), 2.0)
+    assert send_all(lane, 2.0) == ([] if first_is_about else [second])
+    assert isinstance(second.error, OutcomeUnknown) == first_is_about
 
 
 def test_with_acks_none_nothing_is_numbered_and_nothing_is_tried_again() -> None:
@@ -444,14 +492,31 @@ class Request:
     values: list[bytes]
 
 
-FAULTS = ["add", "add", "add", "answer", "throttle", "not leader", "reject", "append, answer unknown", "break", "wait", "long wait"]
+FAULTS = [
+    "add",
+    "add",
+    "add",
+    "answer",
+    "throttle",
+    "not leader",
+    "reject",
+    "append, answer unknown",
+    "break",
+    "wait",
+    "long wait",
+    "late",
+]
+LATE_BYTES = ["add", "long wait", "long wait", "add", "break", "long wait", "answer", "late", "late", "answer"]
+"""Two batches are in a connection that broke; the second, sent again, is out of order; then both come."""
 
 
 @pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 5)), max_size=60))
+@example([(step, 0) for step in LATE_BYTES])
 def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_failure_was_told(steps: list[tuple[str, int]]) -> None:
     lane, broker, wire = new_lane(), ModelBroker(), deque[Request]()
+    broken: list[deque[Request]] = []  # connections, with what they may still bring
     batches: list[tuple[Batch, list[bytes]]] = []
     now_s, producer_id = 0.0, 7
 
@@ -473,11 +538,15 @@ def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_fai
         else:
             lane.acknowledged(request.batch, offset, now_s)
 
+    def come_late(connection: deque[Request]) -> None:
+        if connection:
+            with suppress(TidelogError):
+                broker.append(connection.popleft())
+
     def break_stream(applied: int) -> None:
-        for n, request in enumerate(list(wire)):
-            if n < applied:
-                with suppress(TidelogError):
-                    broker.append(request)
+        broken.append(deque(wire))
+        for _ in range(applied):
+            come_late(broken[-1])
         while wire:
             lane.refused(wire.popleft().batch, OutcomeUnknown("the stream broke"), now_s)
 
@@ -492,6 +561,9 @@ def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_fai
                 lane.expire(now_s)
             case "break":
                 break_stream(number)
+            case "late":
+                for connection in broken[-1 - number :]:
+                    come_late(connection)
             case _ if not wire:
                 pass
             case "answer":
@@ -519,6 +591,9 @@ def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_fai
             answer(wire.popleft())
     assert lane.is_idle
     assert lane.released_bytes == sum(100 * len(values) for _, values in batches)
+    for connection in broken:
+        while connection:
+            come_late(connection)
 
     assert len(set(broker.log)) == len(broker.log), "doubled"
     order = {value: n for n, value in enumerate(value for _, values in batches for value in values)}

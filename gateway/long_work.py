@@ -1,0 +1,54 @@
+"""How work that takes long leaves the event loop to others: in a few threads, or in steps with turns between them.
+
+    one long piece         ─▶ WorkThreads.run   a thread when it is its turn
+    thousands of small ones ─▶ LoopTurns.give   when those since the last turn have taken TURN_S together
+
+Invariants: never are more than `threads_max` pieces of work in threads; whoever asked for one is held until its thread has ended,
+cancelled or not, and so is what it holds (room in a budget, a place among the threads): a thread can't be stopped, only waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+TURN_S: Final = 0.002
+THREADS_MAX: Final = 2
+"""Of each door for each kind of work. More would share one interpreter lock and two cores, but not their memory."""
+
+_Made = TypeVar("_Made")
+
+
+class WorkThreads:
+    def __init__(self, threads_max: int = THREADS_MAX) -> None:
+        self._places = asyncio.Semaphore(threads_max)
+
+    async def run(self, work: Callable[[], _Made]) -> _Made:
+        """What `work` makes in a thread, or raises. Who is cancelled while it waits for one gives up at once."""
+        async with self._places:
+            working = asyncio.get_running_loop().run_in_executor(None, work)
+            cancelled: asyncio.CancelledError | None = None
+            while not working.done():
+                try:
+                    await asyncio.wait((working,))
+                except asyncio.CancelledError as error:
+                    cancelled = error
+            if cancelled is not None:
+                working.exception()  # nobody is left who would hear of it
+                raise cancelled
+            return working.result()
+
+
+class LoopTurns:
+    """Of one task that takes many small steps."""
+
+    def __init__(self) -> None:
+        self._turn_s = time.monotonic()  # the loop's own clock stands still between its turns
+
+    async def give(self) -> None:
+        """To be called after each step."""
+        if time.monotonic() - self._turn_s > TURN_S:
+            await asyncio.sleep(0)
+            self._turn_s = time.monotonic()

@@ -1,0 +1,138 @@
+"""Work that takes long: the loop goes on, the bound on threads holds whoever hangs up, and small steps leave turns between them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from gateway.long_work import TURN_S, LoopTurns, WorkThreads
+
+
+class Worked:
+    """Pieces of work that wait until they may end, and what is known of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.may_end = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.busy = self.busy_peak = 0
+
+    def __call__(self) -> str:
+        with self._lock:
+            self.busy += 1
+            self.busy_peak = max(self.busy_peak, self.busy)
+        self.begun.release()
+        assert self.may_end.wait(10)
+        with self._lock:
+            self.busy -= 1
+        return "done"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # threads set no event of the loop
+            await asyncio.sleep(0.001)
+
+
+def test_no_more_than_so_many_are_at_work_and_each_gets_what_its_work_made() -> None:
+    async def main() -> None:
+        threads, work = WorkThreads(2), Worked()
+        running = [asyncio.ensure_future(threads.run(work)) for _ in range(6)]
+        await until(lambda: work.busy == 2)
+        work.may_end.set()
+        assert await asyncio.gather(*running) == ["done"] * 6
+        assert work.busy_peak == 2
+
+    asyncio.run(main())
+
+
+def test_who_hangs_up_is_held_until_its_thread_has_ended_and_its_place_with_it() -> None:
+    async def main() -> None:
+        threads, work = WorkThreads(2), Worked()
+        leaving = [asyncio.ensure_future(threads.run(work)) for _ in range(2)]
+        await until(lambda: work.busy == 2)
+        staying = asyncio.ensure_future(threads.run(work))
+        for _ in range(3):  # they insist
+            for task in leaving:
+                task.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert not any(task.done() for task in (*leaving, staying))
+        assert work.busy_peak == 2
+        work.may_end.set()
+        assert await staying == "done"
+        assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*leaving, return_exceptions=True))
+        assert work.busy_peak == 2
+
+    asyncio.run(main())
+
+
+def test_who_hangs_up_before_its_turn_is_gone_at_once() -> None:
+    async def main() -> None:
+        threads, work = WorkThreads(1), Worked()
+        running = asyncio.ensure_future(threads.run(work))
+        waiting = asyncio.ensure_future(threads.run(work))
+        await until(lambda: work.busy == 1)
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        assert not running.done()
+        work.may_end.set()
+        assert await running == "done"
+        assert await threads.run(lambda: 5) == 5
+
+    asyncio.run(main())
+
+
+def test_what_work_raises_is_raised_and_lost_where_nobody_is_left_to_hear_it() -> None:
+    unheard: list[object] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        threads, may_end = WorkThreads(1), threading.Event()
+
+        def fail() -> None:
+            assert may_end.wait(10)
+            raise ValueError("wrong")
+
+        leaving = asyncio.ensure_future(threads.run(fail))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        with pytest.raises(ValueError, match="wrong"):
+            await threads.run(fail)
+
+    asyncio.run(main())
+    assert unheard == []
+
+
+def test_the_loop_gets_its_turn_by_the_time_that_steps_took_and_not_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("gateway.long_work.time.monotonic", lambda: now_s)
+
+    async def turns_of(steps: int, *, step_s: float) -> int:
+        nonlocal now_s
+        given = 0
+
+        async def other() -> None:
+            nonlocal given
+            while True:
+                await asyncio.sleep(0)
+                given += 1
+
+        async with asyncio.TaskGroup() as tasks:
+            others = tasks.create_task(other())
+            await asyncio.sleep(0)
+            turns = LoopTurns()
+            for _ in range(steps):
+                now_s += step_s
+                await turns.give()
+            others.cancel()
+        return given
+
+    assert asyncio.run(turns_of(10_000, step_s=TURN_S / 20_000)) == 0
+    assert asyncio.run(turns_of(10, step_s=1.0)) >= 9

@@ -2,9 +2,9 @@
 
     elected (its key is created under the broker's lease) ─▶ look ─▶ plan ─▶ seal, write ─▶ wait for a change ─▶ look …
 
-It decides in metadata/controller_plan.py; here it acts. Invariants: a session is sealed only after a reading past every cache has
-shown that it is not registered, which is then so for ever; nothing is written but under the guard that this broker is the
-controller still.
+It decides in metadata/controller_plan.py; here it acts. What waits for the bucket goes on alongside: no slow object holds up a look
+at the cluster. Invariants: a session is sealed only after a reading past every cache has shown that it is not registered, which is
+then so for ever; nothing is written but under the guard that this broker is the controller still.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from gateway.snapshots import Snapshots
 from gateway.topic_mirror import TopicMirror
 from metadata import partition_assignments
 from metadata.broker_registry import BrokerCache, read_brokers
 from metadata.controller_plan import Steps, View, plan
-from metadata.errors import Corrupt, TidelogError
+from metadata.errors import Corrupt, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.partition_assignments import Decision
 from metadata.partition_cache import PartitionCache
 from metadata.restoration import check_not_restoring
-from metadata.store import Compare, Delete, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
+from metadata.store import Compare, Delete, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put, RevisionCompacted
 from metadata.topic import Topic
 from metadata.topic_cache import TopicCache
 from metadata.topics import read_topic_ids
@@ -34,11 +35,19 @@ from segments.object_store import ObjectStore
 from segments.session import Session, seal
 
 PAUSE_S = 0.2
-"""Before a step that failed is taken again."""
+"""Before what failed is tried again; doubled each time that it fails once more."""
+PAUSE_S_MAX = 5.0
+SEAL_PATIENCE_S = 15.0
+"""For a bucket that does not answer. It may answer another broker: then this one stands aside."""
+ASIDE_S = 5.0
+FORGET_AGAIN_S = 60.0
+"""Before the topics are read again, where what no topic is known for could not be forgotten, and none has changed."""
 FOLLOW_TIMEOUT_S = 5.0
 """How long the watch may take to tell of what was written here."""
 
 log = logging.getLogger(__name__)
+
+_TRIED_AGAIN = (TidelogError, RevisionCompacted)
 
 
 class Controller:
@@ -72,8 +81,11 @@ class Controller:
         self._release_timeout_s = release_timeout_s
         self._now_ms = now_ms
         self._sealed: set[SessionId] = set()
-        self._sealing: dict[SessionId, asyncio.Task[None]] = {}
+        self._alongside: set[str] = set()
         self._asked_s: dict[TopicPartition, tuple[SessionId, float]] = {}
+        self._not_forgotten: tuple[Sequence[TopicPartition], Revision] | None = None
+        self._forget_again_s = 0.0
+        self._aside_until_s = 0.0
         self._holder: KeyValue | None = None
         self._mirror: TopicMirror | None = None
         self._copying: asyncio.Task[None] | None = None
@@ -88,6 +100,7 @@ class Controller:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(watched.run())
                 await watched.wait_for(Revision(1), timeout_s=None)
+                pause_s = PAUSE_S
                 while True:
                     self._changed.clear()
                     try:
@@ -95,10 +108,12 @@ class Controller:
                         mirror = self._copies(tasks, elected=guard is not None)
                         if guard is not None and mirror is not None:
                             await self._look_and_act(tasks, guard, mirror)
-                    except TidelogError as error:
+                    except _TRIED_AGAIN as error:
                         log.warning("the controller tries again: %s", error)
-                        await asyncio.sleep(PAUSE_S)
+                        await asyncio.sleep(pause_s)
+                        pause_s = min(2 * pause_s, PAUSE_S_MAX)
                         continue
+                    pause_s = PAUSE_S
                     await self._wait()
         finally:
             for unsubscribe in forget:
@@ -107,21 +122,28 @@ class Controller:
     # ── election ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _holder_is(self, items: Sequence[KeyValue]) -> None:
-        self._holder = items[0] if items else None
+        self._holder = next((item for item in items if item.key == self._layout.controller), None)
         self._wake()
 
     def _holder_changed(self, events: Sequence[Event]) -> None:
-        last = events[-1]
-        put = KeyValue(last.key, last.value, last.mod_revision, last.mod_revision, version=1)
-        self._holder = put if last.kind == "put" else None
-        self._wake()
+        for event in events:
+            if event.key == self._layout.controller:
+                put = KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1)
+                self._holder = put if event.kind == "put" else None
+                self._wake()
 
     async def _elected(self) -> Compare | None:
         """What guards the controller's writes, where this broker is it; None where another is."""
         name = f"{self._broker_id} {self._session.id}".encode()
         key = self._layout.controller
-        if self._holder is not None:
-            return Compare(key, self._holder.mod_revision) if self._holder.value == name else None
+        held = self._holder
+        mine = Compare(key, held.mod_revision) if held is not None and held.value == name else None
+        if self._aside_until_s > asyncio.get_running_loop().time():
+            if mine is not None:
+                await self._metadata.transact([mine], [Delete(key)])
+            return None
+        if held is not None:
+            return mine
         try:
             unled = [Compare(key, 0), Compare(self._layout.restoring, 0)]
             result = await self._metadata.transact(unled, [Put(key, name, self._lease)])
@@ -159,17 +181,37 @@ class Controller:
     # ── what the controller does ────────────────────────────────────────────────────────────────────────────────────────
 
     async def _look_and_act(self, tasks: asyncio.TaskGroup, guard: Compare, mirror: TopicMirror) -> None:
-        steps = self._plan()
+        steps = await self._plan()
         if steps.unregistered:
             await self._seal_the_dead(tasks, steps.unregistered)
         await self._write([decision for decision in steps.decisions if decision.read_at], guard)
         first = [decision for decision in steps.decisions if not decision.read_at]
         if first:
-            await mirror.ensure(self._topics_of(first))
-            await self._write(first, guard)
-        if steps.forgotten:
-            await self._forget(steps.forgotten, guard, mirror)
+            self._start(tasks, "first leaders", partial(self._begin, first, guard, mirror))
+        if steps.forgotten and self._may_forget(steps.forgotten):
+            self._start(tasks, "forget deleted topics", partial(self._forget, steps.forgotten, guard, mirror))
         await self._expel_who_does_not_release(guard)
+
+    def _start(self, tasks: asyncio.TaskGroup, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """What waits for the bucket, beside the look that goes on; once at a time. It is planned again when it is done."""
+        if what not in self._alongside:
+            self._alongside.add(what)
+            tasks.create_task(self._finish(what, work), name=what)
+
+    async def _finish(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except _TRIED_AGAIN as error:
+            log.error("%s: not done, and tried again: %s", what, error)
+            await asyncio.sleep(PAUSE_S_MAX if isinstance(error, Rejected) else PAUSE_S)
+        finally:
+            self._alongside.discard(what)
+            self._changed.set()
+
+    async def _begin(self, first: Sequence[Decision], guard: Compare, mirror: TopicMirror) -> None:
+        """Appoints the first leaders of partitions, once their topics are on the bucket."""
+        await mirror.ensure(self._topics_of(first))
+        await self._write(first, guard)
 
     async def _write(self, decisions: Sequence[Decision], guard: Compare) -> None:
         if decisions:
@@ -180,35 +222,31 @@ class Controller:
         topic_ids = {decision.partition.topic_id for decision in decisions}
         return [topic for topic in self._topics.topics() if topic.id in topic_ids]
 
-    def _plan(self) -> Steps:
-        states = self._partitions.states
+    async def _plan(self) -> Steps:
+        """In a thread: 100,000 partitions take a tenth of a second and more."""
         view = View(
             {topic.id: topic.partition_count for topic in self._topics.topics()},
-            states,
-            self._partitions.corrupt,
+            dict(self._partitions.states),
+            frozenset(self._partitions.corrupt),
             [registration.candidate for registration in self._brokers.brokers.values()],
         )
         self._sealed = {session for session in self._sealed if self._partitions.led_by(session)}
-        return plan(view, self._sealed)
+        return await asyncio.to_thread(plan, view, frozenset(self._sealed))
 
     async def _seal_the_dead(self, tasks: asyncio.TaskGroup, sessions: Sequence[SessionId]) -> None:
         alive = {registered.registration.session for registered in (await read_brokers(self._metadata, self._layout)).values()}
         for session in sessions:
-            if session in alive or session in self._sealing:
-                continue
-            log.warning("session %s has no broker any more: it is sealed, and its partitions are given to others", session)
-            self._sealing[session] = tasks.create_task(self._seal(session), name=f"seal session {session}")
+            if session not in alive:
+                self._start(tasks, f"seal session {session}", partial(self._seal, session))
 
     async def _seal(self, session: SessionId) -> None:
+        log.warning("session %s has no broker any more: it is sealed, and its partitions are given to others", session)
         try:
-            await seal(self._bucket, session, by=self._session, now_ms=self._now_ms)
-            self._sealed.add(session)
-        except TidelogError as error:
-            log.error("session %s could not be sealed; trying again: %s", session, error)
-            await asyncio.sleep(PAUSE_S)
-        finally:
-            del self._sealing[session]
-            self._changed.set()
+            await seal(self._bucket, session, by=self._session, now_ms=self._now_ms, patience_s=SEAL_PATIENCE_S)
+        except (Unavailable, OutcomeUnknown):
+            self._aside_until_s = asyncio.get_running_loop().time() + ASIDE_S
+            raise
+        self._sealed.add(session)
 
     async def _forget(self, partitions: Sequence[TopicPartition], guard: Compare, mirror: TopicMirror) -> None:
         """Deletes the states of partitions whose topic is gone. The topics are read anew: the cache may be behind the states."""
@@ -216,19 +254,32 @@ class Controller:
             known = await read_topic_ids(self._metadata, self._layout)
         except Corrupt as error:
             log.error("partitions of deleted topics are kept, since not all topics can be read: %s", error)
+            self._keep(partitions)
             return
         gone = [partition for partition in partitions if partition.topic_id not in known]
+        if not gone:
+            self._keep(partitions)
+            return
         await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
         await partition_assignments.forget(self._metadata, gone, self._layout, guards=[guard])
+
+    def _keep(self, partitions: Sequence[TopicPartition]) -> None:
+        self._not_forgotten = partitions, self._topics.revision
+        self._forget_again_s = asyncio.get_running_loop().time() + FORGET_AGAIN_S
+
+    def _may_forget(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Whether it is worth the while to read all topics for these."""
+        again = asyncio.get_running_loop().time() >= self._forget_again_s
+        return again or self._not_forgotten != (partitions, self._topics.revision)
 
     async def _expel_who_does_not_release(self, guard: Compare) -> None:
         """A leader that was asked to hand over, and has not in time, loses its registration, and so its session."""
         now_s = asyncio.get_running_loop().time()
         asked = {}
-        for partition, (state, _) in self._partitions.states.items():
-            if state.moving_to is not None:
-                since = self._asked_s.get(partition)
-                asked[partition] = since if since and since[0] == state.leader_session else (state.leader_session, now_s)
+        for partition in self._partitions.moving:
+            leader = self._partitions.states[partition][0].leader_session
+            since = self._asked_s.get(partition)
+            asked[partition] = since if since and since[0] == leader else (leader, now_s)
         self._asked_s = asked
         late = {session for session, since_s in asked.values() if now_s - since_s >= self._release_timeout_s}
         for broker_id, registered in (await read_brokers(self._metadata, self._layout)).items() if late else ():
@@ -239,8 +290,12 @@ class Controller:
                 await self._metadata.transact([guard, Compare(key, registered.revision)], [Delete(key)])
 
     async def _wait(self) -> None:
+        """For a change, or for when somebody is late, or this broker may stand again."""
+        now_s = asyncio.get_running_loop().time()
+        look_at_s = [since_s + self._release_timeout_s for _, since_s in self._asked_s.values()]
+        look_at_s += [at_s for at_s in (self._aside_until_s, self._forget_again_s) if at_s > now_s]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._release_timeout_s if self._asked_s else None):
+            async with asyncio.timeout_at(max(min(look_at_s), now_s + PAUSE_S) if look_at_s else None):
                 await self._changed.wait()
 
     def _wake(self, *_: object) -> None:

@@ -10,12 +10,13 @@ lives is asked, never overruled; what was planned on an old view does no harm, s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import Decision, PartitionState, appointed, moving
-from metadata.placement import Candidate, place
+from metadata.partition_assignments import FORMAT_VERSION, Decision, PartitionState, appointed, moving
+from metadata.placement import Candidate, is_balanced, place
 
 MOVES_MAX = 256
 """Partitions on their way from a live leader to another at the same time: while one moves, nobody takes its records."""
@@ -28,7 +29,7 @@ class View(NamedTuple):
     """Of every topic."""
     states: Mapping[TopicPartition, tuple[PartitionState, Revision]]
     unreadable: Set[TopicPartition]
-    """Partitions whose state can't be read: they are left as they are."""
+    """Partitions whose state can't be read: they are left as they are, as are those of a newer version."""
     candidates: Sequence[Candidate]
     """The registered brokers."""
 
@@ -43,36 +44,76 @@ class Steps(NamedTuple):
 
 def plan(view: View, sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> Steps:
     """`sealed` are sessions that were confirmed to have no broker, and have been sealed since."""
-    registered = {candidate.session for candidate in view.candidates}
-    unregistered: set[SessionId] = set()
-    leaders: dict[TopicPartition, SessionId | None] = {}
-    in_move = 0
-    for partition in _partitions(view.partition_counts):
-        if partition in view.unreadable:
-            continue
-        held = view.states.get(partition)
-        if held is None:
-            leaders[partition] = None
-            continue
-        state, _ = held
-        if state.leader_session in registered:
-            to = state.moving_to
-            leaders[partition] = to if to in registered else state.leader_session
-            in_move += to is not None
-        elif state.leader_session in sealed:
-            leaders[partition] = None
-        else:
-            unregistered.add(state.leader_session)
-    placement = place(leaders, view.candidates, moves_max=max(0, moves_max - in_move))
-    decisions = [_decided(view, partition, session) for partition, session in placement.given.items()]
-    decisions += [_asked(view, partition, session) for partition, session in placement.moved.items()]
-    for partition, leader in leaders.items():
-        to = view.states[partition][0].moving_to if leader is not None else None
-        if to is not None and to not in registered and partition not in placement.moved:
-            decisions.append(_asked(view, partition, None))
-    counts = view.partition_counts
-    forgotten = [partition for partition in view.states if partition.partition >= counts.get(partition.topic_id, 0)]
-    return Steps(sorted(unregistered), decisions, forgotten)
+    scan = _Scan(view, sealed)
+    decisions: list[Decision] = []
+    moved: Mapping[TopicPartition, SessionId] = {}
+    if scan.leaderless or scan.unknown or not is_balanced(scan.loads, view.candidates):
+        placement = place(scan.leaders(view), view.candidates, moves_max=max(0, moves_max - scan.in_move))
+        moved = placement.moved
+        decisions = [_decided(view, partition, session) for partition, session in placement.given.items()]
+        decisions += [_asked(view, partition, session) for partition, session in moved.items()]
+    decisions += [_asked(view, partition, None) for partition in scan.in_vain if partition not in moved]
+    return Steps(sorted(scan.unregistered), decisions, scan.forgotten)
+
+
+class _Scan:
+    """One look at every state: what is to be done, and whether anything must be placed. Most of the time nothing must."""
+
+    def __init__(self, view: View, sealed: Set[SessionId]) -> None:
+        self.unregistered: set[SessionId] = set()
+        self.loads: Counter[SessionId] = Counter()
+        """Partitions that each registered session leads, or is about to."""
+        self.leaderless: list[TopicPartition] = []
+        self.left_alone: set[TopicPartition] = set()
+        """Whose state can't be read, or whose leader is not sealed yet."""
+        self.in_move = 0
+        self.in_vain: list[TopicPartition] = []
+        """On their way to a session that is gone."""
+        counts = view.partition_counts
+        self.forgotten = [held for held in (*view.states, *sorted(view.unreadable)) if held.partition >= counts.get(held.topic_id, 0)]
+        self._registered = {candidate.session for candidate in view.candidates}
+        self._forgotten = set(self.forgotten)
+        self._look(view, sealed)
+        known = len(view.states.keys() | view.unreadable) - len(self._forgotten)
+        self.unknown = sum(counts.values()) - known
+        """How many partitions have no state yet."""
+
+    def _look(self, view: View, sealed: Set[SessionId]) -> None:
+        registered, forgotten = self._registered, self._forgotten
+        self.left_alone |= view.unreadable
+        for partition, (state, _) in view.states.items():
+            if partition in forgotten or partition in view.unreadable:
+                continue
+            leader, to = state.leader_session, state.moving_to
+            if state.format_version > FORMAT_VERSION:
+                self.left_alone.add(partition)
+            elif leader in registered:
+                if to is None:
+                    self.loads[leader] += 1
+                    continue
+                self.in_move += 1
+                if to not in registered:
+                    self.in_vain.append(partition)
+                self.loads[to if to in registered else leader] += 1
+            elif leader in sealed:
+                self.leaderless.append(partition)
+            else:
+                self.unregistered.add(leader)
+                self.left_alone.add(partition)
+
+    def leaders(self, view: View) -> dict[TopicPartition, SessionId | None]:
+        """Of all partitions but those that are left alone, the session that leads each, or is about to."""
+        leaders: dict[TopicPartition, SessionId | None] = {}
+        for partition in _partitions(view.partition_counts):
+            if partition in self.left_alone:
+                continue
+            held = view.states.get(partition)
+            leader, to = (held[0].leader_session, held[0].moving_to) if held is not None else (None, None)
+            if leader not in self._registered:
+                leaders[partition] = None
+            else:
+                leaders[partition] = to if to in self._registered else leader
+        return leaders
 
 
 def _partitions(counts: Mapping[TopicId, int]) -> Iterable[TopicPartition]:

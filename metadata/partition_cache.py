@@ -1,7 +1,7 @@
 """Who leads what, in memory, fed by a watch: of every partition of the cluster, at every broker.
 
 Invariants: what is here was true at one revision of the store, which never goes back; subscribers hear of every change of what is
-here, in order.
+here, in order. A value that can't be read changes nothing: it is damage, and no order to stop leading.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class PartitionCache:
         self._layout = layout
         self._states: dict[TopicPartition, tuple[PartitionState, Revision]] = {}
         self._led_by: dict[SessionId, set[TopicPartition]] = {}
+        self._moving: set[TopicPartition] = set()
         self._corrupt: set[TopicPartition] = set()
         self._subscribers: list[PartitionsChanged] = []
         self._watched = WatchedRange(store, layout.partitions, replace=self._replace, apply=self._apply)
@@ -37,13 +38,18 @@ class PartitionCache:
 
     @property
     def states(self) -> Mapping[TopicPartition, tuple[PartitionState, Revision]]:
-        """The states with the revisions that wrote them."""
+        """The states with the revisions that wrote them; where the newest can't be read, the one before it."""
         return self._states
 
     @property
     def corrupt(self) -> Set[TopicPartition]:
         """Those whose newest value can't be read: they have a state, and nobody knows which."""
         return self._corrupt
+
+    @property
+    def moving(self) -> Set[TopicPartition]:
+        """Those that shall be handed over."""
+        return self._moving
 
     def get(self, partition: TopicPartition) -> PartitionState | None:
         held = self._states.get(partition)
@@ -84,16 +90,18 @@ class PartitionCache:
             state = decode_state(kept)
         except Corrupt as error:
             log.error("%s", error)
-            self._remove(partition)
             self._corrupt.add(partition)
             return partition
         self._remove(partition)
         self._states[partition] = (state, kept.mod_revision)
         self._led_by.setdefault(state.leader_session, set()).add(partition)
+        if state.moving_to is not None:
+            self._moving.add(partition)
         return partition
 
     def _remove(self, partition: TopicPartition) -> None:
         self._corrupt.discard(partition)
+        self._moving.discard(partition)
         held = self._states.pop(partition, None)
         if held is not None:
             led = self._led_by[held[0].leader_session]

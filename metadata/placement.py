@@ -58,6 +58,15 @@ def place(
     return Placement(given, moved)
 
 
+def is_balanced(loads: Mapping[SessionId, int], candidates: Sequence[Candidate]) -> bool:
+    """Whether `place` would move nothing, where each candidate leads as many partitions as `loads` say, and all are led."""
+    staying = [candidate for candidate in candidates if not candidate.draining] or candidates
+    if not staying:
+        return True
+    held = [loads.get(candidate.session, 0) for candidate in staying]
+    return max(held) - min(held) <= 1 and sum(held) == sum(loads.values())
+
+
 class _Tables:
     """Who leads what, counted by broker and by rack."""
 
@@ -98,6 +107,8 @@ class _Tables:
 
     def most_crowded(self, session: SessionId, count: int) -> list[TopicPartition]:
         """Partitions to give away: each time the last one of the topic that this broker has most of."""
+        if count <= 0:
+            return []
         topics = [(-len(partitions), topic, sorted(partitions)) for topic, partitions in self._led[session].items() if partitions]
         heapq.heapify(topics)
         chosen: list[TopicPartition] = []

@@ -200,15 +200,24 @@ async def _committed_by_evidence(
 
 
 async def seal(
-    store: ObjectStore, session: SessionId, *, by: Session | None, now_ms: Callable[[], int], pause_s: float = 0.2
+    store: ObjectStore,
+    session: SessionId,
+    *,
+    by: Session | None,
+    now_ms: Callable[[], int],
+    pause_s: float = 0.2,
+    patience_s: float | None = None,
 ) -> SessionListing:
     """Ends another's session, and answers its committed prefix, which from now on can't grow.
 
     Looks for the first gap and creates the seal there, until a look shows a seal at the first gap: a seal that was created does
     not prove it, since the segment that stood there may have been compacted, trimmed and deleted since the look. Retries while
-    the bucket is away, because without the seal nobody may go on. `by` is the sealing session, None for a tool.
+    the bucket is away, because without the seal nobody may go on; where the caller has `patience_s`, raises what the bucket says
+    when it has failed for longer. `by` is the sealing session, None for a tool.
     """
     writer, sealed_by = (by.writer, by.id) if by is not None else (bytes(16), SessionId(0))
+    now_s = asyncio.get_running_loop().time
+    failing_since_s: float | None = None
     while True:
         try:
             listing = await list_session(store, session)
@@ -222,6 +231,9 @@ async def seal(
         except AlreadyExists:
             continue
         except (Unavailable, OutcomeUnknown):
+            failing_since_s = now_s() if failing_since_s is None else failing_since_s
+            if patience_s is not None and now_s() - failing_since_s >= patience_s:
+                raise
             await asyncio.sleep(pause_s)
 
 

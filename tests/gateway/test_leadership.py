@@ -108,7 +108,9 @@ async def produce_when_led(broker: OneBroker, partition: TopicPartition, value: 
 
 async def until(happened: Callable[[], bool]) -> None:
     async with asyncio.timeout(READY_S):
-        while not happened():
+        while True:
+            if happened():
+                return
             await asyncio.sleep(0)
 
 

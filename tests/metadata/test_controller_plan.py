@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.controller_plan import Steps, View, plan
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import PartitionState, appointed, handed_over, moving
+from metadata.partition_assignments import FORMAT_VERSION, PartitionState, appointed, handed_over, moving
 from metadata.placement import Candidate
 
 TOPIC, OTHER = TopicId("a" * 32), TopicId("b" * 32)
@@ -80,6 +81,13 @@ def test_a_move_to_a_broker_that_died_is_taken_back_or_sent_elsewhere() -> None:
     assert decided(plan(view(states, 1, 2, draining=(1,)), set())) == {0: (1, 2)}
 
 
+def test_a_leader_that_dies_in_the_middle_of_a_move_is_replaced_like_any_other() -> None:
+    states = {partition(0): led(9, moving_to=1), partition(1): led(1)}
+    steps = plan(view(states, 1, 2), {SessionId(9)})
+    assert decided(steps) == {0: (2, None)}
+    assert plan(view(states, 1, 2), set()) == Steps([SessionId(9)], [], [])
+
+
 def test_only_so_many_partitions_move_at_a_time() -> None:
     states = {partition(number): led(1) for number in range(10)}
     states[partition(0)] = led(1, moving_to=2)
@@ -95,6 +103,23 @@ def test_states_of_partitions_that_no_topic_has_are_forgotten() -> None:
 def test_a_state_that_can_not_be_read_is_left_as_it_is() -> None:
     steps = plan(View({TOPIC: 2}, {}, {partition(1)}, [Candidate(SessionId(1))]), set())
     assert decided(steps) == {0: (1, None)}
+
+
+def test_a_state_that_can_not_be_read_now_is_left_as_it_is_though_an_older_one_is_known() -> None:
+    states = {partition(0): led(9), partition(1): led(1)}
+    assert plan(View({TOPIC: 2}, states, {partition(0)}, [Candidate(SessionId(1))]), {SessionId(9)}) == NOTHING
+
+
+def test_a_state_that_can_not_be_read_is_forgotten_with_its_topic() -> None:
+    steps = plan(View({TOPIC: 1}, {partition(0): led(1)}, {partition(0, OTHER)}, [Candidate(SessionId(1))]), set())
+    assert steps == Steps([], [], [partition(0, OTHER)])
+
+
+def test_a_state_of_a_newer_version_is_left_as_it_is_and_stops_no_other() -> None:
+    state, revision = led(9)
+    newer = msgspec.structs.replace(state, format_version=FORMAT_VERSION + 1), revision
+    steps = plan(view({partition(0): newer, partition(1): led(9)}, 1), {SessionId(9)})
+    assert decided(steps) == {1: (1, None)}
 
 
 def test_without_brokers_nothing_is_decided() -> None:

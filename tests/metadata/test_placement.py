@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
-from metadata.placement import Candidate, Placement, place
+from metadata.placement import Candidate, Placement, is_balanced, place
 
 TOPICS = [TopicId(letter * 32) for letter in "abc"]
 
@@ -137,3 +137,14 @@ def test_the_order_of_the_question_does_not_matter(
 def test_one_broker_leads_everything(count: int) -> None:
     leaders: dict[TopicPartition, SessionId | None] = dict.fromkeys(partitions(count))
     assert set(place(leaders, brokers(1)).given.values()) == {1}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=5),
+)
+def test_a_look_at_the_loads_tells_whether_anything_would_be_moved(brokers: list[tuple[int, bool]]) -> None:
+    candidates = [Candidate(SessionId(number), draining=draining) for number, (_, draining) in enumerate(brokers, 1)]
+    loads = {SessionId(number): load for number, (load, _) in enumerate(brokers, 1)}
+    sessions = [session for session, load in loads.items() for _ in range(load)]
+    leaders = dict(zip(partitions(len(sessions)), sessions, strict=True))
+    assert is_balanced(loads, candidates) == (place(leaders, candidates).moved == {})

@@ -170,7 +170,7 @@ class Producer:
 
 
 class Reader:
-    """Polls its partitions, all in one fetch. Those that brought records are asked for last the next time, as Kafka's clients do."""
+    """Polls its partitions, all in one fetch. Those that brought records are asked for last the next time, as in Kafka."""
 
     def __init__(self, clients: Clients, name: str, partitions: Sequence[TopicPartition]) -> None:
         self._clients = clients

@@ -70,7 +70,9 @@ class _Scan:
         self.in_vain: list[TopicPartition] = []
         """On their way to a session that is gone."""
         counts = view.partition_counts
-        self.forgotten = [held for held in (*view.states, *sorted(view.unreadable)) if held.partition >= counts.get(held.topic_id, 0)]
+        self.forgotten = [
+            held for held in (*view.states, *sorted(view.unreadable)) if held.partition >= counts.get(held.topic_id, 0)
+        ]
         self._registered = {candidate.session for candidate in view.candidates}
         self._forgotten = set(self.forgotten)
         self._look(view, sealed)

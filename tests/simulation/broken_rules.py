@@ -15,7 +15,6 @@ import msgspec
 
 from gateway import controller, leadership
 from metadata import partition_assignments
-from metadata.broker_registry import Registered
 from metadata.counters import next_session
 from metadata.errors import OutcomeUnknown, Unavailable
 from metadata.etcd_layout import EtcdLayout
@@ -42,8 +41,6 @@ class BrokenRule(Enum):
     """The seal is gone again once the session was read."""
     TAKEOVER_WITHOUT_SEAL = "takeover-without-seal"
     """The session of a broker that is gone is read as it is found, and not ended."""
-    SEALED_UNCONFIRMED = "sealed-unconfirmed"
-    """The controller seals whom it does not find among the brokers that its watch told it of."""
     SESSION_REUSED = "session-reused"
     """A broker takes the number of its last session again."""
     END_REMEMBERED = "end-remembered"
@@ -83,8 +80,6 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(recovery, "seal", _sealed_for_a_moment)]
         case BrokenRule.TAKEOVER_WITHOUT_SEAL:
             return [(recovery, "seal", _only_looked_at), (controller, "seal", _only_looked_at)]
-        case BrokenRule.SEALED_UNCONFIRMED:
-            return [(controller, "read_brokers", _nobody)]
         case BrokenRule.SESSION_REUSED:
             return _session_reused()
         case BrokenRule.NOT_FLUSHED:
@@ -119,10 +114,6 @@ async def _sealed_for_a_moment(store: ObjectStore, sealed: SessionId, **how: Any
 
 async def _only_looked_at(store: ObjectStore, sealed: SessionId, **how: Any) -> SessionListing:
     return await list_session(store, sealed)
-
-
-async def _nobody(store: MetadataStore, layout: EtcdLayout) -> dict[str, Registered]:
-    return {}
 
 
 def _session_reused() -> list[tuple[Any, str, Callable[..., Any]]]:

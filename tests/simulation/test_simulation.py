@@ -26,6 +26,11 @@ CAUGHT_AS = {
     BrokenRule.END_REMEMBERED: {Invariant.UNIQUE},
     BrokenRule.UNKNOWN_IS_FAILURE: {Invariant.TRUTHFUL},
     BrokenRule.REPEATS_NOT_KNOWN: {Invariant.UNIQUE},
+    BrokenRule.SESSION_REUSED: {Invariant.DURABLE},
+    BrokenRule.NOT_FLUSHED: {Invariant.DURABLE, Invariant.UNIQUE},
+    BrokenRule.RELEASED_TOO_EARLY: {Invariant.DURABLE, Invariant.UNIQUE},
+    BrokenRule.NOT_GIVEN_UP: {Invariant.DURABLE, Invariant.UNIQUE},
+    BrokenRule.CONTROLLER_UNGUARDED: {Invariant.APPOINTED},
 }
 SEEDS_TO_CATCH_MAX = 20
 

@@ -261,7 +261,8 @@ class Controller:
             self._keep(partitions)
             return
         await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
-        await partition_assignments.forget(self._metadata, gone, self._layout, guards=[guard])
+        revision = await partition_assignments.forget(self._metadata, gone, self._layout, guards=[guard])
+        await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # else it would all be done once more
 
     def _keep(self, partitions: Sequence[TopicPartition]) -> None:
         self._not_forgotten = partitions, self._topics.revision

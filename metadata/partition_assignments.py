@@ -142,12 +142,19 @@ async def write(
 
 async def forget(
     store: MetadataStore, partitions: Sequence[TopicPartition], layout: EtcdLayout, *, guards: Sequence[Compare] = ()
-) -> None:
-    """Deletes the states of a deleted topic's partitions. No error where there are none; Fenced where a guard fails."""
+) -> Revision:
+    """Deletes the states of a deleted topic's partitions. Answers the revision of the last transaction, 0 without any.
+
+    No error where there are none; Fenced where a guard fails.
+    """
+    revision = Revision(0)
     for first in range(0, len(partitions), OPERATIONS_MAX):
         deletes = [Delete(layout.partition(partition)) for partition in partitions[first : first + OPERATIONS_MAX]]
-        if not (await store.transact(guards, deletes)).succeeded:
+        result = await store.transact(guards, deletes)
+        if not result.succeeded:
             raise Fenced("partitions of deleted topics were not forgotten: this broker is the controller no more")
+        revision = result.revision
+    return revision
 
 
 @dataclass(frozen=True, slots=True)

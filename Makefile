@@ -7,7 +7,7 @@ MINUTES ?= 1
 PROTOS := gateway/proto/log.proto gateway/proto/admin.proto metadata/proto/etcd.proto
 MESSAGE_PROTOS := metadata/proto/mvcc.proto  # without services, and so without stubs
 
-.PHONY: demo test check bench simulate chaos proto kernel clean help
+.PHONY: demo test check bench simulate chaos chaos-proof proto kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
@@ -27,6 +27,9 @@ simulate: $(VENV)/ready kernel ## the log under a virtual clock, on a bucket tha
 
 chaos: $(VENV)/ready kernel ## three broker processes, broken on purpose while clients watch; MINUTES=1, SEED=… for the same faults again
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+chaos-proof: $(VENV)/ready kernel ## brokers with a rule broken on purpose: chaos must find each
+	$(BIN)/python -m tests.chaos --prove --minutes 0.3
 
 bench: $(VENV)/ready kernel ## the figures of README.md, in about four minutes
 	$(BIN)/python -m bench
@@ -54,4 +57,4 @@ clean: ## the virtual environment and everything that was built, away
 	rm -rf $(VENV) build *.egg-info segments/*.so
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 17
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 17

@@ -1,6 +1,7 @@
-"""`python -m bench`: all benchmarks, or those that are named, and one table of their figures.
+"""`python -m bench`: the benchmarks that are named, or all of one broker, and their figures.
 
-    python -m bench                               everything, in under three minutes
+    python -m bench                               all of one broker, in under four minutes
+    python -m bench cluster                       all of three brokers with an etcd, in under ten
     python -m bench produce-grpc --seconds 5      one of them, measured longer
     python -m bench --json figures.json           the figures and the machine's facts, for programs
 
@@ -12,15 +13,31 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from bench import codec, idle, machine, partitions, produce_grpc, produce_http, quiet_producer, tail_reads
-from bench.figures import Figure, show
+from bench import (
+    codec,
+    controller_failover,
+    drain,
+    etcd_load,
+    failover,
+    idle,
+    machine,
+    partitions,
+    produce_grpc,
+    produce_http,
+    quiet_producer,
+    tail_reads,
+    three_brokers,
+)
+from bench.figures import Figure, lines, paragraph
 from bench.load import client_process
 from bench.run import ROUNDS, Benchmark, Run
 
@@ -34,43 +51,61 @@ BENCHMARKS: dict[str, Benchmark] = {
     "partitions": partitions.measure,
     "idle": idle.measure,
 }
+CLUSTER_BENCHMARKS: dict[str, Benchmark] = {
+    "failover": failover.measure,
+    "controller-failover": controller_failover.measure,
+    "drain": drain.measure,
+    "three-brokers": three_brokers.measure,
+    "etcd-load": etcd_load.measure,
+}
+CLUSTER = "cluster"
+"""Stands for all of these: several brokers and an etcd, and a minute or two for each benchmark."""
 DISK = "/var/tmp"
 """Unlike /tmp, never in memory: fsync would cost nothing there."""
+ENDS_AFTER_S = 300
+"""A benchmark that hangs is ended then."""
 WRITTEN_GIB_PER_SECOND = 1.5
 """At most, by the fastest benchmark on a fast disk; its files are removed when it ends."""
 
 
 def main() -> int:
     arguments = _arguments()
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, _ended)
     progress = Console(stderr=True)
     results: dict[str, list[Figure]] = {}
     started_s = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-", dir=arguments.directory) as directory, client_process() as client:
         facts = machine.facts(Path(directory))
-        for name in arguments.benchmarks or BENCHMARKS:
+        for name in chosen(arguments.benchmarks):
             progress.print(f"[dim]{name} …[/]")
-            results[name] = BENCHMARKS[name](Run(Path(directory), arguments.seconds, client))
+            signal.alarm(ENDS_AFTER_S)
+            results[name] = (BENCHMARKS | CLUSTER_BENCHMARKS)[name](Run(Path(directory), arguments.seconds, client))
+            signal.alarm(0)
     facts["seconds"] = round(time.perf_counter() - started_s, 1)
     figures = {name: [figure.as_json() for figure in found] for name, found in results.items()}
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"machine": facts, "figures": figures}, indent=2) + "\n", encoding="utf-8")
-    console = Console(width=None if sys.stdout.isatty() else 160)
     measured_on = " · ".join(f"{name.replace('_', ' ')} {fact}" for name, fact in facts.items())
-    console.print("\n" + measured_on, style="dim", highlight=False)
-    show(console, results)
+    console = Console(highlight=False, soft_wrap=True)
+    console.print()
+    for line in (*paragraph(measured_on), *(line for name, found in results.items() for line in lines(name, found))):
+        console.print(line)
     return 1 if any(figure.holds is False for found in results.values() for figure in found) else 0
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Tidelog's figures, each beside its target.")
-    parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; all where none is named")
+    named = f"one of {', '.join(BENCHMARKS)}, all of which run where none is named; or of {', '.join(CLUSTER_BENCHMARKS)}"
+    parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"{named}, which all run for {CLUSTER!r}")
     parser.add_argument("--seconds", type=float, default=1.5, help="of one measurement; a figure is the median of several (1.5)")
     parser.add_argument("--directory", type=Path, default=Path(DISK), help=f"on the disk to be measured ({DISK})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.benchmarks if name not in BENCHMARKS]
+    known = [*BENCHMARKS, *CLUSTER_BENCHMARKS, CLUSTER]
+    unknown = [name for name in arguments.benchmarks if name not in known]
     if unknown:
-        parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(BENCHMARKS)}")
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(known)}")
     if not arguments.seconds > 0:
         parser.error("--seconds must be above 0")
     needed_gib = (1 + ROUNDS) * arguments.seconds * WRITTEN_GIB_PER_SECOND
@@ -78,6 +113,16 @@ def _arguments() -> argparse.Namespace:
     if free_gib < needed_gib:
         parser.error(f"{arguments.directory} has {free_gib:.1f} GiB free; up to {needed_gib:.1f} GiB are written: see --directory")
     return arguments
+
+
+def _ended(number: int, _: object) -> None:
+    """As Ctrl-C: the processes that were started are ended, and what they wrote is removed."""
+    sys.exit(f"a benchmark did not end within {ENDS_AFTER_S} s" if number == signal.SIGALRM else 128 + number)
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    chosen = [each for name in names or BENCHMARKS for each in (CLUSTER_BENCHMARKS if name == CLUSTER else [name])]
+    return list(dict.fromkeys(chosen))
 
 
 if __name__ == "__main__":

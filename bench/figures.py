@@ -1,14 +1,22 @@
-"""A measured figure beside its target, and the table of them. Pure but for the printing."""
+"""A measured figure beside its target, and how they are shown: on lines of at most WIDTH columns. Pure.
+
+failover
+  kill to the first acknowledgement                    9.41 s  ≤ 10         pass
+    rounds: 9.10, 9.41, 8.87 s
+"""
 
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
+
+WIDTH = 80
+_WHAT, _MEASURED, _TARGET = 38, 19, 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +29,11 @@ class Target:
     def holds(self, value: float) -> bool:
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
-    def shown(self, unit: str) -> str:
+    def __str__(self) -> str:
+        """In the unit of its figure."""
         if self.least is not None and self.most is not None:
-            return f"{self.least:,.10g} … {self.most:,.10g} {unit}"
-        return f"≥ {self.least:,.10g} {unit}" if self.least is not None else f"≤ {self.most:,.10g} {unit}"
+            return f"{self.least:,.10g} … {self.most:,.10g}"
+        return f"≥ {self.least:,.10g}" if self.least is not None else f"≤ {self.most:,.10g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +74,29 @@ def spread(values: Sequence[float]) -> str:
 
 
 def number(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:,.2f}" if abs(value) < 10 else f"{value:,.1f}"
 
 
-def show(console: Console, results: dict[str, list[Figure]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("benchmark", no_wrap=True)
-    table.add_column("what")
-    table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("target", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("note", style="dim")
-    for benchmark, figures in results.items():
-        for place, figure in enumerate(figures):
-            verdict = {True: "[green]pass[/]", False: "[red]short[/]", None: ""}[figure.holds]
-            target = figure.target.shown(figure.unit) if figure.target is not None else ""
-            measured = f"{number(figure.value)} {figure.unit}"
-            table.add_row("" if place else benchmark, figure.what, measured, target, verdict, figure.note)
-        table.add_section()
-    console.print(table)
+def lines(benchmark: str, figures: Iterable[Figure]) -> list[Text]:
+    """The figures of one benchmark."""
+    return [Text(benchmark, "bold"), *(line for figure in figures for line in _lines(figure))]
+
+
+def paragraph(text: str) -> list[Text]:
+    """Something said beside the figures."""
+    return [Text(line, "dim") for line in textwrap.wrap(text, WIDTH)]
+
+
+def _lines(figure: Figure) -> list[Text]:
+    what, *more = textwrap.wrap(figure.what, _WHAT)
+    target = str(figure.target) if figure.target is not None else ""
+    verdict, style = {True: ("pass", "green"), False: ("short", "red"), None: ("", "")}[figure.holds]
+    first = Text(f"  {what:{_WHAT}} {f'{number(figure.value)} {figure.unit}'.rstrip():>{_MEASURED}}  {target:{_TARGET}}  ")
+    first.append(verdict, style)
+    first.rstrip()
+    further = [Text(f"  {line}") for line in more]
+    return [first, *further, *(Text(f"    {line}", "dim") for line in textwrap.wrap(figure.note, WIDTH - 4))]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 _Arguments = ParamSpec("_Arguments")
@@ -40,6 +41,20 @@ class Outcome:
         return self.requests / (self.last_answer_s - self.started_s)
 
 
+class Until:
+    """Tells a load in another process when to end: by a file, which it looks for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def end(self) -> None:
+        self._path.touch()
+
+    @property
+    def over(self) -> bool:
+        return self._path.exists()
+
+
 class ClientProcess:
     """Runs functions in one process of its own, one after the other."""
 
@@ -55,5 +70,12 @@ class ClientProcess:
 
 @contextmanager
 def client_process() -> Iterator[ClientProcess]:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+    try:
         yield ClientProcess(pool)
+    except BaseException:
+        for process in multiprocessing.active_children():  # nobody wants to know any more what its work comes to
+            process.kill()
+        raise
+    finally:
+        pool.shutdown()

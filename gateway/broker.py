@@ -23,13 +23,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from gateway.cluster_commands import set_draining
-from gateway.cluster_identity import identify_cluster
+from gateway.cluster_identity import identify_cluster, stay_in_cluster
 from gateway.cluster_members import describe_brokers
 from gateway.cluster_view import ClusterView
 from gateway.doors import BrokerDescription, DrainState
 from gateway.forwarding import Forwarding
 from gateway.freed_memory import keep_freed_memory
 from gateway.grpc_server import GrpcServer
+from gateway.heard_metadata import HeardMetadata
 from gateway.http_server import HttpServer
 from gateway.leadership import Leadership
 from gateway.led_here import LedHere
@@ -39,7 +40,7 @@ from gateway.routed_log import RoutedLog
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.broker_registry import Registration
 from metadata.data_directory import DataDirectory
-from metadata.errors import OutcomeUnknown
+from metadata.errors import Corrupt, OutcomeUnknown, TidelogError
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId, TopicPartition
 from metadata.open_metadata import open_metadata
@@ -57,6 +58,8 @@ log = logging.getLogger(__name__)
 
 TOPICS_TIMEOUT_S = 60.0
 """For the first reading of the topics, at the start."""
+TAKE_OVER_S = 5.0
+"""What a failover takes beyond the lease of the old leader: its seal, an appointment, the footers. So long reads wait."""
 VERSION = importlib.metadata.version("tidelog")
 
 
@@ -69,8 +72,9 @@ class Broker:
     """What the doors serve (gateway/doors.py). `running` makes one."""
 
     def __init__(
-        self, settings: BrokerSettings, bucket: WatchedStore, metadata: MetadataStore, layout: EtcdLayout, *, cluster_id: str
+        self, settings: BrokerSettings, bucket: WatchedStore, store: MetadataStore, layout: EtcdLayout, *, cluster_id: str
     ) -> None:
+        metadata = HeardMetadata(store)
         self.cluster_id = cluster_id
         self.broker_id = settings.broker_id
         self.version = VERSION
@@ -105,6 +109,7 @@ class Broker:
             budget=self._leadership.budget,
             is_stopping=self.stopping.is_set,
         )
+        self._leadership.subscribe(self._forwarding.led_here)
         self.led_here = LedHere(lambda: self.log, self.view)
         self.routed_log: LedHere = RoutedLog(
             lambda: self.log,
@@ -114,6 +119,7 @@ class Broker:
             broker_id=settings.broker_id,
             settings=settings.segments,
             budget=self._leadership.budget,
+            leader_wait_s=settings.membership.session_timeout_ms / 1000 + TAKE_OVER_S,
         )
         self._http = HttpServer(self)
         self._grpc = GrpcServer(self)
@@ -152,8 +158,34 @@ class Broker:
     def leader(self, partition: TopicPartition) -> Registration | None:
         return self.view.leader(partition)
 
-    async def brokers(self) -> list[BrokerDescription]:
-        return await describe_brokers(self._metadata, self._layout, self.view)
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        state = self.view.partitions.get(partition)
+        return state.leader_epoch if state is not None else -1
+
+    def brokers(self) -> list[BrokerDescription]:
+        return describe_brokers(self.view)
+
+    @property
+    def metadata_age_ms(self) -> int:
+        return round(1000 * self._metadata.silent_s)
+
+    @property
+    def metadata_trouble(self) -> Trouble | None:
+        silent_s = self._metadata.silent_s
+        if 1000 * silent_s < self._cluster.session_timeout_ms:
+            return None
+        return Trouble(
+            f"the metadata store has not answered for {silent_s:.0f} s: topics and brokers are told as they were, and can't change",
+            "Producing and reading go on. Bring back a majority of etcd's members; `tidelog doctor --etcd URL` looks at each.",
+        )
+
+    @property
+    def refused(self) -> Mapping[TopicPartition, Corrupt]:
+        """Partitions that this broker was appointed to lead and does not serve, since what is stored of them is damaged."""
+        try:
+            return self.log.damaged
+        except TidelogError:
+            return {}
 
     def stop(self) -> None:
         """Begins the clean end: `run` returns when everything is flushed and sealed."""
@@ -164,6 +196,8 @@ class Broker:
         async with asyncio.TaskGroup() as background:
             following = background.create_task(self.view.run(), name="view of the cluster")
             forwarding = background.create_task(self._forwarding.run(), name="forwarding")
+            ahead = background.create_task(self.producer_ids.run(), name="producer ids")
+            staying = background.create_task(stay_in_cluster(self._metadata, self._layout, self.cluster_id), name="identity")
             await self.view.read(timeout_s=TOPICS_TIMEOUT_S)
             self.http_address = await self._http.start(self._listen[0])
             self.grpc_address = await self._grpc.start(self._listen[1])
@@ -179,6 +213,8 @@ class Broker:
                 await self._stop(leading)
                 forwarding.cancel()
                 following.cancel()
+                ahead.cancel()
+                staying.cancel()
 
     async def _serve(self, ready: asyncio.Event, leading: asyncio.Task[None]) -> None:
         async with asyncio.TaskGroup() as waits:

@@ -7,21 +7,37 @@
     A           A           starts
     A           B           refuses: one of the two is the wrong one
     -           B           refuses: the metadata were lost, and must be restored; to begin anew would bury every record
+    A at 70     A, copied   refuses: the metadata were set back to a backup, and have forgotten in which sessions records lie
+                at 90
     restoring   any         refuses, until the restore is complete
 
-Invariant: a bucket that holds records is never taken for a new one.
+While it runs, a broker looks again and again whether the metadata are those still that it started with. Where they were emptied,
+restored or set back to a backup, it ends: what it was appointed to is forgotten, and may be given away a second time.
+
+Invariants: a bucket that holds records is never taken for a new one; nobody leads on for long by metadata that are gone.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from typing import NamedTuple, NoReturn
+
+from gateway.snapshots import snapshot_revisions
 from metadata.cluster_id import cluster_id
-from metadata.errors import Rejected
+from metadata.errors import Rejected, TidelogError
 from metadata.etcd_layout import EtcdLayout
-from metadata.restoration import RESTORE_COMMAND, check_not_restoring
+from metadata.model import Revision
+from metadata.restoration import RESTORE_COMMAND, check_not_restoring, read_revision_base
 from metadata.store import MetadataStore
 from segments.bucket_layout import WAL
 from segments.cluster_record import read_cluster_record, sign_bucket
 from segments.object_store import ObjectStore
+
+LOOK_INTERVAL_S = 2.0
+"""Between looks at the cluster's id, while the broker runs."""
+
+log = logging.getLogger(__name__)
 
 
 async def identify_cluster(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout, *, new_id: str, now_ms: int) -> str:
@@ -40,4 +56,81 @@ async def identify_cluster(bucket: ObjectStore, metadata: MetadataStore, layout:
         )
     identity = await cluster_id(metadata, new_id, layout)
     await sign_bucket(bucket, identity, now_ms=now_ms)
+    await _check_not_set_back(bucket, metadata, layout, identity)
     return identity
+
+
+async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout, identity: str) -> None:
+    """As far as the copies of the metadata on the bucket tell: the controller writes one every snapshot_interval_ms."""
+    copies = await snapshot_revisions(bucket)
+    now = (await metadata.range(layout.cluster_id, limit=1)).revision + await read_revision_base(metadata, layout)
+    if copies and copies[-1] > now:
+        raise Rejected(
+            f"the metadata of cluster {identity} are at revision {now}, and were at {copies[-1]} when they were copied to "
+            f"{bucket.url}: they were set back to a backup",
+            hint=f"They have forgotten who led since then. Stop all brokers, make etcd empty, and run `{RESTORE_COMMAND}`.",
+            cluster_id=identity,
+        )
+
+
+class Seen(NamedTuple):
+    """The cluster's id, as one look at the metadata found it."""
+
+    cluster_id: str | None
+    """None: there is none."""
+    written_at: Revision
+    revision: Revision
+    """Of the whole store."""
+
+
+def what_happened(identity: str, before: Seen | None, now: Seen) -> str | None:
+    """To the metadata of cluster `identity`, as a sentence that begins with them; None where all is as it was."""
+    if now.cluster_id is None:
+        return "are gone"
+    if now.cluster_id != identity:
+        return f"are those of cluster {now.cluster_id} now"
+    if before is not None and now.revision < before.revision:
+        return f"were set back from revision {before.revision} to {now.revision}"
+    if before is not None and now.written_at != before.written_at:
+        return "were written anew, as a restore does"
+    return None
+
+
+async def stay_in_cluster(metadata: MetadataStore, layout: EtcdLayout, identity: str) -> NoReturn:
+    """Ends only when this broker must: raises Rejected where the metadata are not those any more that it started with.
+
+    While they can't be read nothing follows: leaders go on without them.
+    """
+    before: Seen | None = None
+    while True:
+        try:
+            now = await _look(metadata, layout)
+        except Rejected as error:
+            if "etcd_cluster_id" in error.details:
+                raise _lost(identity, f"can't be asked for: {error}") from error
+            log.warning("whether the metadata are still those of cluster %s is not known: %s", identity, error)
+        except TidelogError as error:
+            log.info("whether the metadata are still those of cluster %s is not known: %s", identity, error)
+        else:
+            happened = what_happened(identity, before, now)
+            if happened is not None:
+                raise _lost(identity, happened)
+            before = now
+        await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+async def _look(metadata: MetadataStore, layout: EtcdLayout) -> Seen:
+    found = await metadata.range(layout.cluster_id, limit=1)
+    held = next((item for item in found.items if item.key == layout.cluster_id), None)
+    if held is None:
+        return Seen(None, Revision(0), found.revision)
+    return Seen(held.value.decode("utf-8", "replace"), held.mod_revision, found.revision)
+
+
+def _lost(identity: str, happened: str) -> Rejected:
+    return Rejected(
+        f"the metadata of cluster {identity} {happened}: this broker stops, since nobody knows any more what it leads",
+        hint="Nothing acknowledged is lost. If etcd was emptied, lost its disk, or was set back to a backup: stop all brokers, "
+        f"make etcd empty, and run `{RESTORE_COMMAND}`. If it was restored just now, start this broker again.",
+        cluster_id=identity,
+    )

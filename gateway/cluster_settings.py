@@ -15,11 +15,15 @@ class ClusterSettings:
     """A broker that etcd has not heard of for this long is taken for dead: its session is sealed, its partitions move on."""
     release_timeout_ms: float = 30_000.0
     """A broker that does not hand over a partition within this time loses its session."""
+    bucket_timeout_ms: float = 5_000.0
+    """A broker that has not been able to write to the bucket for this long loses its session, if another broker can write."""
     drain_timeout_ms: float = 20_000.0
     """At SIGTERM, how long partitions may take to move to others; what is left then is flushed, and taken over after the seal."""
     snapshot_interval_ms: float = 600_000.0
     """How often the controller copies the metadata to the bucket, where they have changed. What was changed since then is lost with
     etcd, but for records and topics."""
+    metadata_history_ms: float = 1_800_000.0
+    """How long the history of the metadata is kept: the controller compacts what is older. It is that of all who share the etcd."""
     rack: str = ""
     """Where the broker runs, such as an availability zone. The partitions of a topic are spread over racks."""
     advertise_http: str = ""

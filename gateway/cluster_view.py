@@ -1,16 +1,21 @@
-"""The cluster as this broker knows it: topics, brokers, and who leads what, each fed by a watch."""
+"""The cluster as this broker knows it: topics, brokers, who leads what, and who is the controller, each fed by a watch.
+
+While the metadata store can't be reached, all of it stays as it was last told.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from metadata.broker_registry import BrokerCache, Registration
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, Revision, TopicPartition
 from metadata.partition_cache import PartitionCache
-from metadata.store import MetadataStore
+from metadata.store import Event, KeyValue, MetadataStore
 from metadata.topic import Topic
 from metadata.topic_cache import TopicCache
+from metadata.watched_range import WatchedRange
 
 
 class ClusterView:
@@ -20,14 +25,18 @@ class ClusterView:
         self.topics = TopicCache(metadata, layout)
         self.brokers = BrokerCache(metadata, layout)
         self.partitions = PartitionCache(metadata, layout)
+        self.controller = ControllerSeen(metadata, layout)
+        self._changing = asyncio.Event()
+        self.brokers.subscribe(self._tell_of_change)
+        self.partitions.subscribe(lambda _: self._tell_of_change())
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as watches:
-            for cache in (self.topics, self.brokers, self.partitions):
+            for cache in (self.topics, self.brokers, self.partitions, self.controller):
                 watches.create_task(cache.run())
 
     async def read(self, timeout_s: float) -> bool:
-        """Whether everything was read once in time."""
+        """Whether all that is needed to serve was read once in time."""
         caches = (self.topics, self.brokers, self.partitions)
         return all(await asyncio.gather(*(cache.wait_for(Revision(1), timeout_s) for cache in caches)))
 
@@ -35,6 +44,40 @@ class ClusterView:
         """The broker that leads the partition; None where nobody does, or its broker is gone."""
         state = self.partitions.get(partition)
         return self.brokers.by_session(state.leader_session) if state is not None else None
+
+    async def changed(self, *, timeout_s: float) -> None:
+        """Returns when brokers or leaders have changed, at the latest after `timeout_s`."""
+        changing = self._changing
+        try:
+            async with asyncio.timeout(timeout_s):
+                await changing.wait()
+        except TimeoutError:
+            return
+
+    def _tell_of_change(self) -> None:
+        changing, self._changing = self._changing, asyncio.Event()
+        changing.set()
+
+
+class ControllerSeen:
+    """Who the controller is, from a watch of its key. Its owner runs `run()` as a task."""
+
+    def __init__(self, metadata: MetadataStore, layout: EtcdLayout) -> None:
+        self._key = layout.controller
+        self._value = b""
+        self.run = WatchedRange(metadata, layout.controller, replace=self._replace, apply=self._apply).run
+
+    def is_it(self, broker: Registration) -> bool:
+        """The key holds the id and the session of the broker that created it."""
+        return self._value == f"{broker.broker_id} {broker.session}".encode()
+
+    def _replace(self, items: Sequence[KeyValue]) -> None:
+        self._value = next((item.value for item in items if item.key == self._key), b"")
+
+    def _apply(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.key == self._key:
+                self._value = event.value  # empty once it is deleted
 
 
 def partitions_of(topic: Topic) -> list[TopicPartition]:

@@ -3,8 +3,9 @@
     elected (its key is created under the broker's lease) ─▶ look ─▶ plan ─▶ seal, write ─▶ wait for a change ─▶ look …
 
 It decides in metadata/controller_plan.py; here it acts. What waits for the bucket goes on alongside: no slow object holds up a look
-at the cluster. Invariants: a session is sealed only after a reading past every cache has shown that it is not registered, which is
-then so for ever; nothing is written but under the guard that this broker is the controller still.
+at the cluster. Of 100,000 partitions only those that have changed are looked at, and of changes in quick succession all at once.
+Invariants: a session is sealed only after a reading past every cache has shown that it is not registered, which is then so for
+ever; nothing is written but under the guard that this broker is the controller still, and the metadata are those it began with.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from functools import partial
 
+from gateway.history_compaction import HistoryCompaction
 from gateway.snapshots import Snapshots
 from gateway.topic_mirror import TopicMirror
 from metadata import partition_assignments
 from metadata.broker_registry import BrokerCache, read_brokers
-from metadata.controller_plan import Steps, View, plan
-from metadata.errors import Corrupt, OutcomeUnknown, Rejected, TidelogError, Unavailable
+from metadata.controller_plan import Steps, plan
+from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Revision, SessionId, TopicPartition
+from metadata.model import Revision, SessionId, TopicId, TopicPartition
 from metadata.partition_assignments import Decision
 from metadata.partition_cache import PartitionCache
+from metadata.partition_ledger import Changes, PartitionLedger
+from metadata.placement import Candidate
 from metadata.restoration import check_not_restoring
 from metadata.store import Compare, Delete, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put, RevisionCompacted
 from metadata.topic import Topic
@@ -37,6 +41,12 @@ from segments.session import Session, seal
 PAUSE_S = 0.2
 """Before what failed is tried again; doubled each time that it fails once more."""
 PAUSE_S_MAX = 5.0
+LOOK_INTERVAL_S = 0.02
+"""From one look to the next, at least: many changes in quick succession cost one look, not one each."""
+PLANNING_SHARE = 1 / 3
+"""Of the time, at most: where a plan takes long, such as of ten thousand new partitions, the next one waits for longer."""
+WRITTEN_AT_ONCE = 1000
+"""Decisions, before it is asked whether the brokers that they name are all there still."""
 SEAL_PATIENCE_S = 15.0
 """For a bucket that does not answer. It may answer another broker: then this one stands aside."""
 ASIDE_S = 5.0
@@ -46,6 +56,10 @@ FOLLOW_TIMEOUT_S = 5.0
 """How long the watch may take to tell of what was written here."""
 
 log = logging.getLogger(__name__)
+
+Guard = tuple[Compare, Compare]
+"""What holds while this broker is the controller: of its own key, and of the cluster's id, so that it does nothing in metadata that
+were emptied or restored under it."""
 
 _TRIED_AGAIN = (TidelogError, RevisionCompacted)
 
@@ -67,6 +81,7 @@ class Controller:
         lease: LeaseId,
         release_timeout_s: float,
         snapshot_interval_s: float,
+        history_s: float,
         now_ms: Callable[[], int],
     ) -> None:
         self._bucket = bucket
@@ -80,22 +95,33 @@ class Controller:
         self._lease = lease
         self._release_timeout_s = release_timeout_s
         self._now_ms = now_ms
+        self._ledger: PartitionLedger | None = None
+        self._planned_for_s = 0.0
+        self._stale_partitions: set[TopicPartition] = set()
+        self._stale_topics: dict[TopicId, int] = {}
+        self._broker_changes = 0
         self._sealed: set[SessionId] = set()
         self._alongside: set[str] = set()
         self._asked_s: dict[TopicPartition, tuple[SessionId, float]] = {}
         self._not_forgotten: tuple[Sequence[TopicPartition], Revision] | None = None
         self._forget_again_s = 0.0
         self._aside_until_s = 0.0
+        self._identity: Compare | None = None
         self._holder: KeyValue | None = None
         self._mirror: TopicMirror | None = None
         self._copying: asyncio.Task[None] | None = None
         self._snapshots = Snapshots(bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms)
+        self._history = HistoryCompaction(metadata, layout, kept_s=history_s)
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
         watched = WatchedRange(self._metadata, self._layout.controller, replace=self._holder_is, apply=self._holder_changed)
-        caches = (self._brokers, self._partitions, self._topics)
-        forget = [cache.subscribe(self._wake) for cache in caches]
+        forget = [
+            self._brokers.subscribe(self._brokers_changed),
+            self._partitions.subscribe(self._partitions_changed),
+            self._topics.subscribe(self._topic_changed),
+        ]
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(watched.run())
@@ -103,11 +129,16 @@ class Controller:
                 pause_s = PAUSE_S
                 while True:
                     self._changed.clear()
+                    looked_s = loop.time()
                     try:
                         guard = await self._elected()
                         mirror = self._copies(tasks, elected=guard is not None)
                         if guard is not None and mirror is not None:
                             await self._look_and_act(tasks, guard, mirror)
+                        else:  # all is read anew at an election
+                            self._ledger = None
+                            self._stale_partitions.clear()
+                            self._stale_topics.clear()
                     except _TRIED_AGAIN as error:
                         log.warning("the controller tries again: %s", error)
                         await asyncio.sleep(pause_s)
@@ -115,6 +146,7 @@ class Controller:
                         continue
                     pause_s = PAUSE_S
                     await self._wait()
+                    await asyncio.sleep(looked_s + max(LOOK_INTERVAL_S, self._planned_for_s / PLANNING_SHARE) - loop.time())
         finally:
             for unsubscribe in forget:
                 unsubscribe()
@@ -132,8 +164,11 @@ class Controller:
                 self._holder = put if event.kind == "put" else None
                 self._wake()
 
-    async def _elected(self) -> Compare | None:
+    async def _elected(self) -> Guard | None:
         """What guards the controller's writes, where this broker is it; None where another is."""
+        if self._identity is None:
+            stored = await self._metadata.get(self._layout.cluster_id)
+            self._identity = Compare(self._layout.cluster_id, stored.mod_revision if stored is not None else 0)
         name = f"{self._broker_id} {self._session.id}".encode()
         key = self._layout.controller
         held = self._holder
@@ -143,9 +178,9 @@ class Controller:
                 await self._metadata.transact([mine], [Delete(key)])
             return None
         if held is not None:
-            return mine
+            return (mine, self._identity) if mine is not None else None
         try:
-            unled = [Compare(key, 0), Compare(self._layout.restoring, 0)]
+            unled = [Compare(key, 0), Compare(self._layout.restoring, 0), self._identity]
             result = await self._metadata.transact(unled, [Put(key, name, self._lease)])
         except LeaseLost:
             return None
@@ -156,10 +191,10 @@ class Controller:
                 return None
             result = type(result)(True, held.mod_revision)
         log.info("%s is the controller", self._broker_id)
-        return Compare(key, result.revision)
+        return Compare(key, result.revision), self._identity
 
     def _copies(self, tasks: asyncio.TaskGroup, *, elected: bool) -> TopicMirror | None:
-        """Begins, goes on with or ends what the controller copies to the bucket."""
+        """Begins, goes on with or ends what the controller does from time to time: copies to the bucket, and compaction."""
         if elected and self._mirror is None:
             self._mirror = TopicMirror(self._bucket, self._metadata, self._topics, self._layout)
             self._copying = tasks.create_task(self._copy(self._mirror), name="copies of the metadata")
@@ -172,6 +207,7 @@ class Controller:
         async with asyncio.TaskGroup() as copies:
             copies.create_task(mirror.run(), name="mirror of topics")
             copies.create_task(self._snapshots.run(), name="snapshots")
+            copies.create_task(self._history.run(), name="compaction of history")
 
     async def resign(self) -> None:
         """What is left to do at a stop in order, while others wait."""
@@ -180,14 +216,15 @@ class Controller:
 
     # ── what the controller does ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _look_and_act(self, tasks: asyncio.TaskGroup, guard: Compare, mirror: TopicMirror) -> None:
+    async def _look_and_act(self, tasks: asyncio.TaskGroup, guard: Guard, mirror: TopicMirror) -> None:
+        broker_changes = self._broker_changes
         steps = await self._plan()
         if steps.unregistered:
             await self._seal_the_dead(tasks, steps.unregistered)
-        await self._write([decision for decision in steps.decisions if decision.read_at], guard)
+        await self._write([decision for decision in steps.decisions if decision.read_at], guard, planned_at=broker_changes)
         first = [decision for decision in steps.decisions if not decision.read_at]
         if first:
-            self._start(tasks, "first leaders", partial(self._begin, first, guard, mirror))
+            self._start(tasks, "first leaders", partial(self._begin, first, guard, mirror, broker_changes))
         if steps.forgotten and self._may_forget(steps.forgotten):
             self._start(tasks, "forget deleted topics", partial(self._forget, steps.forgotten, guard, mirror))
         await self._expel_who_does_not_release(guard)
@@ -208,14 +245,20 @@ class Controller:
             self._alongside.discard(what)
             self._changed.set()
 
-    async def _begin(self, first: Sequence[Decision], guard: Compare, mirror: TopicMirror) -> None:
+    async def _begin(self, first: Sequence[Decision], guard: Guard, mirror: TopicMirror, planned_at: int) -> None:
         """Appoints the first leaders of partitions, once their topics are on the bucket."""
         await mirror.ensure(self._topics_of(first))
-        await self._write(first, guard)
+        await self._write(first, guard, planned_at=planned_at)
 
-    async def _write(self, decisions: Sequence[Decision], guard: Compare) -> None:
-        if decisions:
-            revision = await partition_assignments.write(self._metadata, decisions, self._layout, guards=[guard])
+    async def _write(self, decisions: Sequence[Decision], guard: Guard, *, planned_at: int) -> None:
+        """A part at a time: where a broker has come or gone since the plan, the rest is planned anew."""
+        revision = Revision(0)
+        for start in range(0, len(decisions), WRITTEN_AT_ONCE):
+            if start and self._broker_changes != planned_at:
+                break
+            part = decisions[start : start + WRITTEN_AT_ONCE]
+            revision = await partition_assignments.write(self._metadata, part, self._layout, guards=guard)
+        if revision:
             await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)
 
     def _topics_of(self, decisions: Sequence[Decision]) -> list[Topic]:
@@ -223,15 +266,25 @@ class Controller:
         return [topic for topic in self._topics.topics() if topic.id in topic_ids]
 
     async def _plan(self) -> Steps:
-        """In a thread: 100,000 partitions take a tenth of a second and more."""
-        view = View(
-            {topic.id: topic.partition_count for topic in self._topics.topics()},
-            dict(self._partitions.states),
-            frozenset(self._partitions.corrupt),
-            [registration.candidate for registration in self._brokers.brokers.values()],
-        )
+        """In a thread: where much has changed it takes a tenth of a second and more."""
         self._sealed = {session for session in self._sealed if self._partitions.led_by(session)}
-        return await asyncio.to_thread(plan, view, frozenset(self._sealed))
+        candidates = [registration.candidate for registration in self._brokers.brokers.values()]
+        ledger, changes = self._ledger or PartitionLedger(), self._changes(everything=self._ledger is None)
+        self._ledger = None  # until it is told of the changes, whatever comes between
+        begun_s = asyncio.get_running_loop().time()
+        steps = await asyncio.to_thread(_planned, ledger, changes, candidates, frozenset(self._sealed))
+        self._ledger, self._planned_for_s = ledger, asyncio.get_running_loop().time() - begun_s
+        return steps
+
+    def _changes(self, *, everything: bool) -> Changes:
+        """What the caches have heard of since the last time."""
+        known, corrupt = self._partitions.states, self._partitions.corrupt
+        partitions, topics = self._stale_partitions, self._stale_topics
+        self._stale_partitions, self._stale_topics = set(), {}
+        if everything:
+            counts = {topic.id: topic.partition_count for topic in self._topics.topics()}
+            return Changes(counts, {**dict.fromkeys(corrupt), **known}, frozenset(corrupt))
+        return Changes(topics, {partition: known.get(partition) for partition in partitions}, partitions & corrupt)
 
     async def _seal_the_dead(self, tasks: asyncio.TaskGroup, sessions: Sequence[SessionId]) -> None:
         alive = {registered.registration.session for registered in (await read_brokers(self._metadata, self._layout)).values()}
@@ -248,7 +301,7 @@ class Controller:
             raise
         self._sealed.add(session)
 
-    async def _forget(self, partitions: Sequence[TopicPartition], guard: Compare, mirror: TopicMirror) -> None:
+    async def _forget(self, partitions: Sequence[TopicPartition], guard: Guard, mirror: TopicMirror) -> None:
         """Deletes the states of partitions whose topic is gone. The topics are read anew: the cache may be behind the states."""
         try:
             known = await read_topic_ids(self._metadata, self._layout)
@@ -260,8 +313,10 @@ class Controller:
         if not gone:
             self._keep(partitions)
             return
+        if not (await self._metadata.transact(guard, [])).succeeded:  # the topics may be gone with all the metadata
+            raise Fenced("topics were not marked as deleted: this broker is the controller no more")
         await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
-        revision = await partition_assignments.forget(self._metadata, gone, self._layout, guards=[guard])
+        revision = await partition_assignments.forget(self._metadata, gone, self._layout, guards=guard)
         await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # else it would all be done once more
 
     def _keep(self, partitions: Sequence[TopicPartition]) -> None:
@@ -273,7 +328,7 @@ class Controller:
         again = asyncio.get_running_loop().time() >= self._forget_again_s
         return again or self._not_forgotten != (partitions, self._topics.revision)
 
-    async def _expel_who_does_not_release(self, guard: Compare) -> None:
+    async def _expel_who_does_not_release(self, guard: Guard) -> None:
         """A leader that was asked to hand over, and has not in time, loses its registration, and so its session."""
         now_s = asyncio.get_running_loop().time()
         asked = {}
@@ -288,7 +343,7 @@ class Controller:
                 session = registered.registration.session
                 log.error("broker %s does not hand over its partitions: its session %s is ended", broker_id, session)
                 key = self._layout.broker(broker_id)
-                await self._metadata.transact([guard, Compare(key, registered.revision)], [Delete(key)])
+                await self._metadata.transact([*guard, Compare(key, registered.revision)], [Delete(key)])
 
     async def _wait(self) -> None:
         """For a change, or for when somebody is late, or this broker may stand again."""
@@ -299,5 +354,25 @@ class Controller:
             async with asyncio.timeout_at(max(min(look_at_s), now_s + PAUSE_S) if look_at_s else None):
                 await self._changed.wait()
 
-    def _wake(self, *_: object) -> None:
+    def _brokers_changed(self) -> None:
+        self._broker_changes += 1
         self._changed.set()
+
+    def _partitions_changed(self, changed: Set[TopicPartition]) -> None:
+        self._stale_partitions |= changed
+        self._changed.set()
+
+    def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
+        if old is not None:
+            self._stale_topics[old.id] = 0
+        if new is not None:
+            self._stale_topics[new.id] = new.partition_count
+        self._changed.set()
+
+    def _wake(self) -> None:
+        self._changed.set()
+
+
+def _planned(ledger: PartitionLedger, changes: Changes, candidates: Sequence[Candidate], sealed: Set[SessionId]) -> Steps:
+    ledger.apply(changes)
+    return plan(ledger, candidates, sealed)

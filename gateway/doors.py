@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
 from metadata.broker_registry import Registration
-from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownPartition, UnknownTopic
+from metadata.errors import Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import Partition, TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.topic import Topic
@@ -97,8 +97,27 @@ class Broker(Protocol):
         """Who leads the partition, as far as is known here."""
         ...
 
-    async def brokers(self) -> list[BrokerDescription]:
-        """All that are registered, by id."""
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """Of that leader; -1 where none is known."""
+        ...
+
+    def brokers(self) -> list[BrokerDescription]:
+        """All that are registered, by id, as far as is known here."""
+        ...
+
+    @property
+    def metadata_age_ms(self) -> int:
+        """For how long nothing was heard from the metadata store."""
+        ...
+
+    @property
+    def metadata_trouble(self) -> Trouble | None:
+        """Why nothing can be changed, while that is so."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[TopicPartition, Corrupt]:
+        """What this broker should lead and does not serve, since it is damaged."""
         ...
 
     @property

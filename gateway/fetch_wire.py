@@ -1,10 +1,11 @@
 """FetchResponse with one copy: the batches of a partition go into the message as they lie in memory. Pure.
 
 protobuf would copy each partition's batches three times, and make an object of every record before it writes the first. The fields
-are written by hand in the order of their numbers, as protobuf does; only the last is special, the rest is protobuf's own bytes:
+are written by hand in the order of their numbers, as protobuf does; what is special are the last two, the rest is protobuf's own:
 
     FetchResponse      1 partition, length-delimited, repeated
-    FetchedPartition   1 … 6 as protobuf writes them · then 7 record_batches, length-delimited, or 8 records, slice by slice
+    FetchedPartition   1 … 6 as protobuf writes them · 7 record_batches, length-delimited, or 8 records, slice by slice
+                       · 9 leader_epoch, a varint
 
 Invariant: protobuf reads from it what it would have written itself (a test compares them).
 """
@@ -21,21 +22,24 @@ from segments.object_store import Buffer
 
 class PartitionAnswer(NamedTuple):
     partition: log_pb2.FetchedPartition
-    """Everything but the batches or records."""
+    """Everything but the batches or records, and the leader epoch."""
     pieces: Sequence[Buffer] = ()
     """Batches as they are stored, or what `encode_records` gave."""
     size_bytes: int = 0
     """Of the pieces in all."""
     structured: bool = False
+    leader_epoch: int = 0
 
 
 def encode_fetch_response(partitions: Iterable[PartitionAnswer]) -> bytes:
     message: list[Buffer] = []
-    for partition, pieces, size_bytes, structured in partitions:
+    for partition, pieces, size_bytes, structured, leader_epoch in partitions:
         rest = partition.SerializeToString()
         head = b"\x3a" + _varint(size_bytes) if size_bytes and not structured else b""
-        message.append(b"\x0a" + _varint(len(rest) + len(head) + size_bytes) + rest + head)
+        tail = b"\x48" + _varint(leader_epoch) if leader_epoch else b""
+        message.append(b"\x0a" + _varint(len(rest) + len(head) + size_bytes + len(tail)) + rest + head)
         message.extend(pieces)
+        message.append(tail)
     return b"".join(message)
 
 

@@ -9,9 +9,10 @@ from google.protobuf.message import Message
 
 from gateway.doors import Broker, check_topic_id, naming, partition_of
 from gateway.grpc_calls import MethodHandler, unary, unary_by_origin
+from gateway.grpc_status import status_of
 from gateway.produce import topic_named
 from gateway.proto import admin_pb2
-from gateway.topic_states import partition_states
+from gateway.topic_states import PartitionState, described_topic, listed_topics, partition_states
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.topic import Topic
 from metadata.topic_settings import TopicSettings
@@ -43,16 +44,15 @@ class TopicsService:
         return _told(made)
 
     async def get(self, request: admin_pb2.GetTopicRequest) -> Message:
-        topic = await self._broker.topics.get(request.name)
+        topic = await described_topic(self._broker, request.name)
         told = _told(topic)
         settings = TopicSettings.parse(topic.settings, skip_unknown=True)
         told.batch_bytes_max = min(settings.max_message_bytes, self._broker.settings.message_bytes_max)
-        states = await partition_states(self._broker, topic)
-        told.partitions.extend(admin_pb2.PartitionState(**state._asdict()) for state in states)
+        told.partitions.extend(map(_partition, await partition_states(self._broker, topic)))
         return told
 
     async def list_topics(self, request: admin_pb2.ListTopicsRequest) -> Message:
-        page = await self._broker.topics.list(page_size=request.page_size, page_token=request.page_token)
+        page = listed_topics(self._broker, page_size=request.page_size, page_token=request.page_token)
         return admin_pb2.ListTopicsResponse(topics=map(_told, page.topics), next_page_token=page.next_page_token)
 
     async def update(self, request: admin_pb2.UpdateTopicRequest) -> Message:
@@ -111,11 +111,15 @@ class ClusterService:
     async def get(self, _: admin_pb2.GetClusterRequest) -> Message:
         broker = self._broker
         return admin_pb2.ClusterDescription(
-            cluster_id=broker.cluster_id, version=broker.version, bucket=broker.bucket_url, brokers=await self._brokers()
+            cluster_id=broker.cluster_id,
+            version=broker.version,
+            bucket=broker.bucket_url,
+            brokers=self._brokers(),
+            metadata_age_ms=broker.metadata_age_ms,
         )
 
     async def list_brokers(self, _: admin_pb2.ListBrokersRequest) -> Message:
-        return admin_pb2.ListBrokersResponse(brokers=await self._brokers())
+        return admin_pb2.ListBrokersResponse(brokers=self._brokers())
 
     async def drain(self, request: admin_pb2.DrainBrokerRequest) -> Message:
         state = await self._broker.drain(request.broker_id, draining=True, validate_only=request.validate_only)
@@ -133,10 +137,10 @@ class ClusterService:
             facts = (await log.explain(partition_of(topic, request.partition), request.offset))._asdict()
         return admin_pb2.ExplainOffsetResponse(tier="segment", batch_crc32c=facts.pop("crc32c"), **facts)
 
-    async def _brokers(self) -> list[admin_pb2.Broker]:
+    def _brokers(self) -> list[admin_pb2.Broker]:
         """Each with the limits of this one: the brokers of a cluster have the same settings."""
         limits = _limits(self._broker)
-        return [admin_pb2.Broker(**told._asdict(), limits=limits) for told in await self._broker.brokers()]
+        return [admin_pb2.Broker(**told._asdict(), limits=limits) for told in self._broker.brokers()]
 
 
 def _limits(broker: Broker) -> admin_pb2.BrokerLimits:
@@ -151,6 +155,12 @@ def _limits(broker: Broker) -> admin_pb2.BrokerLimits:
     limits.buffer_bytes_max = settings.buffer_bytes_max
     limits.decompressed_bytes_max = settings.decompressed_bytes_max
     return limits
+
+
+def _partition(state: PartitionState) -> admin_pb2.PartitionState:
+    facts = state._asdict()
+    error: TidelogError | None = facts.pop("error")
+    return admin_pb2.PartitionState(**facts, error=None if error is None else status_of(error))
 
 
 def _told(topic: Topic) -> admin_pb2.Topic:

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from gateway.caller_deadline import note_deadline
 from gateway.grpc_status import DETAILS_TRAILER, status_of
 from gateway.peers import FORWARDED_BY
 from gateway.wire_errors import wire_codes
@@ -49,6 +50,7 @@ def unary_bytes(request_type: type[_Request], handler: Callable[[_Request], Awai
         return await handler(_parse(request_type, message))
 
     async def call(message: bytes, context: Context) -> bytes:
+        note_deadline(context.time_remaining())
         return await _ended(context, handled(message))
 
     return grpc.unary_unary_rpc_method_handler(call)
@@ -76,6 +78,8 @@ def unary_by_origin(request_type: type[_Request], handler: Callable[[_Request, b
     """One request, one answer; the handler is told whether another broker has forwarded the request."""
 
     async def call(message: bytes, context: Context) -> bytes:
+        note_deadline(context.time_remaining())
+
         async def handled() -> bytes:
             return (await handler(_parse(request_type, message), is_forwarded(context))).SerializeToString()
 

@@ -24,6 +24,7 @@ from gateway.fetch_wire import PartitionAnswer, encode_fetch_response, encode_re
 from gateway.grpc_calls import Context, MethodHandler, is_forwarded, unary_bytes
 from gateway.grpc_delivery import Deliveries
 from gateway.grpc_status import status_of
+from gateway.leader_epochs import current_epoch_of
 from gateway.led_here import LedHere
 from gateway.long_waits import LongWaits
 from gateway.produce import topic_named
@@ -115,9 +116,11 @@ class GrpcFetch:
             topic = topic_named(self._broker, partition.topic)
             check_topic_id(topic, partition.topic_id)
             topic_partition = partition_of(topic, partition.partition)
+            current_leader_epoch = current_epoch_of(partition)
         except TidelogError as error:
             return Asked(partition, None, error)
-        return Asked(partition, topic, FetchTarget(topic_partition, partition.offset, partition.max_bytes or bytes_max))
+        target = FetchTarget(topic_partition, partition.offset, partition.max_bytes or bytes_max, current_leader_epoch)
+        return Asked(partition, topic, target)
 
     async def _fetched(
         self, asked: Sequence[Asked], terms: Terms, place: AnswerPlace, log: LedHere
@@ -172,10 +175,10 @@ def _response(
         head.high_watermark, head.log_start_offset = answer.high_watermark, answer.log_start_offset
         head.next_offset = answer.next_offset
         if not terms.structured:
-            told.append(PartitionAnswer(head, answer.batches, answer.size_bytes))
+            told.append(PartitionAnswer(head, answer.batches, answer.size_bytes, leader_epoch=answer.leader_epoch))
         elif bytes_max <= 0 or records_max == 0:
             head.next_offset = partition.offset
-            told.append(PartitionAnswer(head))
+            told.append(PartitionAnswer(head, leader_epoch=answer.leader_epoch))
         else:
             opened = open_records(
                 answer,
@@ -186,7 +189,7 @@ def _response(
                 decompressed_bytes_max=decompressed_bytes_max,
             )
             head.next_offset = opened.next_offset
-            told.append(PartitionAnswer(head, opened.pieces, opened.size_bytes, structured=True))
+            told.append(PartitionAnswer(head, opened.pieces, opened.size_bytes, structured=True, leader_epoch=answer.leader_epoch))
             bytes_max -= opened.size_bytes
             records_max -= opened.record_count
     return encode_fetch_response(told)

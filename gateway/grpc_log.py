@@ -1,4 +1,4 @@
-"""The service Log: its calls by name, and the short ones: producer ids, offsets."""
+"""The service Log: its calls by name, and the short ones: producer ids, offsets, leader epochs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from gateway.grpc_calls import MethodHandler, stream, unary, unary_by_origin, un
 from gateway.grpc_fetch import GrpcFetch
 from gateway.grpc_produce import GrpcProduce
 from gateway.grpc_status import status_of
-from gateway.led_here import LedHere
+from gateway.leader_epochs import checked_epoch, current_epoch_of
+from gateway.led_here import EpochQuestion, LedHere
 from gateway.long_waits import LongWaits
 from gateway.produce import topic_named
 from gateway.proto import log_pb2
-from metadata.errors import InvalidArgument, TidelogError
+from metadata.errors import FencedLeaderEpoch, InvalidArgument, TidelogError
 from metadata.model import ProducerId, TopicPartition
-from segments.partition_log import Bounds
+from segments.partition_log import Bounds, check_epoch
 from segments.producer_state import ONE_SHOT
 
 SERVICE: Final = "tidelog.v1.Log"
@@ -38,6 +39,7 @@ class LogService:
             "ProduceStream": stream(self._produce.produce_stream),
             "Fetch": self.fetch.handler(),
             "ListOffsets": unary_by_origin(log_pb2.ListOffsetsRequest, self.list_offsets),
+            "OffsetForLeaderEpoch": unary_by_origin(log_pb2.OffsetForLeaderEpochRequest, self.offset_for_leader_epoch),
             "FindWrittenOnce": unary(log_pb2.FindWrittenOnceRequest, self.find_written_once),
         }
 
@@ -45,19 +47,22 @@ class LogService:
         return log_pb2.InitProducerResponse(producer_id=await self._broker.producer_ids.next(), producer_epoch=0)
 
     async def list_offsets(self, request: log_pb2.ListOffsetsRequest, forwarded: bool) -> log_pb2.ListOffsetsResponse:
-        if not 1 <= len(request.queries) <= QUERIES_MAX:
-            raise InvalidArgument(f"the request has {len(request.queries)} queries; 1 to {QUERIES_MAX} are taken", field="queries")
+        _check_count(len(request.queries))
         log = self._broker.led_here if forwarded else self._broker.routed_log
         places = [self._place(query) for query in request.queries]
         partitions = list({place: None for place in places if isinstance(place, TopicPartition)})
         bounds = dict(zip(partitions, await log.bounds_of(partitions), strict=True))
+        answers = [
+            place if isinstance(place, TidelogError) else _in_its_epoch(log, place, query, bounds[place])
+            for query, place in zip(request.queries, places, strict=True)
+        ]
         turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
         async with asyncio.TaskGroup() as look_ups:
             results = [
-                look_ups.create_task(_at_timestamp(log, place, query, bounds[place], turns))
+                look_ups.create_task(_at_timestamp(log, place, query, answer, turns))
                 if isinstance(place, TopicPartition) and query.WhichOneof("at") == "timestamp_ms"
-                else _bound(query, place if isinstance(place, TidelogError) else bounds[place])
-                for query, place in zip(request.queries, places, strict=True)
+                else _bound(query, answer)
+                for query, place, answer in zip(request.queries, places, answers, strict=True)
             ]
         told = [await result if isinstance(result, asyncio.Task) else result for result in results]
         response = log_pb2.ListOffsetsResponse()
@@ -68,7 +73,32 @@ class LogService:
                 response.results.append(result)
         return response
 
-    def _place(self, query: log_pb2.OffsetQuery) -> TopicPartition | TidelogError:
+    async def offset_for_leader_epoch(
+        self, request: log_pb2.OffsetForLeaderEpochRequest, forwarded: bool
+    ) -> log_pb2.OffsetForLeaderEpochResponse:
+        _check_count(len(request.queries))
+        log = self._broker.led_here if forwarded else self._broker.routed_log
+        asked = [self._epoch_question(query) for query in request.queries]
+        found = iter(await log.ends_of_epochs([question for question in asked if isinstance(question, EpochQuestion)]))
+        response = log_pb2.OffsetForLeaderEpochResponse()
+        for query, question in zip(request.queries, asked, strict=True):
+            end = next(found) if isinstance(question, EpochQuestion) else question
+            if isinstance(end, TidelogError):
+                response.ends.add(leader_epoch=-1, end_offset=-1).error.CopyFrom(status_of(self._named(end, query)))
+            else:
+                response.ends.add(leader_epoch=end.leader_epoch, end_offset=end.end_offset)
+        return response
+
+    def _epoch_question(self, query: log_pb2.LeaderEpochQuery) -> EpochQuestion | TidelogError:
+        place = self._place(query)
+        if isinstance(place, TidelogError):
+            return place
+        try:
+            return EpochQuestion(place, checked_epoch(query.leader_epoch, field="leader_epoch"), current_epoch_of(query))
+        except InvalidArgument as error:
+            return error.with_traceback(None)
+
+    def _place(self, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> TopicPartition | TidelogError:
         try:
             topic = topic_named(self._broker, query.topic)
             check_topic_id(topic, query.topic_id)
@@ -76,7 +106,7 @@ class LogService:
         except TidelogError as error:
             return error.with_traceback(None)
 
-    def _named(self, error: TidelogError, query: log_pb2.OffsetQuery) -> TidelogError:
+    def _named(self, error: TidelogError, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> TidelogError:
         try:
             return named(error, topic_named(self._broker, query.topic))
         except TidelogError:
@@ -110,6 +140,26 @@ class LogService:
                 for partition, batch in written.items()
             ]
         )
+
+
+def _check_count(queries: int) -> None:
+    if not 1 <= queries <= QUERIES_MAX:
+        raise InvalidArgument(f"the request has {queries} queries; 1 to {QUERIES_MAX} are taken", field="queries")
+
+
+def _in_its_epoch(
+    log: LedHere, partition: TopicPartition, query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError
+) -> Bounds | TidelogError:
+    """What was answered, if its leader is the one that the reader knows. The answer tells the epoch that it was given in."""
+    try:
+        current = current_epoch_of(query)
+        if current is not None and isinstance(bounds, Bounds):
+            check_epoch(partition, held=bounds.leader_epoch, current=current)
+    except FencedLeaderEpoch as error:
+        return log.fenced(partition, error.with_traceback(None))
+    except TidelogError as error:
+        return error.with_traceback(None)
+    return bounds
 
 
 def _bound(query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError) -> log_pb2.OffsetResult | TidelogError:

@@ -6,20 +6,22 @@ Invariant: an unknown field or query parameter is refused, so that a mistyped `v
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Path, Query, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from gateway.doors import Broker, naming, partition_of
 from gateway.http_admin_refusals import check_query, hand_on, translate_http, translate_validation
+from gateway.http_health import health_routes
+from gateway.led_here import EpochQuestion
 from gateway.openapi import document
+from gateway.problem_details import error_members
 from gateway.produce import topic_named
-from gateway.topic_states import PartitionState, partition_states
-from metadata.errors import InvalidArgument, Stopping, TidelogError
+from gateway.topic_states import PartitionState, described_topic, listed_topics, partition_states
+from metadata.errors import InvalidArgument, TidelogError
 from metadata.topic import Topic
 from metadata.topic_settings import SETTINGS, TopicSettings
 
@@ -27,6 +29,7 @@ TopicName = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 
 ValidateOnly = Annotated[bool, Query(description="Check everything, change nothing.")]
 BrokerId = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
 PartitionNumber = Annotated[int, Path(ge=0, lt=2**31)]
+EpochNumber = Annotated[int, Path(ge=0, lt=2**31)]
 
 
 class Strict(BaseModel):
@@ -74,9 +77,12 @@ class PartitionAnswer(BaseModel):
     log_start_offset: int
     high_watermark: int
     leader_epoch: int
-    leader: str = Field(description="Broker id; empty where nobody leads, and then the numbers are -1.")
+    leader: str = Field(description="Broker id; empty where nobody leads.")
     leader_http_address: str = Field(description="Where requests for the partition need no second hop.")
     leader_grpc_address: str
+    error: dict[str, Any] | None = Field(
+        default=None, description="Why its offsets are -1: damage, no leader, or a leader that does not answer; as in a problem."
+    )
 
 
 class DescribedTopic(TopicAnswer):
@@ -125,6 +131,10 @@ class ClusterAnswer(BrokersAnswer):
     cluster_id: str
     version: str
     bucket: str
+    metadata_age_ms: int = Field(
+        description="For so long this broker has heard nothing from the metadata store: what it tells of brokers, topics and "
+        "leaders may be as old. A few seconds are usual; more, and nothing can be changed until the store is back."
+    )
 
 
 class DrainAnswer(BaseModel):
@@ -147,15 +157,16 @@ class ExplanationAnswer(BaseModel):
     segment_seq: int
 
 
+class EpochEndAnswer(BaseModel):
+    leader_epoch: int = Field(
+        description="The largest up to the asked one that has records; where there is none, -1, as the end offset."
+    )
+    end_offset: int = Field(description="Behind its last record; of the present leader epoch, the high watermark.")
+
+
 class ProducerAnswer(BaseModel):
     producer_id: int
     producer_epoch: int
-
-
-class HealthAnswer(BaseModel):
-    status: str = Field(description="ok, or what is wrong in two words.")
-    reason: str | None = Field(default=None, description="Why it is not ok.")
-    hint: str | None = Field(default=None, description="What to do.")
 
 
 def admin_api(broker: Broker) -> FastAPI:
@@ -170,7 +181,7 @@ def admin_api(broker: Broker) -> FastAPI:
     )
     _topic_routes(app, broker)
     _cluster_routes(app, broker)
-    _health_routes(app, broker)
+    health_routes(app, broker)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's own way to extend it
     return app
 
@@ -180,7 +191,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
     async def list_topics(
         page_size: Annotated[int, Query(ge=0, le=1000, description="0: 100.")] = 0, page_token: str = ""
     ) -> TopicPageAnswer:
-        page = await broker.topics.list(page_size=page_size, page_token=page_token)
+        page = listed_topics(broker, page_size=page_size, page_token=page_token)
         return TopicPageAnswer(topics=[_topic(topic) for topic in page.topics], next_page_token=page.next_page_token)
 
     @app.post("/v1/topics", tags=["topics"], status_code=201)
@@ -192,9 +203,9 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
             response.headers["location"] = f"/v1/topics/{topic.name}"
         return _topic(topic)
 
-    @app.get("/v1/topics/{topic}", tags=["topics"])
+    @app.get("/v1/topics/{topic}", tags=["topics"], response_model_exclude_none=True)
     async def get_topic(topic: TopicName) -> DescribedTopic:
-        found = await broker.topics.get(topic)
+        found = await described_topic(broker, topic)
         return DescribedTopic(**_topic(found).model_dump(), partitions=_partitions(await partition_states(broker, found)))
 
     @app.patch("/v1/topics/{topic}", tags=["topics"])
@@ -213,20 +224,20 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
 
     @app.get("/v1/topics/{topic}/settings", tags=["topics"])
     async def get_settings(topic: TopicName) -> SettingsAnswer:
-        return _settings(await broker.topics.get(topic))
+        return _settings(await described_topic(broker, topic))
 
     @app.put("/v1/topics/{topic}/settings", tags=["topics"])
     async def replace_settings(topic: TopicName, new: NewSettings, validate_only: ValidateOnly = False) -> SettingsAnswer:
         altered = await broker.alter_topic(topic, settings=_texts(new.settings), replace_settings=True, validate_only=validate_only)
         return _settings(altered)
 
-    @app.get("/v1/topics/{topic}/partitions", tags=["topics"])
+    @app.get("/v1/topics/{topic}/partitions", tags=["topics"], response_model_exclude_none=True)
     async def list_partitions(topic: TopicName) -> PartitionsAnswer:
-        return PartitionsAnswer(partitions=_partitions(await partition_states(broker, await broker.topics.get(topic))))
+        return PartitionsAnswer(partitions=_partitions(await partition_states(broker, await described_topic(broker, topic))))
 
-    @app.get("/v1/topics/{topic}/partitions/{partition}", tags=["topics"])
+    @app.get("/v1/topics/{topic}/partitions/{partition}", tags=["topics"], response_model_exclude_none=True)
     async def get_partition(topic: TopicName, partition: PartitionNumber) -> PartitionAnswer:
-        return _partitions(await partition_states(broker, await broker.topics.get(topic), [partition]))[0]
+        return _partitions(await partition_states(broker, await described_topic(broker, topic), [partition]))[0]
 
     @app.get("/v1/topics/{topic}/partitions/{partition}/offsets/{offset}/explain", tags=["topics"])
     async def explain(
@@ -237,17 +248,37 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
             facts = (await broker.routed_log.explain(partition_of(found, partition), offset))._asdict()
         return ExplanationAnswer(tier="segment", batch_crc32c=facts.pop("crc32c"), **facts)
 
+    @app.get("/v1/topics/{topic}/partitions/{partition}/leader-epochs/{leader_epoch}", tags=["topics"])
+    async def get_leader_epoch(
+        topic: TopicName,
+        partition: PartitionNumber,
+        leader_epoch: EpochNumber,
+        current_leader_epoch: Annotated[int | None, Query(ge=0, lt=2**31, description="Only of the leader of this epoch.")] = None,
+    ) -> EpochEndAnswer:
+        """Where the records of a leader epoch end: whether what was read is still the log. 503 for an epoch above the leader's."""
+        found = topic_named(broker, topic)
+        question = EpochQuestion(partition_of(found, partition), leader_epoch, current_leader_epoch)
+        with naming(found):
+            [end] = await broker.routed_log.ends_of_epochs([question])
+            if isinstance(end, TidelogError):
+                raise end
+        return EpochEndAnswer(**end._asdict())
+
 
 def _cluster_routes(app: FastAPI, broker: Broker) -> None:
     @app.get("/v1/cluster", tags=["cluster"])
     async def get_cluster() -> ClusterAnswer:
         return ClusterAnswer(
-            cluster_id=broker.cluster_id, version=broker.version, bucket=broker.bucket_url, brokers=await _brokers(broker)
+            cluster_id=broker.cluster_id,
+            version=broker.version,
+            bucket=broker.bucket_url,
+            brokers=_brokers(broker),
+            metadata_age_ms=broker.metadata_age_ms,
         )
 
     @app.get("/v1/brokers", tags=["cluster"])
     async def list_brokers() -> BrokersAnswer:
-        return BrokersAnswer(brokers=await _brokers(broker))
+        return BrokersAnswer(brokers=_brokers(broker))
 
     @app.post("/v1/brokers/{broker_id}/drain", tags=["cluster"])
     async def drain_broker(broker_id: BrokerId, validate_only: ValidateOnly = False) -> DrainAnswer:
@@ -265,53 +296,6 @@ def _cluster_routes(app: FastAPI, broker: Broker) -> None:
         return ProducerAnswer(producer_id=await broker.producer_ids.next(), producer_epoch=0)
 
 
-def _health_routes(app: FastAPI, broker: Broker) -> None:
-    def answer(unwell: HealthAnswer | None, status_unwell: int = 503) -> JSONResponse:
-        told = (unwell or HealthAnswer(status="ok")).model_dump(exclude_none=True)
-        return JSONResponse(told, 200 if unwell is None else status_unwell, {"cache-control": "no-store"})
-
-    @app.get("/livez", tags=["health"], response_model=HealthAnswer)
-    async def live() -> JSONResponse:
-        """The process answers. Asks neither the bucket nor the metadata store."""
-        return answer(None)
-
-    @app.get("/readyz", tags=["health"], response_model=HealthAnswer)
-    async def ready() -> JSONResponse:
-        """Requests can succeed: there is a session, and the broker is not stopping. 503 says why not.
-
-        A broker stays ready while the bucket takes no writes, and says so: readers are still served from memory, and no other
-        broker could do better, since all share the bucket.
-        """
-        if not broker.serving:
-            return answer(_why_not_serving(broker))
-        trouble = broker.bucket_trouble
-        if trouble is None:
-            return answer(None)
-        return answer(HealthAnswer(status="no writes", reason=trouble.message, hint=trouble.hint), 200)
-
-    @app.get("/startupz", tags=["health"], response_model=HealthAnswer)
-    async def started() -> JSONResponse:
-        """The first session leads its partitions."""
-        return answer(None if broker.started else _STARTING)
-
-
-_STARTING: Final = HealthAnswer(
-    status="starting",
-    reason="the broker opens its first session on the bucket, and reads what the sessions before it wrote",
-    hint="Wait. Where it takes minutes, look into the broker's log, and run: tidelog doctor",
-)
-
-
-def _why_not_serving(broker: Broker) -> HealthAnswer:
-    try:
-        _ = broker.log
-    except TidelogError as error:
-        if not broker.started and error.code != Stopping.code:
-            return _STARTING
-        return HealthAnswer(status="not serving", reason=error.message, hint=error.hint)
-    return HealthAnswer(status="not serving", reason="the broker is shutting down", hint=Stopping.default_hint)
-
-
 def _topic(topic: Topic) -> TopicAnswer:
     return TopicAnswer(
         name=topic.name,
@@ -323,7 +307,10 @@ def _topic(topic: Topic) -> TopicAnswer:
 
 
 def _partitions(states: list[PartitionState]) -> list[PartitionAnswer]:
-    return [PartitionAnswer(**state._asdict()) for state in states]
+    return [
+        PartitionAnswer(**state._asdict() | {"error": error_members(state.error) if state.error is not None else None})
+        for state in states
+    ]
 
 
 def _settings(topic: Topic) -> SettingsAnswer:
@@ -343,8 +330,8 @@ def _settings(topic: Topic) -> SettingsAnswer:
     )
 
 
-async def _brokers(broker: Broker) -> list[BrokerAnswer]:
-    return [BrokerAnswer(**told._asdict()) for told in await broker.brokers()]
+def _brokers(broker: Broker) -> list[BrokerAnswer]:
+    return [BrokerAnswer(**told._asdict()) for told in broker.brokers()]
 
 
 def _texts(settings: dict[str, str | int]) -> dict[str, str]:

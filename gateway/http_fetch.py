@@ -35,9 +35,11 @@ from segments.log_reader import Fetched
 
 EVENTS: Final = "text/event-stream"
 BYTES_MAX_DEFAULT: Final = 1 << 20
+EPOCH_MAX: Final = 2**31 - 1
 
 _FORMATS: Final = {form.value: form for form in JsonFormat}
 _QUERY: Final = frozenset({"offset", "timestamp", "tail", "max_records", "max_bytes", "wait_ms", "key_format", "value_format"})
+_PARTITION_QUERY: Final = _QUERY | {"current_leader_epoch"}
 
 
 class HttpFetch:
@@ -49,9 +51,15 @@ class HttpFetch:
     async def partition(self, request: Request, topic_name: str, partition_text: str) -> None:
         topic = topic_named(self._broker, topic_name)
         partition = partition_of(topic, _partition_number(partition_text))
-        query = request.query(_QUERY)
+        query = request.query(_PARTITION_QUERY)
         limits = self._limits(query)
+        current_leader_epoch = query.integer("current_leader_epoch", least=0, most=EPOCH_MAX)
         answer_type = request.accepted((JSON, NDJSON, ARROW, EVENTS))
+        if answer_type == EVENTS and current_leader_epoch is not None:
+            raise InvalidArgument(
+                "a stream of events goes on over changes of leader",
+                hint="Leave current_leader_epoch out, or ask for one answer with Accept: application/json.",
+            )
         resumed_at = _resumed_at(request) if answer_type == EVENTS else None
         with naming(topic), _remedy_in_the_query():
             start = await self._start(query, partition) if resumed_at is None else resumed_at
@@ -60,7 +68,9 @@ class HttpFetch:
                 stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=True)
                 await stream.send(request, events=True)
             else:
-                await self._send_once(request, answer_type, partition, start, limits)
+                await self._send_once(
+                    request, answer_type, FetchTarget(partition, start, limits.bytes_max, current_leader_epoch), limits
+                )
 
     async def topic(self, request: Request, topic_name: str) -> None:
         topic = topic_named(self._broker, topic_name)
@@ -112,22 +122,22 @@ class HttpFetch:
 
     # ── one answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _send_once(self, request: Request, answer_type: str, partition: TopicPartition, start: int, limits: Limits) -> None:
+    async def _send_once(self, request: Request, answer_type: str, target: FetchTarget, limits: Limits) -> None:
         with self.room.place() as place:
-            body, headers = await self._answer(request, answer_type, partition, start, limits, place)
+            body, headers = await self._answer(request, answer_type, target, limits, place)
             await http_pace.answer(request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
 
     async def _answer(
-        self, request: Request, answer_type: str, partition: TopicPartition, start: int, limits: Limits, place: AnswerPlace
+        self, request: Request, answer_type: str, target: FetchTarget, limits: Limits, place: AnswerPlace
     ) -> tuple[bytes, Headers]:
         """The body and its headers. The batches that it was made from are let go before it is sent."""
         log = self._broker.routed_log
-        reading = self._read(log, partition, start, limits, place)
+        reading = self._read(log, target, limits, place)
         fetched = await (request.attended(reading) if limits.wait_ms else reading)
         decompressed_bytes_max = log.settings.decompressed_bytes_max
         body, next_offset = await self.room.opened(
             [fetched],
-            lambda: _body(answer_type, fetched, partition.partition, start, limits, place.bytes_held, decompressed_bytes_max),
+            lambda: _body(answer_type, fetched, target, limits, place.bytes_held, decompressed_bytes_max),
         )
         if place.bytes_held:
             place.keep(len(body))
@@ -137,41 +147,43 @@ class HttpFetch:
             (b"tidelog-next-offset", b"%d" % next_offset),
             (b"tidelog-high-watermark", b"%d" % fetched.high_watermark),
             (b"tidelog-log-start-offset", b"%d" % fetched.log_start_offset),
+            (b"tidelog-leader-epoch", b"%d" % fetched.leader_epoch),
         ]
 
-    async def _read(self, log: LedHere, partition: TopicPartition, start: int, limits: Limits, place: AnswerPlace) -> Fetched:
+    async def _read(self, log: LedHere, target: FetchTarget, limits: Limits, place: AnswerPlace) -> Fetched:
         """Batches, as many as there is room for; `place` then holds room for an answer of them, and none where there are none."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + (limits.wait_ms or 0) / 1000
-        looked = await self._look(log, partition, start, limits.wait_ms)
+        looked = await self._look(log, target, limits.wait_ms)
         if not looked.size_bytes:
             return looked
         del looked  # who waits for room holds no records
         await place.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
-        return await _fetch(log, partition, start, bytes_max=min(limits.bytes_max, place.bytes_held))
+        return await _fetch(log, target, bytes_max=min(target.bytes_max, place.bytes_held))
 
-    async def _look(self, log: LedHere, partition: TopicPartition, start: int, wait_ms: int | None) -> Fetched:
+    async def _look(self, log: LedHere, target: FetchTarget, wait_ms: int | None) -> Fetched:
         """The next batch only, or none after `wait_ms`: whoever waits for records holds none."""
         if wait_ms:
             try:
                 async with self._waits.until_stop():
-                    return await _fetch(log, partition, start, bytes_max=1, wait_ms=wait_ms)
+                    return await _fetch(log, target, bytes_max=1, wait_ms=wait_ms)
             except Stopping:
                 pass  # what there is, then
-        return await _fetch(log, partition, start, bytes_max=1)
+        return await _fetch(log, target, bytes_max=1)
 
 
-async def _fetch(log: LedHere, partition: TopicPartition, start: int, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
-    (answer,) = await log.fetch([FetchTarget(partition, start, bytes_max)], bytes_max=bytes_max, wait_ms_max=wait_ms)
+async def _fetch(log: LedHere, target: FetchTarget, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
+    (answer,) = await log.fetch([target._replace(bytes_max=bytes_max)], bytes_max=bytes_max, wait_ms_max=wait_ms)
     if isinstance(answer, TidelogError):
         raise answer
     return answer
 
 
 def _body(
-    answer_type: str, fetched: Fetched, partition: int, start: int, limits: Limits, bytes_max: int, decompressed_bytes_max: int
+    answer_type: str, fetched: Fetched, target: FetchTarget, limits: Limits, bytes_max: int, decompressed_bytes_max: int
 ) -> tuple[bytes, int]:
     """(body, next offset)"""
+    partition, start = target.partition.partition, target.offset
     records_max = limits.records_max or RECORDS_MAX
     if answer_type == ARROW:
         return record_answers.as_arrow(

@@ -4,8 +4,10 @@
        ▲        └────▶ records: ask for room ─▶ fetch all partitions from their positions ─▶ send, and move the positions
        └────────────────────────────────────────────────────────────────────────────────────────┘
 
-A stream goes on until the client hangs up, the broker stops, `max_records` were sent, or nothing new came for `wait_ms`. Its
-events carry ids, so that a client that lost it resumes with Last-Event-ID and misses nothing:
+A stream goes on until the client hangs up, the broker stops, `max_records` were sent, or nothing new came for `wait_ms`. Over all
+partitions it goes on with the others while some have no leader, and with these once they have one; it does not end by silence
+meanwhile. Where a failover would be over and there is none, that is told, and ends it. Its events carry ids, so that a client that
+lost it resumes with Last-Event-ID and misses nothing:
 
     one partition   17                the offset of the record
     all             0:18,1:4,2:0      of each partition, where to read on
@@ -16,6 +18,7 @@ none while it waits; a reader that does not take what is sent is cut off, and st
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final, NamedTuple
 
 from gateway import http_pace, record_answers
@@ -27,6 +30,7 @@ from gateway.problem_details import error_members
 from gateway.produce import topic_named
 from gateway.reads import RECORDS_MAX, Encode, open_records, room_for
 from gateway.record_answers import Formats
+from gateway.routed_fetch import may_be_led_soon
 from metadata.errors import Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.topic import Topic
 from segments.log import FetchTarget
@@ -34,6 +38,9 @@ from segments.log_reader import Fetched
 
 PING_MS: Final = 15_000
 """Below the idle time-out of common proxies."""
+UNLED_LOOK_MS: Final = 500
+"""Between looks of a stream that ends once it has seen the partitions that have no leader at the moment."""
+UNLED_PAUSE_S: Final = 0.02
 
 
 class Limits(NamedTuple):
@@ -76,6 +83,8 @@ class RecordStream:
         self._limits = limits
         self._one_partition = one_partition
         self._records_left = limits.records_max
+        self._unled_since_s: dict[int, float] = {}
+        """Partitions that nobody leads at the moment."""
 
     async def send(self, request: Request, *, events: bool) -> None:
         """Raises what the first look meets (OutOfRange and so on), before the answer begins; later errors end the stream."""
@@ -93,8 +102,12 @@ class RecordStream:
                     await self._send_next(request, events)
                     idle_ms = 0
                 wait_ms = PING_MS if self._limits.wait_ms is None else min(PING_MS, self._limits.wait_ms - idle_ms)
-                if self._records_left == 0 or (wait_ms <= 0 and not found):
+                if self._records_left == 0:
                     return
+                if wait_ms <= 0 and not found:
+                    if not self._unled_since_s:
+                        return
+                    wait_ms = UNLED_LOOK_MS
                 if idle_ms and events:
                     await self._stream(request, record_answers.PING)
                 self._follow_topic()
@@ -138,16 +151,23 @@ class RecordStream:
         )
 
     async def _fetch(self, *, bytes_max: int, wait_ms: int) -> dict[int, Fetched]:
-        """One answer for each partition. Raises the error of the first that has one."""
+        """One answer for each partition that has a leader. Raises other errors, and that there was none for too long."""
         targets = [
             FetchTarget(partition_of(self._topic, partition), offset, bytes_max) for partition, offset in self._positions.items()
         ]
         answers = await self._broker.routed_log.fetch(targets, bytes_max=bytes_max, wait_ms_max=wait_ms)
         fetched: dict[int, Fetched] = {}
         for partition, answer in zip(self._positions, answers, strict=True):
-            if isinstance(answer, TidelogError):
+            if isinstance(answer, Fetched):
+                self._unled_since_s.pop(partition, None)
+                fetched[partition] = answer
+                continue
+            now_s = asyncio.get_running_loop().time()
+            unled_s = now_s - self._unled_since_s.setdefault(partition, now_s)
+            if not may_be_led_soon(answer) or unled_s >= self._broker.routed_log.leader_wait_s or len(self._positions) == 1:
                 raise named(answer, self._topic)
-            fetched[partition] = answer
+        if wait_ms and self._unled_since_s and not any(answer.size_bytes for answer in fetched.values()):
+            await asyncio.sleep(UNLED_PAUSE_S)  # who has nobody to wait for answers at once
         return fetched
 
     def _lay_out(self, fetched: dict[int, Fetched], events: bool, bytes_max: int, decompressed_bytes_max: int) -> Laid:

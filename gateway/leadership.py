@@ -1,12 +1,13 @@
 """A broker's life in the cluster, one session after the other, and the partitions that it leads meanwhile.
 
-    claim a session ─▶ join the cluster ─▶ take over what is appointed, hand over what is asked for ─▶ session ends ─▶ again
-                                           stand for controller, renew the lease, look for a seal
+    claim a session ─▶ join the cluster ─▶ take over what is appointed (takeover.py),                ─▶ session ends ─▶ again
+     (segments/)        (membership.py)     hand over what is asked for (handover.py),
+                                            tell whether the bucket is reached (bucket_reach.py),
+                                            stand for controller, look for a seal
 
 Who leads what is read from the metadata, where the controller writes it; nothing is led by one's own decision. Invariants: a
 partition is served only when the metadata names this session as its leader, and only after the sessions before it were sealed or
-have released it; a partition is handed over only when all that was taken for it is committed; a Log is used for one session and
-then thrown away.
+have released it; a Log is used for one session and then thrown away.
 """
 
 from __future__ import annotations
@@ -14,44 +15,56 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Coroutine, Set
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from gateway.bucket_reach import BucketReach
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView, partitions_of
 from gateway.controller import Controller
+from gateway.handover import Handover
 from gateway.membership import Membership
-from metadata import partition_assignments
+from gateway.takeover import TakeOver
 from metadata.broker_registry import Registration
 from metadata.counters import next_session
-from metadata.errors import Corrupt, Fenced, NoLeader, OutcomeUnknown, SessionFenced, Stopping, TidelogError, Unavailable
+from metadata.errors import NoLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId, TopicPartition
-from metadata.partition_assignments import Decision, PartitionState, handed_over, pruned
+from metadata.restoration import read_restoration
 from metadata.store import MetadataStore
 from metadata.topic import Topic
 from segments.byte_budget import ByteBudget
-from segments.log import Log, Released
-from segments.object_store import ObjectStore
-from segments.recovery import recover
-from segments.session import claim
+from segments.log import Log
+from segments.restorations import check_not_superseded
+from segments.session import Session, claim
 from segments.settings import SegmentSettings
+from segments.watched_store import WatchedStore
 
 PAUSE_S = 0.5
 """Before a step that the metadata store could not do is tried again."""
 SEAL_LOOKS_S = 1.0
 """Between looks for one's own seal, while it is not certain that nobody was appointed in this session's place."""
-IDLE_SESSIONS_MAX = 4
-"""A partition's list of sessions may have this many that hold nothing before its leader writes it anew."""
+
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
+
+
+class _Parts(NamedTuple):
+    """Of the present session, once it has joined: what has to hear of changes."""
+
+    membership: Membership
+    takeover: TakeOver
+    handover: Handover
+    reach: BucketReach
 
 
 class Leadership:
     def __init__(
         self,
-        store: ObjectStore,
+        store: WatchedStore,
         metadata: MetadataStore,
         view: ClusterView,
         settings: SegmentSettings,
@@ -74,11 +87,11 @@ class Leadership:
         self._now_ms = now_ms
         self.budget = ByteBudget(settings.buffer_bytes_max)
         self._log: Log | None = None
+        self._own_sessions: set[SessionId] = set()
+        self._parts: _Parts | None = None
         self._stopping = asyncio.Event()
-        self._assigned = asyncio.Event()
-        self._asked = asyncio.Event()
-        self._moving: set[TopicPartition] = set()
         self._advanced = asyncio.Event()
+        self._subscribers: list[Callable[[], None]] = []
         view.partitions.subscribe(self._partitions_changed)
         view.brokers.subscribe(self._brokers_changed)
 
@@ -114,29 +127,62 @@ class Leadership:
     async def run(self) -> None:
         """One session after the other, until `stop`."""
         while not self._stopping.is_set():
-            session = await claim(
-                self._store,
-                next_number=self._next_number,
-                writer=self._new_writer(),
-                broker_id=self.registration.broker_id,
-                now_ms=self._now_ms,
-            )
-            log.info("session %s begins", session.id)
-            session_log = Log(self._store, session, self._settings, budget=self.budget, now_ms=self._now_ms)
-            self._moving.clear()
-            registration = msgspec.structs.replace(self.registration, session=session.id)
-            ttl_s = self._cluster.session_timeout_ms / 1000
-            membership = Membership(self._metadata, self._layout, registration, ttl_s=ttl_s)
+            session = await self._unless_stopped(self._claimed())
+            if session is not None:
+                log.info("session %s begins", session.id)
+                await self._run_session(session)
+                log.info("session %s has ended", session.id)
+
+    async def _claimed(self) -> Session:
+        session = await claim(
+            self._store,
+            next_number=self._next_number,
+            writer=self._new_writer(),
+            broker_id=self.registration.broker_id,
+            now_ms=self._now_ms,
+        )
+        await self._check_not_superseded()
+        return session
+
+    async def _check_not_superseded(self) -> None:
+        """After the claim (restorations.py). Rejected, which ends the broker, where its metadata are not the bucket's any more."""
+        while True:
             try:
-                async with asyncio.TaskGroup() as tasks:
-                    writing = tasks.create_task(session_log.run(), name=f"log of session {session.id}")
-                    living = tasks.create_task(self._live(session_log, membership), name=f"life of session {session.id}")
-                    await asyncio.wait((writing,))
-                    living.cancel()
-            finally:
-                self._log = None
-                await membership.leave()
-            log.info("session %s has ended", session.id)
+                return await check_not_superseded(self._store, await read_restoration(self._metadata, self._layout))
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("it can't be told whether the metadata were restored meanwhile; trying again: %s", error)
+                await asyncio.sleep(PAUSE_S)
+
+    async def _run_session(self, session: Session) -> None:
+        session_log = Log(self._store, session, self._settings, budget=self.budget, now_ms=self._now_ms)
+        registration = msgspec.structs.replace(self.registration, session=session.id)
+        ttl_s = self._cluster.session_timeout_ms / 1000
+        before = frozenset(self._own_sessions)
+        self._own_sessions.add(session.id)
+        membership = Membership(self._metadata, self._layout, registration, ttl_s=ttl_s, own_sessions=before)
+        brokers = self._view.brokers
+        session_log.surely_appointed = lambda: membership.sure and brokers.by_session(session.id) is not None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(session_log.run(), name=f"log of session {session.id}")
+                living = tasks.create_task(self._live(session_log, membership, writing), name=f"life of session {session.id}")
+                await asyncio.wait((writing,))
+                living.cancel()
+        finally:
+            self._log = None
+            self._parts = None
+            self._advance()
+            await membership.leave()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
+        """The result; None where the broker is stopped before there is one."""
+        async with asyncio.TaskGroup() as tasks:
+            stopping = tasks.create_task(self._stopping.wait())
+            working = tasks.create_task(work)
+            await asyncio.wait((stopping, working), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            working.cancel()
+        return None if working.cancelled() else working.result()
 
     async def first_session(self, timeout_s: float) -> None:
         """Waits until a session has begun, and for a while until what it is to lead is led."""
@@ -163,19 +209,38 @@ class Leadership:
 
     # ── one session ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _live(self, session_log: Log, membership: Membership) -> None:
-        """What a session does beside writing. Closes the log when the session is no longer wanted, or not wanted here."""
+    async def _live(self, session_log: Log, membership: Membership, writing: asyncio.Task[None]) -> None:
+        """What a session does beside writing. Ends the writing when the session is no longer wanted, or not wanted here."""
+        if not await self._unless_stopped(membership.join()):
+            session_log.close()
+            return
+        assert membership.lease is not None, "it has joined"
+        takeover = TakeOver(
+            session_log,
+            self._store,
+            self._metadata,
+            self._view,
+            layout=self._layout,
+            settings=self._settings,
+            now_ms=self._now_ms,
+            took_over=self._took_over,
+        )
+        handover = Handover(session_log, self._metadata, self._view, layout=self._layout)
+        reach = BucketReach(
+            self._store,
+            self._metadata,
+            self._view.brokers,
+            membership,
+            layout=self._layout,
+            session=session_log.session.id,
+            timeout_s=self._cluster.bucket_timeout_ms / 1000,
+            waits_for_s=lambda: takeover.reading_for_s,
+            new_nonce=self._new_writer,
+        )
+        self._log = session_log
+        self._parts = _Parts(membership, takeover, handover, reach)
         async with asyncio.TaskGroup() as tasks:
             stopping = tasks.create_task(self._stopping.wait())
-            joining = tasks.create_task(membership.join())
-            await asyncio.wait((stopping, joining), return_when=asyncio.FIRST_COMPLETED)
-            if not joining.done() or not joining.result():
-                joining.cancel()
-                stopping.cancel()
-                session_log.close()
-                return
-            assert membership.lease is not None, "it has joined"
-            self._log = session_log
             controller = Controller(
                 self._store,
                 self._metadata,
@@ -188,22 +253,28 @@ class Leadership:
                 lease=membership.lease,
                 release_timeout_s=self._cluster.release_timeout_ms / 1000,
                 snapshot_interval_s=self._cluster.snapshot_interval_ms / 1000,
+                history_s=self._cluster.metadata_history_ms / 1000,
                 now_ms=self._now_ms,
             )
             keeping = tasks.create_task(membership.keep(), name="membership")
             others = [
                 tasks.create_task(controller.run(), name="controller"),
-                tasks.create_task(self._take_over(session_log), name="take over"),
-                tasks.create_task(self._hand_over(session_log), name="hand over"),
+                tasks.create_task(takeover.run(), name="take over"),
+                tasks.create_task(handover.run(), name="hand over"),
+                tasks.create_task(reach.run(), name="reach of the bucket"),
                 tasks.create_task(_look_for_seal(session_log, membership), name="look for a seal"),
             ]
             self._advance()
             await asyncio.wait((stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
             if stopping.done():
                 membership.drain()
-                await self._drained()
+                draining = tasks.create_task(self._drained())
+                await asyncio.wait((draining, keeping), return_when=asyncio.FIRST_COMPLETED)
+                draining.cancel()
                 await controller.resign()
             session_log.close()
+            if keeping.done() and reach.in_trouble:
+                writing.cancel()  # the bucket decides what became of it, and can't be asked: who waits is told so now
             for task in (stopping, *others):
                 task.cancel()
 
@@ -214,77 +285,6 @@ class Leadership:
                 while self.left_to_hand_over:
                     await self._advanced.wait()
 
-    async def _take_over(self, session_log: Log) -> None:
-        """Serves what the metadata say that this session leads, as soon as it is rebuilt from the bucket."""
-        session = session_log.session
-        while True:
-            self._assigned.clear()
-            appointed = {
-                partition: state
-                for partition in sorted(self._view.partitions.led_by(session.id))
-                if not session_log.leads(partition)
-                and not session_log.refuses(partition)
-                and (state := self._view.partitions.get(partition)) is not None
-            }
-            if appointed:
-                recovered = await recover(
-                    self._store,
-                    {partition: state.sessions[:-1] for partition, state in appointed.items()},
-                    by=session,
-                    settings=self._settings,
-                    now_ms=self._now_ms,
-                )
-                holding = {}
-                for partition, found in recovered.items():
-                    epoch = appointed[partition].leader_epoch
-                    current = self._view.partitions.get(partition)
-                    if current is None or (current.leader_session, current.leader_epoch) != (session.id, epoch):
-                        continue  # given to another, or deleted, meanwhile
-                    if isinstance(found, Corrupt):
-                        log.error("%s is not served: %s", partition, found)
-                        session_log.refuse(partition, found)
-                    else:
-                        session_log.lead(found, epoch)
-                        holding[partition] = found.sessions
-                await self._prune(holding)
-            self._advance()
-            await self._assigned.wait()
-
-    async def _prune(self, holding: Mapping[TopicPartition, Set[SessionId]]) -> None:
-        """Takes sessions that hold nothing off the lists of partitions, where there are many. It saves reads, and may fail."""
-        decisions = []
-        for partition, sessions in holding.items():
-            state, revision = self._view.partitions.states[partition]
-            shorter = pruned(state, sessions)
-            if len(state.sessions) > len(shorter.sessions) + IDLE_SESSIONS_MAX:
-                decisions.append(Decision(partition, revision, shorter))
-        try:
-            await partition_assignments.write(self._metadata, decisions, self._layout)
-        except (Fenced, Unavailable, OutcomeUnknown) as error:
-            log.info("lists of sessions stay as long as they are: %s", error)
-
-    async def _hand_over(self, session_log: Log) -> None:
-        """Gives up what the controller asks for, once all that was taken for it is committed."""
-        while True:
-            self._asked.clear()
-            asked = {partition: self._view.partitions.states[partition] for partition in sorted(self._moving)}
-            if asked:
-                for partition in asked:
-                    session_log.pause(partition)
-                try:
-                    decisions = [
-                        Decision(partition, revision, handed_over(state, *await _release(session_log, partition, state)))
-                        for partition, (state, revision) in asked.items()
-                    ]
-                    await partition_assignments.write(self._metadata, decisions, self._layout)
-                except SessionFenced:
-                    return
-                except (Fenced, NoLeader, Unavailable, OutcomeUnknown) as error:
-                    log.info("partitions are not handed over yet; trying again: %s", error)
-                    await asyncio.sleep(PAUSE_S)
-                    continue
-            await self._asked.wait()
-
     def _partitions_changed(self, changed: Set[TopicPartition]) -> None:
         """Stops serving at once what is led by another now; the rest is for the tasks."""
         if self._log is None:
@@ -293,30 +293,41 @@ class Leadership:
         for partition in sorted(changed):
             state = self._view.partitions.get(partition)
             if state is None or state.leader_session != mine:
-                self._moving.discard(partition)
                 self._log.drop(partition)
                 continue
             if self._log.leads(partition) and self._log.bounds(partition).leader_epoch != state.leader_epoch:
                 self._log.drop(partition)
-            if state.moving_to is not None:
-                self._moving.add(partition)
-            else:
-                self._moving.discard(partition)
+            if state.moving_to is None:
                 self._log.resume(partition)
-        self._assigned.set()
-        self._asked.set()
+        if self._parts is not None:
+            self._parts.takeover.look(changed)
+            self._parts.handover.look()
         self._advance()
 
     def _brokers_changed(self) -> None:
         """A drain that an operator has asked for holds for the sessions to come as well."""
         mine = self._view.brokers.brokers.get(self.registration.broker_id)
-        if mine is not None and mine.session == self.session and not self._stopping.is_set():
+        is_mine = mine is not None and mine.session == self.session
+        if mine is not None and is_mine and not self._stopping.is_set():
             self.registration = msgspec.structs.replace(self.registration, draining=mine.draining)
+        if self._parts is not None:
+            self._parts.reach.look()
+            if not is_mine:
+                self._parts.membership.look()
         self._advance()
 
     def _advance(self) -> None:
         advanced, self._advanced = self._advanced, asyncio.Event()
         advanced.set()
+
+    def _took_over(self) -> None:
+        self._advance()
+        for took_over in tuple(self._subscribers):
+            took_over()
+
+    def subscribe(self, took_over: Callable[[], None]) -> None:
+        """Calls it when partitions have come to be led here, which the metadata said before. It must not block, nor raise."""
+        self._subscribers.append(took_over)
 
     async def _next_number(self) -> SessionId:
         while True:
@@ -325,13 +336,6 @@ class Leadership:
             except (Unavailable, OutcomeUnknown) as error:
                 log.warning("no session number could be taken; trying again: %s", error)
                 await asyncio.sleep(PAUSE_S)
-
-
-async def _release(session_log: Log, partition: TopicPartition, state: PartitionState) -> Released:
-    """Where the partition's records in this session end. One that is not led yet was not written to in this epoch."""
-    if session_log.leads(partition):
-        return await session_log.flushed(partition)
-    return Released(session_log.committed_to, {span.session for span in state.sessions})
 
 
 async def _look_for_seal(session_log: Log, membership: Membership) -> None:

@@ -7,11 +7,13 @@ one is asked for each time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from gateway.cluster_view import ClusterView
-from gateway.forwarding import ForwardedAppend
-from metadata.errors import NoLeader, NotLeader, TidelogError
+from gateway.forwarded_append import ForwardedAppend
+from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, TidelogError
 from metadata.model import ProducerId, TopicPartition
 from segments.byte_budget import Admission
 from segments.log import Acks, FetchTarget, Log, PendingAppend
@@ -20,12 +22,25 @@ from segments.object_store import Buffer
 from segments.partition_log import Appended, Bounds
 from segments.producer_state import SequencedBatch
 from segments.record_batch import BatchHeader
+from segments.run_index import EpochEnd
 from segments.settings import SegmentSettings
 
 Pending = PendingAppend | ForwardedAppend
 
 
+class EpochQuestion(NamedTuple):
+    """Where do the records of this leader epoch end?"""
+
+    partition: TopicPartition
+    leader_epoch: int
+    current_leader_epoch: int | None = None
+    """As in FetchTarget."""
+
+
 class LedHere:
+    leader_wait_s = 0.0
+    """How long a read waits for a partition to have a leader."""
+
     def __init__(self, log: Callable[[], Log], view: ClusterView | None = None) -> None:
         """`log`: of the present session; raises NoLeader or Stopping while there is none. Without a view nobody else is known."""
         self._log = log
@@ -87,22 +102,21 @@ class LedHere:
         return {}
 
     async def bounds(self, partition: TopicPartition) -> Bounds:
-        try:
-            return self._log().bounds(partition)
-        except NoLeader as error:
-            raise self.not_led(partition, error) from None
-
-    async def bounds_of(self, partitions: Sequence[TopicPartition]) -> list[Bounds | TidelogError]:
-        """Of each; the error of a partition stands in its place. Nobody is waited for who does not lead yet."""
-        found: list[Bounds | TidelogError] = []
-        for partition in partitions:
-            try:
-                found.append(self._log().bounds(partition))
-            except NoLeader as error:
-                found.append(self.not_led(partition, error.with_traceback(None)))
-            except TidelogError as error:
-                found.append(error.with_traceback(None))
+        [found] = await self.bounds_of([partition])
+        if isinstance(found, TidelogError):
+            raise found
         return found
+
+    async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float = math.inf) -> list[Bounds | TidelogError]:
+        """Of each; the error of a partition stands in its place. `wait_s`: for leaders, where the whole cluster is asked."""
+        try:
+            found = await self._log().bounds_of(partitions)
+        except TidelogError as error:
+            found = [error.with_traceback(None)] * len(partitions)
+        return [
+            self._told(partition, bounds) if isinstance(bounds, TidelogError) else bounds
+            for partition, bounds in zip(partitions, found, strict=True)
+        ]
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
@@ -110,9 +124,24 @@ class LedHere:
         """As Log.fetch."""
         answers = await self._log().fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
         return [
-            self.not_led(target.partition, answer) if isinstance(answer, NoLeader) else answer
+            self._told(target.partition, answer) if isinstance(answer, TidelogError) else answer
             for target, answer in zip(targets, answers, strict=True)
         ]
+
+    async def ends_of_epochs(self, questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
+        """As Log.end_of_epoch, for each; the error of a question stands in its place."""
+        found: list[EpochEnd | TidelogError] = []
+        try:
+            log = self._log()
+            await log.check_appointed()
+        except TidelogError as error:
+            return [self._told(question.partition, error.with_traceback(None)) for question in questions]
+        for partition, leader_epoch, current in questions:
+            try:
+                found.append(log.end_of_epoch(partition, leader_epoch, current_leader_epoch=current))
+            except TidelogError as error:
+                found.append(self._told(partition, error.with_traceback(None)))
+        return found
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         try:
@@ -125,6 +154,20 @@ class LedHere:
             return await self._log().explain(partition, offset)
         except NoLeader as error:
             raise self.not_led(partition, error) from None
+
+    def _told(self, partition: TopicPartition, error: TidelogError) -> TidelogError:
+        """The error of a read, with who leads, where that is known."""
+        if isinstance(error, NoLeader):
+            return self.not_led(partition, error)
+        return self.fenced(partition, error) if isinstance(error, FencedLeaderEpoch) else error
+
+    def fenced(self, partition: TopicPartition, error: FencedLeaderEpoch) -> FencedLeaderEpoch:
+        """The error, with the addresses of the leader that the reader does not know yet."""
+        leader = self._view.leader(partition) if self._view is not None else None
+        if leader is not None:
+            addresses = {"grpc_address": leader.grpc_address, "http_address": leader.http_address}
+            error.details = {**error.details, "broker_id": leader.broker_id, **addresses}
+        return error
 
     def not_led(self, partition: TopicPartition, error: NoLeader) -> NoLeader | NotLeader:
         """The error, or that another leads, where that is known."""

@@ -1,6 +1,7 @@
 """A broker's place in the cluster: its key among the brokers, and the lease that keeps it there.
 
     join ─▶ key under a lease ─▶ keep: renewed every third of its time ─▶ leave, or lost
+                                  └─ written anew where this broker drains, or can't write to the bucket
 
 Losing it loses no record and stops nothing by itself: the bucket decides what is committed. It tells that another may be about to
 seal this session, so that the broker had better begin a new one. Invariant: a session joins once; after `keep` has returned, it
@@ -12,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Set
 
 import msgspec
 
-from metadata.broker_registry import Registration, decode_registration, encode_registration
+from metadata.broker_registry import FORMAT_VERSION, Registration, decode_registration, encode_registration
 from metadata.errors import Corrupt, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
-from metadata.store import NO_LEASE, Compare, LeaseId, LeaseLost, MetadataStore, Put
+from metadata.model import SessionId
+from metadata.store import NO_LEASE, Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
 
 PAUSE_S = 0.5
 """Before a step that the metadata store could not do is tried again."""
@@ -30,13 +33,24 @@ log = logging.getLogger(__name__)
 class Membership:
     """Of one session. Its owner calls `join`, then runs `keep()` as a task, and calls `leave` in the end."""
 
-    def __init__(self, store: MetadataStore, layout: EtcdLayout, registration: Registration, *, ttl_s: float) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: EtcdLayout,
+        registration: Registration,
+        *,
+        ttl_s: float,
+        own_sessions: Set[SessionId] = frozenset(),
+    ) -> None:
+        """`own_sessions`: those that this process had before, none where it has just begun."""
         self._store = store
+        self._own_sessions = own_sessions
         self._key = layout.broker(registration.broker_id)
         self._registration = registration
         self._ttl_s = ttl_s
-        self._draining = asyncio.Event()
-        self._woken = False
+        self._draining = False
+        self._unwritable_bytes = 0
+        self._told = asyncio.Event()
         self._sure_until_s = 0.0
         self.lease: LeaseId | None = None
 
@@ -48,7 +62,8 @@ class Membership:
     async def join(self) -> bool:
         """Registers the session, as soon as the store can be reached. What an earlier process of this broker left is removed.
 
-        False when it is not certain that it was never registered before: then it must not be registered again.
+        False when it is not certain that it was never registered before: then it must not be registered again. Raises Rejected
+        where another process has taken this broker's place since it had a session.
         """
         while True:
             try:
@@ -56,6 +71,7 @@ class Membership:
                 lease = await self._store.grant_lease(self._ttl_s)
                 held = await self._store.get(self._key)
                 if held is not None and held.lease != NO_LEASE:
+                    self._check_place(held)
                     await self._store.revoke_lease(held.lease)
                 break
             except (Unavailable, OutcomeUnknown) as error:
@@ -79,20 +95,21 @@ class Membership:
     async def keep(self) -> None:
         """Renews the lease, and tells of a drain, until the registration is lost: by the lease, or because somebody removed it.
 
-        Raises Rejected when another process has registered as the same broker.
+        Raises Rejected when another process has registered as the same broker; later, at the next `join`, where it can't be asked.
         """
         try:
             while True:
                 pause_s = self._ttl_s / 3
+                self._told.clear()
                 try:
                     await self._renew()
-                    await self._tell_of_drain()
+                    await self._tell()
                 except TidelogError as error:  # also one that says no: the lease tells in the end
                     log.warning("the lease of %s could not be renewed: %s", self._key, error)
                     pause_s = min(pause_s, PAUSE_S)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
-                        await self._unless_told()
+                        await self._told.wait()
         except LeaseLost:
             log.warning("the registration of %s was lost", self._key)
             await self._check_id()
@@ -108,12 +125,22 @@ class Membership:
         with contextlib.suppress(Unavailable):
             held = await self._store.get(self._key)
             if held is not None and held.lease != self.lease:
-                raise Rejected(
-                    f"another process has registered as {self._key}",
-                    hint="Give each broker an id of its own (--broker-id), or stop the other one.",
-                )
+                raise self._replaced()
 
-    async def _tell_of_drain(self) -> None:
+    def _check_place(self, held: KeyValue) -> None:
+        """Of two processes with one id the later one stays: else they would remove each other in turn."""
+        with contextlib.suppress(Corrupt):
+            if self._own_sessions and decode_registration(held).registration.session not in self._own_sessions:
+                raise self._replaced()
+
+    def _replaced(self) -> Rejected:
+        return Rejected(
+            f"another process has registered as {self._key}",
+            hint="Give each broker an id of its own (--broker-id), or stop the other one.",
+        )
+
+    async def _tell(self) -> None:
+        """Finds that the registration is still there, and writes into it what others have to know."""
         held = await self._store.get(self._key)
         if held is None or held.lease != self.lease:
             raise LeaseLost
@@ -121,18 +148,28 @@ class Membership:
             registration = decode_registration(held).registration
         except Corrupt as error:  # nobody sees this broker any more
             raise LeaseLost from error
-        if self._draining.is_set() and not registration.draining:
-            value = encode_registration(msgspec.structs.replace(registration, draining=True))
-            await self._store.transact([Compare(self._key, held.mod_revision)], [Put(self._key, value, self.lease)])
-
-    async def _unless_told(self) -> None:
-        """Waits for the drain, or, once that was told, for nothing."""
-        await (asyncio.Event().wait() if self._woken else self._draining.wait())
-        self._woken = True
+        draining = registration.draining or self._draining
+        changed = msgspec.structs.replace(registration, draining=draining, unwritable_bytes=self._unwritable_bytes)
+        if changed != registration and registration.format_version <= FORMAT_VERSION:
+            put = Put(self._key, encode_registration(changed), self.lease)
+            result = await self._store.transact([Compare(self._key, held.mod_revision)], [put])
+            if not result.succeeded:  # an operator came between
+                raise Unavailable(f"{self._key} has changed meanwhile")
 
     def drain(self) -> None:
         """Asks to be given no more partitions, and to be rid of those it has."""
-        self._draining.set()
+        self._draining = True
+        self._told.set()
+
+    def tell_unwritable(self, bytes_min: int) -> None:
+        """That objects of this size can't be written to the bucket; 0: that they can."""
+        if bool(bytes_min) != bool(self._unwritable_bytes):
+            self._unwritable_bytes = bytes_min
+            self._told.set()
+
+    def look(self) -> None:
+        """Asks whether the registration is still there, at once: a watch says that it is not."""
+        self._told.set()
 
     async def leave(self) -> None:
         """Ends the registration at once, so that others need not wait for the lease to end. Where that fails, they do."""

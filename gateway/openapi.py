@@ -149,7 +149,7 @@ def _fast_routes() -> JsonObject:
                 "description": "One answer, or with `Accept: text/event-stream` a stream. Reading changes nothing. "
                 "416 tells the valid range of offsets.",
                 "operationId": "read_partition",
-                "parameters": [topic, partition, *_reading(), _LAST_EVENT_ID],
+                "parameters": [topic, partition, *_reading(), _CURRENT_LEADER_EPOCH, _LAST_EVENT_ID],
                 "responses": _answers(
                     {
                         "application/json": _ref("Records"),
@@ -254,6 +254,13 @@ def _parameter(name: str, place: str, schema: JsonObject, description: str) -> J
     return parameter | {"description": description} if description else parameter
 
 
+_CURRENT_LEADER_EPOCH: Final = _parameter(
+    "current_leader_epoch",
+    "query",
+    {"type": "integer", "minimum": 0},
+    "Answer only as the leader of this epoch, which the header tidelog-leader-epoch of an answer tells: else 503, "
+    "FENCED_LEADER_EPOCH where there is a later leader, UNKNOWN_LEADER_EPOCH where this one is of before. Not for events.",
+)
 _LAST_EVENT_ID: Final = _parameter("Last-Event-ID", "header", {"type": "string"}, "Resumes a stream of events behind this one.")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gateway.grpc_status import error_of
+from gateway.led_here import EpochQuestion
 from gateway.peers import Peers
 from gateway.proto import admin_pb2, log_pb2
 from metadata.broker_registry import Registration
@@ -19,6 +20,7 @@ from segments.log import FetchTarget
 from segments.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.partition_log import Bounds
 from segments.producer_state import SequencedBatch
+from segments.run_index import EpochEnd
 
 TIMEOUT_S: Final = 10.0
 """Of one question, beyond its long poll."""
@@ -50,6 +52,7 @@ class PeerReads:
                     partition=target.partition.partition,
                     offset=target.offset,
                     max_bytes=target.bytes_max,
+                    current_leader_epoch=target.current_leader_epoch,
                 )
                 for topic, target in targets
             ],
@@ -71,6 +74,30 @@ class PeerReads:
             results = await self._list_offsets(leader, queries)
             found += [_bounds(earliest, latest) for earliest, latest in zip(results[::2], results[1::2], strict=True)]
         return found
+
+    async def ends_of_epochs(
+        self, leader: Registration, questions: Sequence[tuple[str, EpochQuestion]]
+    ) -> list[EpochEnd | TidelogError]:
+        """Of questions with the names of their topics, as many as one client may ask at once."""
+        queries = [
+            log_pb2.LeaderEpochQuery(
+                topic=topic,
+                topic_id=question.partition.topic_id,
+                partition=question.partition.partition,
+                leader_epoch=question.leader_epoch,
+                current_leader_epoch=question.current_leader_epoch,
+            )
+            for topic, question in questions
+        ]
+        request = log_pb2.OffsetForLeaderEpochRequest(queries=queries)
+        answer = await self._peers.call(
+            leader, _LOG + "OffsetForLeaderEpoch", request, log_pb2.OffsetForLeaderEpochResponse, timeout_s=TIMEOUT_S
+        )
+        _check_count(leader, len(answer.ends), len(queries))
+        return [
+            error_of(end.error) if end.HasField("error") else EpochEnd(LeaderEpoch(end.leader_epoch), Offset(end.end_offset))
+            for end in answer.ends
+        ]
 
     async def offset_for_timestamp(
         self, leader: Registration, topic: str, partition: TopicPartition, timestamp_ms: int
@@ -163,6 +190,7 @@ def _fetched(partition: log_pb2.FetchedPartition) -> Fetched | TidelogError:
         Offset(partition.next_offset),
         Offset(partition.high_watermark),
         Offset(partition.log_start_offset),
+        LeaderEpoch(partition.leader_epoch),
     )
 
 

@@ -2,14 +2,17 @@
 
     tidelog serve --linger-ms 250        TIDELOG_LINGER_MS=250        linger_ms = 250   (in the file)
 
-A setting has one name, the same everywhere. Pure but for reading the file, and that of a password. Invariant: what is returned
-was checked, and no name that was given went unheard.
+A setting has one name, the same everywhere. Pure but for reading the file, that of a password, and the host's name. Invariant: what
+is returned was checked, and no name that was given went unheard.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
+import re
+import socket
 import tomllib
 import types
 import typing
@@ -27,6 +30,7 @@ from segments.s3_settings import S3Settings
 from segments.settings import KIB, MIB, SegmentSettings
 
 _CLIENT_VARIABLES = frozenset({"TIDELOG_URL", "TIDELOG_CONTEXT", "TIDELOG_DEBUG", "TIDELOG_CONFIG"})
+_HTTP = "127.0.0.1:8080"
 _LOCAL_DISK = {"linger_ms": 5.0, "puts_per_second_max": 400.0}
 """Defaults where the bucket is a local directory: a PUT costs a millisecond and no money."""
 
@@ -99,12 +103,13 @@ class BrokerSettings:
     """Where this broker keeps its metadata (SQLite) and its lock; and the bucket, where none is named."""
     bucket: str = ""
     """s3://bucket/prefix or file:///directory. Empty: the directory `bucket` in data_dir."""
-    http: str = "127.0.0.1:8080"
+    http: str = _HTTP
     """HOST:PORT to listen on; port 0 takes a free one."""
     grpc: str = "127.0.0.1:9090"
     """HOST:PORT to listen on; port 0 takes a free one."""
     broker_id: str = "broker-1"
-    """Name of this broker, for people and in listings. With etcd, each broker has its own: the older of two with one name stops."""
+    """Name of this broker, for people and in listings. With etcd, each broker has its own (the older of two with one name stops);
+    default there: host name and port of `http`, such as `pod-0-8080`, or the process id where any free port will do."""
     cluster: str = "tidelog"
     """Name of the cluster in the metadata."""
     segments: SegmentSettings = field(default_factory=SegmentSettings)
@@ -164,6 +169,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml:
         chosen["etcd_password"] = _read_secret("etcd_password_file", chosen["etcd_password_file"])
     if chosen.get("etcd"):
         chosen.setdefault("data_dir", Path())  # nothing is kept there
+        chosen.setdefault("broker_id", default_broker_id(socket.gethostname(), chosen.get("http", _HTTP), os.getpid()))
     if "data_dir" not in chosen:
         raise InvalidArgument(
             "data_dir is not set", hint="Say where the broker may keep its files: --data-dir DIR, or TIDELOG_DATA_DIR."
@@ -175,6 +181,14 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml:
         for section, kind in _SECTIONS.items()
     }
     return BrokerSettings(**chosen, **sections)
+
+
+def default_broker_id(host_name: str, http: str, process_id: int) -> str:
+    """Of a broker that shares its cluster with others: the same after a restart, and another for each process on one machine."""
+    port = http.rpartition(":")[2]
+    last = port if port.isascii() and port.isdigit() and int(port) else f"pid{process_id}"
+    host = re.sub(r"[^A-Za-z0-9._-]+", "-", host_name)[:200] or "host"
+    return f"{host}-{last}"
 
 
 def _read_toml(path: Path) -> dict[str, tuple[str, object]]:

@@ -1,47 +1,78 @@
-"""What the doors tell of a topic's partitions, whoever leads them."""
+"""What the doors tell of topics and their partitions, whoever leads them: from what this broker has been told by watches.
+
+So it is told while the metadata store is away, too. Who leads is answered at once, since clients ask it to find the leaders; the
+bounds of a partition are its leader's to tell, and are waited for up to BOUNDS_WAIT_S.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from gateway.doors import Broker, partition_of
-from metadata.errors import TidelogError
+from gateway.doors import Broker, named, partition_of
+from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topic import Topic
+from metadata.topics import TopicPage, page_of
 from segments.partition_log import Bounds
+
+BOUNDS_WAIT_S: Final = 1.0
+"""For a partition that is just handed over, and for a leader that does not answer."""
+LOOK_UP_S: Final = 1.0
+"""For a topic that is not known here: it may have been made at another broker this moment."""
 
 
 class PartitionState(NamedTuple):
     partition: int
     log_start_offset: int
+    """-1 where there is an error, as is the next."""
     high_watermark: int
     leader_epoch: int
+    """-1 where nobody leads."""
     leader: str
-    """Broker id; empty where nobody leads, or does not answer, and the numbers before it are -1."""
+    """Broker id; empty where nobody leads."""
     leader_http_address: str
     """Empty where nobody leads, as the next."""
     leader_grpc_address: str
+    error: TidelogError | None
+    """Why there are no bounds: damage, no leader, no answer."""
+
+
+async def described_topic(broker: Broker, name: str) -> Topic:
+    """UnknownTopic (with the nearest name), InvalidName, Corrupt; Unavailable where nobody knows whether there is such a topic."""
+    try:
+        return broker.topic_cache.get(name)
+    except UnknownTopic:
+        pass
+    try:
+        async with asyncio.timeout(LOOK_UP_S):
+            return await broker.topics.get(name)
+    except (Unavailable, TimeoutError):
+        raise Unavailable(
+            f"there was no topic {name} when this broker last heard from the metadata store, which does not answer", topic=name
+        ) from None
+
+
+def listed_topics(broker: Broker, *, page_size: int, page_token: str) -> TopicPage:
+    """As Topics.list; of a topic whose value can't be read any more what was read before."""
+    return page_of(broker.topic_cache.topics(), page_size=page_size, page_token=page_token)
 
 
 async def partition_states(broker: Broker, topic: Topic, partitions: Sequence[int] | None = None) -> list[PartitionState]:
     """Of all partitions, or of these. UnknownPartition for one that the topic does not have."""
     numbers = range(topic.partition_count) if partitions is None else partitions
     asked = [partition_of(topic, number) for number in numbers]
-    found = await broker.routed_log.bounds_of(asked)
-    return [_state(broker, partition, bounds) for partition, bounds in zip(asked, found, strict=True)]
+    found = await broker.routed_log.bounds_of(asked, wait_s=BOUNDS_WAIT_S)
+    return [_state(broker, topic, partition, bounds) for partition, bounds in zip(asked, found, strict=True)]
 
 
-def _state(broker: Broker, partition: TopicPartition, bounds: Bounds | TidelogError) -> PartitionState:
+def _state(broker: Broker, topic: Topic, partition: TopicPartition, bounds: Bounds | TidelogError) -> PartitionState:
     leader = broker.leader(partition)
-    if isinstance(bounds, TidelogError) or leader is None:
-        return PartitionState(partition.partition, -1, -1, -1, "", "", "")
-    return PartitionState(
-        partition.partition,
-        bounds.log_start_offset,
-        bounds.high_watermark,
-        bounds.leader_epoch,
-        leader.broker_id,
-        leader.http_address,
-        leader.grpc_address,
-    )
+    addresses = (leader.broker_id, leader.http_address, leader.grpc_address) if leader is not None else ("", "", "")
+    if not isinstance(bounds, TidelogError):
+        return PartitionState(
+            partition.partition, bounds.log_start_offset, bounds.high_watermark, bounds.leader_epoch, *addresses, None
+        )
+    epoch = broker.leader_epoch(partition) if leader is not None else -1
+    return PartitionState(partition.partition, -1, -1, epoch, *addresses, named(bounds, topic))

@@ -10,7 +10,7 @@ What a client may conclude from the columns alone:
            DEADLINE_EXCEEDED                  the outcome is unknown
     HTTP   429, 503                           nothing was written; retry after Retry-After
            504                                the outcome is unknown
-    Kafka  retriable codes (5 6 7 56 89)      exactly where the error is retryable
+    Kafka  retriable codes (5 6 7 56 74 75 89)   exactly where the error is retryable
 
 Sources: google/rpc/code.proto, RFC 9110 §15, https://kafka.apache.org/protocol#protocol_error_codes
 """
@@ -28,6 +28,7 @@ from metadata.errors import (
     Corrupt,
     Denied,
     Fenced,
+    FencedLeaderEpoch,
     IdempotencyKeyReused,
     InvalidArgument,
     InvalidName,
@@ -46,6 +47,7 @@ from metadata.errors import (
     TidelogError,
     TooLarge,
     Unavailable,
+    UnknownLeaderEpoch,
     UnknownPartition,
     UnknownProducer,
     UnknownTopic,
@@ -79,9 +81,11 @@ WIRE_CODES: Final[dict[type[TidelogError], WireCodes]] = {
     Throttled: WireCodes(StatusCode.RESOURCE_EXHAUSTED, 429, 89),  # THROTTLING_QUOTA_EXCEEDED
     NotLeader: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
     NoLeader: WireCodes(StatusCode.UNAVAILABLE, 503, 5),  # LEADER_NOT_AVAILABLE
+    FencedLeaderEpoch: WireCodes(StatusCode.UNAVAILABLE, 503, 74),  # FENCED_LEADER_EPOCH
+    UnknownLeaderEpoch: WireCodes(StatusCode.UNAVAILABLE, 503, 75),  # UNKNOWN_LEADER_EPOCH
     Stopping: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER: its partitions move to another broker
     OutcomeUnknown: WireCodes(StatusCode.DEADLINE_EXCEEDED, 504, 7),  # REQUEST_TIMED_OUT
-    Fenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 74),  # FENCED_LEADER_EPOCH
+    Fenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 77),  # STALE_BROKER_EPOCH: FENCED_LEADER_EPOCH would be retried
     SessionFenced: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
     ProducerFenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 90),  # PRODUCER_FENCED
     Corrupt: WireCodes(StatusCode.DATA_LOSS, 500, -1),  # UNKNOWN_SERVER_ERROR: CORRUPT_MESSAGE would be retried for ever

@@ -43,6 +43,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     draining: bool = False
     """It gives its partitions away and takes no others."""
+    unwritable_bytes: int = 0
+    """It has failed for a while to write objects of this size to the bucket. 0: it writes, or nobody has wanted it to."""
 
     @property
     def candidate(self) -> Candidate:

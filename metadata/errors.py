@@ -16,6 +16,8 @@
         Throttled                after `retry_after_s`
         NotLeader                another broker leads; names it where it is known
         NoLeader                 nobody leads yet
+        FencedLeaderEpoch        the reader names a leader of before; names the present one
+        UnknownLeaderEpoch       the reader knows a newer leader than the broker that it asks
         Stopping                 this broker is shutting down
       OutcomeUnknown           may be durable; read back, or retry idempotently
       Fenced                   a newer owner exists; stop here
@@ -148,6 +150,20 @@ class NotLeader(Unavailable):
 
 class NoLeader(Unavailable):
     code = "NO_LEADER"
+
+
+class FencedLeaderEpoch(Unavailable):
+    """A reader named the epoch of a former leader. `details`: leader_epoch, and the leader's id and addresses where known."""
+
+    code = "FENCED_LEADER_EPOCH"
+    default_hint = "Read again with the leader epoch that is told here: the partition has another leader by now."
+
+
+class UnknownLeaderEpoch(Unavailable):
+    """A reader named an epoch above that of the broker that it asks. `details`: leader_epoch, as that broker knows it."""
+
+    code = "UNKNOWN_LEADER_EPOCH"
+    default_hint = "Retry with back-off: this broker does not know the newest leader yet. Ask another one where it lasts."
 
 
 class Stopping(Unavailable):

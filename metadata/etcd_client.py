@@ -225,6 +225,7 @@ class EtcdClient:
             raise _WrongMember(
                 f"etcd {member.url} belongs to cluster {cluster_id:x}, not to {self._cluster_id:x} as the members before",
                 "Name members of one etcd cluster; after etcd was restored from a backup, restart the brokers.",
+                etcd_cluster_id=f"{cluster_id:x}",
             )
         if parse_version(status.version) < VERSION_MIN:
             raise _WrongMember(f"etcd {member.url} has version {status.version}", "Tidelog needs etcd 3.4 or later.")
@@ -272,9 +273,9 @@ def cancelled_by_others() -> bool:
 class _WrongMember(Exception):
     """The member answers, and is none that we may ask."""
 
-    def __init__(self, message: str, hint: str) -> None:
+    def __init__(self, message: str, hint: str, **details: str) -> None:
         super().__init__(message)
-        self.rejected = Rejected(message, hint=hint)
+        self.rejected = Rejected(message, hint=hint, **details)
 
 
 def _nobody_answered(doing: str, failures: dict[str, Failure]) -> TidelogError:

@@ -7,6 +7,7 @@
     /{cluster}/brokers/{broker_id}            JSON (broker_registry.py); leased
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
     /{cluster}/revision_base                  decimal; added to revisions where they stand on the bucket; absent is 0 (snapshot.py)
+    /{cluster}/restoration                    decimal; which restore from the bucket made these metadata; absent is 0, none
     /{cluster}/restoring                      JSON: a restore from the bucket is under way, or was interrupted: nobody may start
     /{cluster}/scratch/{nonce}                any; leased: `tidelog doctor` tries whether it may write
     /{cluster}/topics/{topic}                 JSON (topic.py)
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from sys import intern
 
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Partition, TopicId, TopicPartition
@@ -71,6 +73,10 @@ class EtcdLayout:
         return f"/{self.cluster}/revision_base"
 
     @property
+    def restoration(self) -> str:
+        return f"/{self.cluster}/restoration"
+
+    @property
     def restoring(self) -> str:
         return f"/{self.cluster}/restoring"
 
@@ -116,4 +122,4 @@ class EtcdLayout:
         match = _PARTITION_KEY.fullmatch(key.removeprefix(self.partitions))
         if match is None:
             raise Corrupt(f"{key} is not the key of a partition", hint="Delete it: nothing of Tidelog wrote it.", key=key)
-        return TopicPartition(TopicId(match[1]), Partition(int(match[2])))
+        return TopicPartition(TopicId(intern(match[1])), Partition(int(match[2])))  # one text for all partitions of a topic

@@ -126,7 +126,8 @@ class EtcdStore:
             stream = at.member.lease.LeaseKeepAlive(**at.options)
             try:
                 await stream.write(request)
-                await stream.done_writing()
+                with suppress(grpc.aio.InternalError):  # the stream has ended under it; reading says how
+                    await stream.done_writing()
                 answer = await stream.read()
             finally:
                 stream.cancel()
@@ -155,6 +156,16 @@ class EtcdStore:
             raise InvalidArgument(f"a watch begins at a revision of 1 or more, not at {from_revision}")
         encode_key(prefix)
         return self._watches.watch(prefix, from_revision)
+
+    async def compact(self, to_revision: Revision) -> None:
+        """As MetadataStore.compact."""
+        request = etcd_pb2.CompactionRequest(revision=to_revision)
+
+        async def once(at: Try) -> None:
+            await at.member.kv.Compact(request, **at.options)
+
+        with suppress(HistoryGone):  # by etcd itself, by another client, or by a try whose answer was lost
+            await self._client.call(once, doing=f"compact history to revision {to_revision}")
 
     async def close(self) -> None:
         """Waits for the calls under way (no longer than one try takes), and ends every watch with Stopping. Twice is no error."""

@@ -19,13 +19,14 @@ list; what was decided on a state that is no longer the stored one is never writ
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
-from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, Unavailable
+from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.store import OPERATIONS_MAX, Compare, Delete, KeyValue, MetadataStore, Put
@@ -36,9 +37,11 @@ ATTEMPTS_MAX = 8
 """Times that a transaction whose answer was lost is looked up and tried again."""
 VALUES_BYTES_MAX = 1 << 20
 """Values of one transaction together, keys not counted: stays below what a request to etcd may have."""
+TRANSACTIONS_AT_ONCE = 4
+"""More are no faster, and hold up the event loop for longer."""
 
 
-class SessionSpan(msgspec.Struct, frozen=True):
+class SessionSpan(msgspec.Struct, frozen=True, gc=False):
     """One leadership: records of this epoch lie in this session's segments, and nowhere else."""
 
     leader_epoch: LeaderEpoch
@@ -47,7 +50,7 @@ class SessionSpan(msgspec.Struct, frozen=True):
     """The segment from which on the session holds no record of this epoch. None: up to its seal, or it leads still."""
 
 
-class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     format_version: int = FORMAT_VERSION
     leader_session: SessionId
     leader_epoch: LeaderEpoch
@@ -119,25 +122,38 @@ class Decision(NamedTuple):
 async def write(
     store: MetadataStore, decisions: Iterable[Decision], layout: EtcdLayout, *, guards: Sequence[Compare] = ()
 ) -> Revision:
-    """Stores what was decided, as many as fit into a transaction at a time. `guards` must hold as well, such as that the caller
-    is the controller still. Answers the revision of the last transaction, 0 without any.
+    """Stores what was decided, as many as fit into a transaction at a time, and some transactions at the same time. `guards` must
+    hold as well, such as that the caller is the controller still. Answers the revision of the last transaction, 0 without any.
 
     Raises Fenced where another came first, or a guard fails: read again, and decide again. It, and Unavailable, may come when
-    some of the partitions are written already, a transaction at a time in the order given.
+    some of the partitions are written already, whole transactions; none is under way any more.
     """
     assert len(guards) < OPERATIONS_MAX, "no room is left for a partition"
-    changes = []
-    for partition, read_at, state in decisions:
+    decided = list(decisions)
+    for partition, _, state in decided:
         if state.format_version > FORMAT_VERSION:
             raise Rejected(
                 f"partition {partition} was written by a newer version of Tidelog (format {state.format_version})",
                 hint="Upgrade this broker.",
             )
-        changes.append(_Change(partition, layout.partition(partition), read_at, msgspec.json.encode(state)))
-    revision = Revision(0)
-    for transaction in _transactions(changes, OPERATIONS_MAX - len(guards)):
-        revision = await _write(store, transaction, guards)
-    return revision
+    transactions = _transactions(_changes(decided, layout), OPERATIONS_MAX - len(guards))
+    revisions, errors = [Revision(0)], list[TidelogError]()
+
+    async def write_on() -> None:
+        for transaction in transactions:
+            try:
+                revisions.append(await _write(store, transaction, guards))
+            except TidelogError as error:
+                errors.append(error)
+            if errors:
+                return
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(min(TRANSACTIONS_AT_ONCE, 1 + len(decided) // (OPERATIONS_MAX - len(guards)))):
+            tasks.create_task(write_on())
+    if errors:
+        raise errors[0]
+    return max(revisions)
 
 
 async def forget(
@@ -164,6 +180,11 @@ class _Change:
     read_at: Revision
     """The key's mod_revision that the change was decided on; 0 where there was no key."""
     value: bytes
+
+
+def _changes(decisions: Iterable[Decision], layout: EtcdLayout) -> Iterator[_Change]:
+    for partition, read_at, state in decisions:
+        yield _Change(partition, layout.partition(partition), read_at, msgspec.json.encode(state))
 
 
 def _transactions(changes: Iterable[_Change], operations_max: int) -> Iterator[list[_Change]]:

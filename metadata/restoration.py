@@ -50,6 +50,11 @@ async def check_not_restoring(store: MetadataStore, layout: EtcdLayout) -> None:
         )
 
 
+async def read_restoration(store: MetadataStore, layout: EtcdLayout) -> int:
+    """The number of the restore that made these metadata; 0 where none did. Raises Unavailable, Corrupt."""
+    return parse_number(await store.get(layout.restoration), absent=0)
+
+
 async def read_revision_base(store: MetadataStore, layout: EtcdLayout) -> int:
     """What is added to the store's revisions where they are written to the bucket: 0, unless the cluster was ever restored.
 

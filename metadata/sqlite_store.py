@@ -94,7 +94,7 @@ class SqliteStore:
                 failing = True
 
     async def compact(self, to_revision: Revision) -> None:
-        """Drops history: ranges before `to_revision` and watches from it or earlier then raise RevisionCompacted."""
+        """As MetadataStore.compact."""
         while await self._call(lambda history: history.compact(to_revision)):
             pass
 

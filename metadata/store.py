@@ -136,4 +136,9 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def compact(self, to_revision: Revision) -> None:
+        """Drops history before `to_revision`, of the whole store and so for all who share it: ranges of earlier revisions, and
+        watches from it or earlier, raise RevisionCompacted then. No error where that much or more was dropped before."""
+        ...
+
     async def close(self) -> None: ...

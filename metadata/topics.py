@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import heapq
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -107,10 +108,8 @@ class Topics:
 
         A topic that exists all the while is listed exactly once. InvalidArgument for a token that no page gave.
         """
-        if not 0 <= page_size <= PAGE_SIZE_MAX:
-            raise InvalidArgument(f"page_size {page_size} is not between 0 and {PAGE_SIZE_MAX}", page_size=page_size)
-        after = self._layout.topic(_parse_token(page_token)) if page_token else ""
-        found = await self._store.range(self._layout.topics, start_after=after, limit=page_size or PAGE_SIZE)
+        name, limit = _after(page_size, page_token)
+        found = await self._store.range(self._layout.topics, start_after=self._layout.topic(name) if name else "", limit=limit)
         topics = tuple(decode_topic(item) for item in found.items)
         return TopicPage(topics, _token(topics[-1].name) if found.more else "")
 
@@ -240,6 +239,20 @@ def _grown(held: Topic, partition_count: int | None) -> int:
             partition_count=held.partition_count,
         )
     return partition_count
+
+
+def page_of(topics: Iterable[Topic], *, page_size: int = 0, page_token: str = "") -> TopicPage:
+    """The page that Topics.list would give, were these all the topics there are. InvalidArgument. Pure."""
+    name, limit = _after(page_size, page_token)
+    found = heapq.nsmallest(limit + 1, (topic for topic in topics if topic.name > name), key=lambda topic: topic.name)
+    return TopicPage(tuple(found[:limit]), _token(found[limit - 1].name) if len(found) > limit else "")
+
+
+def _after(page_size: int, page_token: str) -> tuple[str, int]:
+    """(the name after which a page begins, how many topics it has)"""
+    if not 0 <= page_size <= PAGE_SIZE_MAX:
+        raise InvalidArgument(f"page_size {page_size} is not between 0 and {PAGE_SIZE_MAX}", page_size=page_size)
+    return _parse_token(page_token) if page_token else "", page_size or PAGE_SIZE
 
 
 def _token(name: str) -> str:

@@ -4,8 +4,11 @@
                     ▲                                                                             │
                     └──────────────────────── history was compacted away meanwhile ◀──────────────┘
 
+Who follows very many keys takes them a page at a time (`Reading`), so that the event loop is never held for long.
+
 Invariants: what was told was true at one revision of the store, which never goes back; each transaction is told once, in order.
-While the store can't be reached, nothing is told, and nothing is taken back.
+While the store can't be reached, nothing is told, and nothing is taken back; neither where it answers with an older revision than
+before, since it was emptied then, or set back to a backup (gateway/cluster_identity.py sees to that).
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from metadata.errors import TidelogError
+from metadata.errors import TidelogError, Unavailable
 from metadata.model import Revision
 from metadata.store import Event, KeyValue, MetadataStore, RevisionCompacted
 
@@ -25,6 +29,18 @@ BACK_OFF_S_MAX = 5.0
 log = logging.getLogger(__name__)
 
 
+class Reading(Protocol):
+    """One reading of all keys under the prefix, by somebody who takes them a page at a time."""
+
+    def page(self, items: Sequence[KeyValue]) -> None:
+        """The next keys. They are not in force before `replace`, which may never come: then another reading begins."""
+        ...
+
+    def replace(self) -> None:
+        """Every page was told: from now on this is what there is."""
+        ...
+
+
 class WatchedRange:
     """Its owner runs `run()` as a task. The callbacks must not block, nor raise."""
 
@@ -33,13 +49,16 @@ class WatchedRange:
         store: MetadataStore,
         prefix: str,
         *,
-        replace: Callable[[Sequence[KeyValue]], None],
         apply: Callable[[Sequence[Event]], None],
+        replace: Callable[[Sequence[KeyValue]], None] | None = None,
+        read: Callable[[], Reading] | None = None,
     ) -> None:
-        """`replace` is told of all keys, once or again after a hole in history; `apply` of the changes of one transaction."""
+        """`replace` is told of all keys, once or again after a hole in history, or `read` begins to take them in pages; `apply` is
+        told of the changes of one transaction."""
         self._store = store
         self._prefix = prefix
-        self._replace = replace
+        assert (replace is None) != (read is None), "keys are taken either all at once, or in pages"
+        self._read: Callable[[], Reading] = read or (lambda: _AllAtOnce(replace))
         self._apply = apply
         self._revision = Revision(0)  # 0: nothing was read yet
         self._advanced = asyncio.Event()  # set, and replaced, when the revision has grown
@@ -88,15 +107,17 @@ class WatchedRange:
             back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
 
     async def _read_all(self) -> None:
-        found: list[KeyValue] = []
         page = await self._store.range(self._prefix, limit=PAGE_KEYS)
         revision = page.revision
+        if revision < self._revision:
+            raise Unavailable(f"the metadata are at revision {revision}, and were at {self._revision}: they were lost or set back")
+        reading = self._read()
         while True:
-            found += page.items
+            reading.page(page.items)
             if not page.more:
                 break
             page = await self._store.range(self._prefix, start_after=page.items[-1].key, limit=PAGE_KEYS, revision=revision)
-        self._replace(found)
+        reading.replace()
         self._told(revision)
 
     async def _follow(self) -> None:
@@ -108,3 +129,16 @@ class WatchedRange:
         self._revision = revision
         advanced, self._advanced = self._advanced, asyncio.Event()
         advanced.set()
+
+
+class _AllAtOnce:
+    def __init__(self, replace: Callable[[Sequence[KeyValue]], None] | None) -> None:
+        assert replace is not None, "nobody reads in pages"
+        self._told = replace
+        self._found: list[KeyValue] = []
+
+    def page(self, items: Sequence[KeyValue]) -> None:
+        self._found += items
+
+    def replace(self) -> None:
+        self._told(self._found)

@@ -8,6 +8,7 @@
     topics/{topic}/{topic_id}/_log/topic-{revision:020d}.json   create-only: the topic's registration as of that revision
     topics/{topic}/{topic_id}/_log/deleted-{revision:020d}      create-only: the topic was gone at that revision
     metadata/snapshot-{revision:020d}                 create-only: the metadata at that revision; the newest few are kept
+    metadata/restored-{number:016x}                   create-only: the metadata were rebuilt from the bucket (restorations.py)
     proof/{nonce}                                     scratch of the start-up proof that creates are create-only; deleted again
 
 Keys sort by session, then by sequence number, since both are fixed-width hexadecimal; within a session the segments stand
@@ -28,6 +29,7 @@ CLUSTER = "cluster.json"
 WAL = "wal/"
 TOPICS = "topics/"
 SNAPSHOTS = "metadata/snapshot-"
+RESTORATIONS = "metadata/restored-"
 
 _SEQ = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _INDEX = re.compile(r"index-([0-9a-f]{16})-([0-9a-f]{16})", re.ASCII)
@@ -35,6 +37,7 @@ _TRIMMED = re.compile(r"trimmed-([0-9a-f]{16})", re.ASCII)
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MIRROR = re.compile(r"(?:topic-([0-9]{20})\.json|deleted-([0-9]{20}))", re.ASCII)
 _SNAPSHOT = re.compile(r"metadata/snapshot-([0-9]{20})", re.ASCII)
+_RESTORATION = re.compile(r"metadata/restored-([0-9a-f]{16})", re.ASCII)
 
 
 def session_prefix(session: SessionId) -> str:
@@ -92,6 +95,15 @@ def snapshot_key(revision: Revision) -> str:
 def parse_snapshot_key(key: str) -> Revision | None:
     match = _SNAPSHOT.fullmatch(key)
     return Revision(int(match[1])) if match else None
+
+
+def restoration_key(number: int) -> str:
+    return f"{RESTORATIONS}{number:016x}"
+
+
+def parse_restoration_key(key: str) -> int | None:
+    match = _RESTORATION.fullmatch(key)
+    return int(match[1], 16) if match else None
 
 
 class TopicKey(NamedTuple):

@@ -4,10 +4,11 @@
     its oldest batch has waited linger_ms              flush
     nothing is in flight, and the budget allows a PUT  flush: a quiet broker answers in one PUT time
     puts_in_flight_max are in flight                   wait for one to land
-    the log is closing                                 flush what is left
+    the log is closing, or somebody waits              flush what is left
 
 Invariant: a batch never waits longer than linger_ms while there is room in flight; PUTs per second stay below the larger of
-puts_per_second_max and 1000 / linger_ms, but for full segments and a burst of a quarter second after a pause.
+puts_per_second_max and 1000 / linger_ms, but for full segments, for those that a handover waits for, and for a burst of a quarter
+second after a pause.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class FlushState(NamedTuple):
     """When the first batch of the open segment came; None while it is empty."""
     in_flight: int
     closing: bool
+    waited_for: bool = False
+    """Whether somebody waits for the open segment who won't be answered by a fuller one: its batches are not to linger."""
 
 
 class FlushRule:
@@ -42,7 +45,7 @@ class FlushRule:
             return now_s
         if state.open_since_s is None:
             return None
-        if state.closing:
+        if state.closing or state.waited_for:
             return now_s
         linger_over_s = state.open_since_s + self._linger_s
         if state.in_flight:

@@ -3,15 +3,16 @@
     append ─▶ partition_log (offset) ─▶ segment_writer ─▶ committed ─▶ hot pool, run index, high watermark, readers woken
     fetch  ─▶ log_reader ─▶ hot pool | cold pool ◀─ segments on the bucket
 
-Invariants: what a reader sees is committed; an acknowledgement is given after the commit; when the session ends the whole object
-is thrown away, and its successor starts from what is on the bucket.
+Invariants: what a reader sees is committed; an acknowledgement is given after the commit; no reader is told a high watermark when
+another leader may be ahead of it; when the session ends the whole object is thrown away, and its successor starts from what is on
+the bucket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from metadata.errors import Corrupt, NoLeader, OutcomeUnknown, TidelogError, Unavailable
@@ -26,6 +27,8 @@ from segments.partition_log import Appended, Bounds
 from segments.producer_state import SequencedBatch
 from segments.record_batch import BatchHeader, parse_header, stamp, with_log_append_time
 from segments.recovery import RecoveredPartition
+from segments.run_index import EpochEnd
+from segments.seal_looks import SealLooks
 from segments.segment_file import SegmentFooter, StampedBatch
 from segments.segment_writer import PendingSegment, SegmentWriter
 from segments.session import Session
@@ -80,6 +83,10 @@ class Log:
         self._led: dict[TopicPartition, LedPartition] = {}
         self._damaged: dict[TopicPartition, Corrupt] = {}
         self._paused: set[TopicPartition] = set()
+        self._withheld: set[TopicPartition] = set()
+        self.surely_appointed: Callable[[], bool] = lambda: True
+        """Whether nobody can lead in this session's place by now: its owner knows. While it is not certain, readers are answered
+        only after a look at the bucket that shows no seal."""
         self._readers: dict[TopicPartition, set[asyncio.Event]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._reads: set[asyncio.Task[Any]] = set()
@@ -93,6 +100,7 @@ class Log:
             spawn=self._spawn,
         )
         self._reader = LogReader(self._hot, cold, decompressed_bytes_max=settings.decompressed_bytes_max)
+        self._looks = SealLooks(self._writer.look_for_seal, self._spawn, timeout_s=settings.put_timeout_ms / 1000)
 
     async def run(self) -> None:
         """Writes segments until the session ends, by `close` or by a seal; then nothing is led here any more."""
@@ -136,11 +144,26 @@ class Log:
         """
         self._paused.add(partition)
 
+    def withhold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Answers no readers of paused partitions, either: from now on another may lead them, and commit what is not known here.
+
+        Until they are dropped or resumed.
+        """
+        self._withheld.update(partitions)
+
     def resume(self, partition: TopicPartition) -> None:
         self._paused.discard(partition)
+        self._withheld.discard(partition)
+
+    def flush(self) -> None:
+        """What was taken so far does not linger."""
+        self._writer.flush()
 
     async def flushed(self, partition: TopicPartition) -> Released:
-        """Waits until all that a paused partition has taken is committed. Raises SessionFenced when the session ends before."""
+        """Waits until all that a paused partition has taken is committed: `flush` sends it without lingering.
+
+        Raises SessionFenced when the session ends before, NoLeader when it is not led here any more.
+        """
         woken = asyncio.Event()
         self._readers.setdefault(partition, set()).add(woken)
         try:
@@ -162,6 +185,7 @@ class Log:
         """Stops serving a partition (it was deleted, or given up). Batches already taken in are still written."""
         self._damaged.pop(partition, None)
         self._paused.discard(partition)
+        self._withheld.discard(partition)
         if self._led.pop(partition, None) is not None:
             self._hot.drop(partition)
             self._wake_readers(partition)
@@ -171,6 +195,11 @@ class Log:
 
     def refuses(self, partition: TopicPartition) -> bool:
         return partition in self._damaged
+
+    @property
+    def damaged(self) -> Mapping[TopicPartition, Corrupt]:
+        """Those that are refused, and why."""
+        return self._damaged
 
     @property
     def led(self) -> Iterable[TopicPartition]:
@@ -271,7 +300,31 @@ class Log:
     # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def bounds(self, partition: TopicPartition) -> Bounds:
+        """As they are known here: for readers, see `bounds_of`."""
         return self._led_partition(partition).log.bounds
+
+    async def bounds_of(self, partitions: Iterable[TopicPartition]) -> list[Bounds | TidelogError]:
+        """Of each, as readers may be told; the error of a partition stands in its place. Raises Unavailable, SessionFenced."""
+        await self.check_appointed()
+        told: list[Bounds | TidelogError] = []
+        for partition in partitions:
+            try:
+                told.append(self._readable(partition).log.bounds)
+            except TidelogError as error:
+                told.append(error.with_traceback(None))
+        return told
+
+    async def check_appointed(self) -> None:
+        """Returns when it is certain that nobody led in this session's place before this was called.
+
+        SessionFenced where somebody may, Unavailable where it can't be found out now.
+        """
+        if self.surely_appointed():
+            return
+        if not self.ended:
+            await self._looks.look()
+        if self.ended:
+            self._writer.check_open()
 
     async def fetch(
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
@@ -285,16 +338,27 @@ class Log:
         for target in targets:
             self._readers.setdefault(target.partition, set()).add(woken)
         try:
-            return await self._reader.fetch(
-                targets, self._led_partition, woken, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
+            answers = await self._reader.fetch(
+                targets, self._readable, woken, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
             )
         finally:
             for target in targets:
                 self._stop_waking(target.partition, woken)
+        try:
+            await self.check_appointed()  # behind the wait: what is told is true now, not as of its beginning
+        except TidelogError as error:
+            return [error.with_traceback(None)] * len(targets)
+        return answers
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         """The first record at or after `timestamp_ms`, or None when there is none yet."""
-        return await self._reader.first_at(self._led_partition(partition), timestamp_ms)
+        return await self._reader.first_at(self._readable(partition), timestamp_ms)
+
+    def end_of_epoch(self, partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int | None = None) -> EpochEnd:
+        """As LedPartition.end_of_epoch. `current_leader_epoch`: as in FetchTarget. `check_appointed` comes first."""
+        led = self._readable(partition)
+        led.log.check_epoch(current_leader_epoch)
+        return led.end_of_epoch(leader_epoch)
 
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
         return await self._reader.explain(self._led_partition(partition), offset)
@@ -306,6 +370,12 @@ class Log:
                 raise own_copy(self._damaged[partition])
             self._writer.check_open()
             raise NoLeader(f"this broker does not lead {partition}")
+        return led
+
+    def _readable(self, partition: TopicPartition) -> LedPartition:
+        led = self._led_partition(partition)
+        if partition in self._withheld:
+            raise NoLeader(f"{partition} is being handed over to another broker")
         return led
 
     def _stop_waking(self, partition: TopicPartition, woken: asyncio.Event) -> None:

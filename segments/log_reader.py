@@ -24,16 +24,18 @@ from segments.cold_run import ColdRun
 from segments.fetch_plan import FromCache, FromWal, plan_fetch
 from segments.hot_pool import HotPool
 from segments.object_store import Buffer
-from segments.partition_log import PartitionLog
+from segments.partition_log import PartitionLog, check_epoch
 from segments.record_batch import parse_header
 from segments.record_columns import iterate_records
-from segments.run_index import RunIndex, RunPlace
+from segments.run_index import EpochEnd, RunIndex, RunPlace
 
 
 class FetchTarget(NamedTuple):
     partition: TopicPartition
     offset: int
     bytes_max: int
+    current_leader_epoch: int | None = None
+    """That the reader knows: a leader of another epoch refuses to answer. None: whoever leads."""
 
 
 class Fetched(NamedTuple):
@@ -43,6 +45,8 @@ class Fetched(NamedTuple):
     next_offset: Offset
     high_watermark: Offset
     log_start_offset: Offset
+    leader_epoch: LeaderEpoch
+    """Of the leader that answered."""
 
     @property
     def more(self) -> bool:
@@ -76,6 +80,16 @@ class LedPartition:
 
     log: PartitionLog
     runs: RunIndex
+
+    def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
+        """Where the records of this epoch end, or of the largest below it that has any; of the present one, the high watermark.
+
+        UnknownLeaderEpoch for one above the present: its leader knows, and it is not this one.
+        """
+        held = self.log.leader_epoch
+        if leader_epoch > held:
+            check_epoch(self.log.partition, held=held, current=leader_epoch)
+        return EpochEnd(held, self.log.high_watermark) if leader_epoch == held else self.runs.end_of_epoch(leader_epoch)
 
 
 class LogReader:
@@ -131,6 +145,7 @@ class LogReader:
         for target in targets:
             try:
                 led = led_at(target.partition)
+                led.log.check_epoch(target.current_leader_epoch)
                 if bytes_left > 0 or is_first:
                     look = self._look(led, target.offset, min(bytes_left, target.bytes_max), reads)
                 else:
@@ -266,7 +281,8 @@ class _Look(NamedTuple):
 
 
 def _fetched(led: LedPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
-    return Fetched(batches, size_bytes, next_offset, led.log.high_watermark, led.log.log_start_offset)
+    log = led.log
+    return Fetched(batches, size_bytes, next_offset, log.high_watermark, log.log_start_offset, log.leader_epoch)
 
 
 def _is_complete(look: _Look, reads: ColdReads) -> bool:

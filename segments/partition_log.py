@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from metadata.errors import ConditionFailed, OutOfRange
+from metadata.errors import ConditionFailed, FencedLeaderEpoch, OutOfRange, UnknownLeaderEpoch
 from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
 from segments.producer_state import ProducerStates, SequencedBatch
 from segments.record_batch import BatchHeader
@@ -94,6 +94,11 @@ class PartitionLog:
         assert base_offset == self.high_watermark, f"{self.partition}: run at {base_offset}, high watermark {self.high_watermark}"
         self.high_watermark = Offset(last_offset + 1)
 
+    def check_epoch(self, current: int | None) -> None:
+        """As the function; None, where the reader names no epoch, is not checked."""
+        if current is not None:
+            check_epoch(self.partition, held=self.leader_epoch, current=current)
+
     def check_readable(self, offset: int) -> None:
         """OutOfRange unless a reader may stand at `offset`; the high watermark itself is where it waits for more."""
         if not self.log_start_offset <= offset <= self.high_watermark:
@@ -103,3 +108,15 @@ class PartitionLog:
                 log_start_offset=self.log_start_offset,
                 high_watermark=self.high_watermark,
             )
+
+
+def check_epoch(partition: TopicPartition, *, held: LeaderEpoch, current: int) -> None:
+    """Whether a reader that knows the leader epoch `current` may be answered by the leader of epoch `held` (KIP-320).
+
+    Raises FencedLeaderEpoch where the reader is behind, and UnknownLeaderEpoch where the leader is: another leads by now, and may
+    have committed more.
+    """
+    if current < held:
+        raise FencedLeaderEpoch(f"{partition} is led in epoch {held}; the reader names epoch {current}", leader_epoch=held)
+    if current > held:
+        raise UnknownLeaderEpoch(f"{partition} is led here in epoch {held}; the reader names epoch {current}", leader_epoch=held)

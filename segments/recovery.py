@@ -1,6 +1,10 @@
 """Rebuilds partitions from the bucket: the footers of the sessions that wrote them. The end offset is what is found there,
 never what someone remembered.
 
+    session of a dead leader     seal ─▶ LIST ─▶ its footers, through indexes where there are any
+    session that released at R   LIST ─▶ its footers below R
+    the same, read ahead to e           the footers of [e, R)      see read_ahead.py
+
 Invariant: what is found can't grow afterwards. A session that was not left in order is sealed before its footers are read; one
 whose leader handed the partition over may go on, and of it only what lies below the place of the release counts.
 """
@@ -18,13 +22,20 @@ from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionI
 from segments.bucket_layout import segment_key
 from segments.footer_index import IndexRange, cover
 from segments.footers import read_footer, read_index
-from segments.object_store import ObjectStore
+from segments.object_store import ObjectInfo, ObjectStore
 from segments.partition_log import PartitionLog
 from segments.producer_state import ProducerStates, SequencedBatch
 from segments.run_index import RunIndex
 from segments.segment_file import Run, SegmentFooter
 from segments.session import Session, SessionListing, list_session, seal
 from segments.settings import SegmentSettings
+
+READ_UNLISTED_MAX = 64
+"""So many segments that a leader has vouched for are read by their names; of more, a listing may show an index."""
+GONE_PAUSE_S = 0.05
+"""Before a session is looked at again of which something was gone that its listing showed."""
+REBUILT_IN_A_THREAD = 1_000
+"""Runs of batches. With fewer, the event loop is held for a few milliseconds."""
 
 
 class Span(Protocol):
@@ -82,6 +93,37 @@ class RecoveredPartition:
             )
 
 
+@dataclass(slots=True)
+class BegunPartition:
+    """A partition as far as it was read before its leader let go of it."""
+
+    recovered: RecoveredPartition
+    spans: tuple[Span, ...]
+    """The last one is of the leader that was still at work."""
+    read_to: SegmentSeq
+    """All of the last session below this one was read."""
+    holding: set[tuple[SessionId, LeaderEpoch]]
+    """The spans that were found to hold something of it."""
+    last_seq: SegmentSeq
+    """The newest segment of the last session that does; -1 for none."""
+
+    def continues_in(self, spans: Sequence[Span]) -> bool:
+        """Whether what these hold is what was read, and what the last one has beyond `read_to`."""
+        released = {_place(span): span.released_at_seq for span in self.spans}
+        last = _place(self.spans[-1])
+        for span in spans:
+            if _place(span) == last:
+                if not _is_in(self.last_seq, span):
+                    return False
+            elif released.get(_place(span), -1) != span.released_at_seq:
+                return False
+        return self.holding <= {_place(span) for span in spans}
+
+
+def _place(span: Span) -> tuple[SessionId, LeaderEpoch]:
+    return span.session, span.leader_epoch
+
+
 async def recover(
     store: ObjectStore,
     spans: Mapping[TopicPartition, Sequence[Span]],
@@ -89,42 +131,48 @@ async def recover(
     by: Session,
     settings: SegmentSettings,
     now_ms: Callable[[], int],
+    begun: Mapping[TopicPartition, BegunPartition] | None = None,
 ) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
     """Seals the sessions that led these partitions, but for those that released them, and rebuilds each from their footers.
 
     A partition of which a segment is missing or damaged answers the Corrupt error in its place; the others go on. A footer that
     can't be read is no harm to a partition whose later runs continue without a gap: it had nothing there. Each session is listed
-    and read once, whatever the number of its partitions. Retries while the bucket is away.
+    and read once, whatever the number of its partitions. Retries while the bucket is away. What was `begun` is used up.
     """
-    runs: dict[TopicPartition, dict[tuple[SessionId, LeaderEpoch], list[tuple[SegmentFooter, Run]]]] = {}
-    damaged: dict[SessionId, list[_Damaged]] = {}
-    for session, released_at_seq in sorted(_sessions(spans).items()):
+    usable = {partition: found for partition, found in (begun or {}).items() if found.continues_in(spans.get(partition, ()))}
+    found_runs = FoundRuns()
+    for session, (first_seq, released_at_seq) in sorted(_sessions(spans, usable).items()):
         assert session != by.id or released_at_seq is not None, "a session does not seal itself to take over from itself"
-        listing, footers = await _footers(store, session, released_at_seq=released_at_seq, by=by, settings=settings, now_ms=now_ms)
-        for seq, footer in enumerate(footers, start=listing.trimmed_to):
-            if isinstance(footer, Corrupt):
-                damaged.setdefault(session, []).append(_Damaged(SegmentSeq(seq), footer))
-                continue
-            for run in footer.runs:
-                runs.setdefault(run.partition, {}).setdefault((session, run.leader_epoch), []).append((footer, run))
-    recovered: dict[TopicPartition, RecoveredPartition | Corrupt] = {}
+        listing, footers = await _footers(
+            store, session, first_seq=first_seq, released_at_seq=released_at_seq, by=by, settings=settings, now_ms=now_ms
+        )
+        found_runs.take_in(listing, footers)
+
+    def rebuild_all() -> dict[TopicPartition, RecoveredPartition | Corrupt]:
+        return {
+            partition: found_runs.rebuilt(partition, held, settings, usable.get(partition)) for partition, held in spans.items()
+        }
+
+    return await asyncio.to_thread(rebuild_all) if found_runs.count > REBUILT_IN_A_THREAD else rebuild_all()
+
+
+def _sessions(
+    spans: Mapping[TopicPartition, Sequence[Span]], begun: Mapping[TopicPartition, BegunPartition]
+) -> dict[SessionId, tuple[SegmentSeq, SegmentSeq | None]]:
+    """The sessions to read: from where on, and up to where they released the last of the partitions; None: to their end."""
+    sessions: dict[SessionId, tuple[SegmentSeq, SegmentSeq | None]] = {}
     for partition, held in spans.items():
-        try:
-            recovered[partition] = _rebuild(partition, held, runs.get(partition, {}), damaged, settings)
-        except Corrupt as error:
-            recovered[partition] = error
-    return recovered
-
-
-def _sessions(spans: Mapping[TopicPartition, Sequence[Span]]) -> dict[SessionId, SegmentSeq | None]:
-    """The sessions to read, up to where they released the last of the partitions; None: to their end."""
-    read_to: dict[SessionId, SegmentSeq | None] = {}
-    for held in spans.values():
+        ahead = begun.get(partition)
         for span in held:
-            before = read_to.get(span.session, SegmentSeq(0))
-            released = span.released_at_seq
-            read_to[span.session] = max(before, released) if before is not None and released is not None else None
-    return read_to
+            first, released = SegmentSeq(0), span.released_at_seq
+            if ahead is not None:
+                if _place(span) != _place(ahead.spans[-1]):
+                    continue
+                first = ahead.read_to
+            first_before, before = sessions.get(span.session, (first, SegmentSeq(0)))
+            end = max(before, released) if before is not None and released is not None else None
+            sessions[span.session] = min(first, first_before), end
+    return sessions
 
 
 class _Damaged(NamedTuple):
@@ -132,19 +180,56 @@ class _Damaged(NamedTuple):
     error: Corrupt
 
 
+class FoundRuns:
+    """What footers say, by partition."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._runs: dict[TopicPartition, dict[tuple[SessionId, LeaderEpoch], list[tuple[SegmentFooter, Run]]]] = {}
+        self.damaged: dict[SessionId, list[_Damaged]] = {}
+
+    def take_in(self, listing: SessionListing, footers: Iterable[SegmentFooter | Corrupt]) -> None:
+        for seq, footer in enumerate(footers, start=listing.trimmed_to):
+            if isinstance(footer, Corrupt):
+                self.damaged.setdefault(listing.session, []).append(_Damaged(SegmentSeq(seq), footer))
+                continue
+            for run in footer.runs:
+                runs = self._runs.setdefault(run.partition, {})
+                runs.setdefault((listing.session, run.leader_epoch), []).append((footer, run))
+            self.count += len(footer.runs)
+
+    def of(self, partition: TopicPartition, span: Span) -> Sequence[tuple[SegmentFooter, Run]]:
+        return self._runs.get(partition, {}).get(_place(span), ())
+
+    def rebuilt(
+        self, partition: TopicPartition, spans: Sequence[Span], settings: SegmentSettings, begun: BegunPartition | None = None
+    ) -> RecoveredPartition | Corrupt:
+        try:
+            return _rebuild(partition, spans, self, settings, begun)
+        except Corrupt as error:
+            return error
+
+
 def _rebuild(
     partition: TopicPartition,
     spans: Sequence[Span],
-    runs: Mapping[tuple[SessionId, LeaderEpoch], Iterable[tuple[SegmentFooter, Run]]],
-    damaged: Mapping[SessionId, Sequence[_Damaged]],
+    found_runs: FoundRuns,
     settings: SegmentSettings,
+    begun: BegunPartition | None,
 ) -> RecoveredPartition:
-    recovered = empty_partition(partition, settings)
+    recovered = begun.recovered if begun is not None else empty_partition(partition, settings)
     suspect: Corrupt | None = None
     for span in spans:
-        unread = deque(found for found in damaged.get(span.session, ()) if _is_in(found.seq, span))
-        for footer, run in runs.get((span.session, span.leader_epoch), ()):
-            if not _is_in(footer.seq, span):
+        first = SegmentSeq(0)
+        if begun is not None:
+            if _place(span) != _place(begun.spans[-1]):
+                continue
+            first = begun.read_to
+        unread = deque(
+            found for found in found_runs.damaged.get(span.session, ()) if found.seq >= first and _is_in(found.seq, span)
+        )
+        for footer, run in found_runs.of(partition, span):
+            if footer.seq < first or not _is_in(footer.seq, span):
                 continue
             while unread and unread[0].seq < footer.seq:
                 suspect = unread.popleft().error
@@ -175,25 +260,37 @@ async def _footers(
     store: ObjectStore,
     session: SessionId,
     *,
+    first_seq: SegmentSeq,
     released_at_seq: SegmentSeq | None,
     by: Session,
     settings: SegmentSettings,
     now_ms: Callable[[], int],
 ) -> tuple[SessionListing, list[SegmentFooter | Corrupt]]:
+    unlisted = first_seq > 0 and released_at_seq is not None and released_at_seq - first_seq <= READ_UNLISTED_MAX
     while True:
         try:
             if released_at_seq is None:
                 listing = await seal(store, session, by=by, now_ms=now_ms)
+            elif unlisted:
+                listing = _vouched_for(session, first_seq, released_at_seq)
             else:
                 listing = await list_session(
                     store, session, committed_to=released_at_seq, evidence=f"its leader released partitions at {released_at_seq}"
                 )
                 listing = listing.up_to(released_at_seq)
+            listing = listing.since(first_seq)
             return listing, await read_footers(store, listing, reads_max=settings.footer_reads_max)
-        except NotFound:
-            continue  # trimmed between the listing and the read
+        except NotFound:  # trimmed between the listing and the read; or missing, which a listing tells
+            unlisted = False
+            await asyncio.sleep(GONE_PAUSE_S)
         except Unavailable:
             await asyncio.sleep(settings.retry_pause_ms_max / 1000)
+
+
+def _vouched_for(session: SessionId, first: SegmentSeq, end: SegmentSeq) -> SessionListing:
+    """What a listing would show of the segments [first, end), which are committed."""
+    places = (segment_key(session, SegmentSeq(seq)) for seq in range(first, end))
+    return SessionListing(session, first, tuple(ObjectInfo(key, size=0) for key in places), sealed=False)
 
 
 async def read_footers(store: ObjectStore, listing: SessionListing, *, reads_max: int) -> list[SegmentFooter | Corrupt]:

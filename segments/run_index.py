@@ -1,7 +1,8 @@
 """Where the runs of a partition lie in the segments on the bucket. Pure.
 
 One row of eight integers for each run (64 bytes), in columns, so that a partition whose history has not been compacted yet
-costs little. Invariant: runs are in offset order, without overlap; a gap between them is refused when they are taken in.
+costs little. Invariant: runs are in offset order, without overlap or gap, and their leader epochs never fall; a run that breaks
+it is refused when it is taken in.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
@@ -37,10 +38,23 @@ class RunPlace(NamedTuple):
         return f"offsets {self.base_offset} to {self.last_offset} lie at [{self.start}, {self.end}) of {self.key}"
 
 
+class EpochEnd(NamedTuple):
+    """Where the records of a leader epoch end (KIP-101): what lies at or above `end_offset` is of later leaders, or of none yet."""
+
+    leader_epoch: LeaderEpoch
+    """That was asked for, or else the largest below it that has records."""
+    end_offset: Offset
+
+
+NO_EPOCH_END: Final = EpochEnd(LeaderEpoch(-1), Offset(-1))
+"""There is no record of that epoch, nor of an earlier one."""
+
+
 class RunIndex:
     def __init__(self) -> None:
         self._columns = tuple(array("q") for _ in RunPlace._fields)
         self._base_offsets, self._last_offsets = self._columns[0], self._columns[1]
+        self._leader_epochs = self._columns[RunPlace._fields.index("leader_epoch")]
 
     def __len__(self) -> int:
         return len(self._base_offsets)
@@ -59,15 +73,16 @@ class RunIndex:
         return Offset(self._base_offsets[0]) if self._base_offsets else None
 
     def add(self, run: Run, *, session: SessionId, seq: SegmentSeq) -> None:
-        """Takes in the next run. Corrupt when it does not continue where the last one ended."""
+        """Takes in the next run. Corrupt when it does not continue where the last one ended, or is of an earlier leader."""
         expected = self.end_offset
+        wrong = ""
         if expected is not None and run.base_offset != expected:
-            raise Corrupt(
-                f"{segment_key(session, seq)}: {run.partition} goes on at offset {run.base_offset}, but {expected} comes next",
-                key=segment_key(session, seq),
-                start=run.start,
-                end=run.end,
-            )
+            wrong = f"goes on at offset {run.base_offset}, but {expected} comes next"
+        elif self._leader_epochs and run.leader_epoch < self._leader_epochs[-1]:
+            wrong = f"goes on in leader epoch {run.leader_epoch}, behind records of epoch {self._leader_epochs[-1]}"
+        if wrong:
+            key = segment_key(session, seq)
+            raise Corrupt(f"{key}: {run.partition} {wrong}", key=key, start=run.start, end=run.end)
         base_offsets, last_offsets, sessions, seqs, starts, ends, leader_epochs, max_timestamps = self._columns
         base_offsets.append(run.base_offset)
         last_offsets.append(run.last_offset)
@@ -82,6 +97,13 @@ class RunIndex:
         """The run that holds `offset`."""
         at = bisect_right(self._base_offsets, offset) - 1
         return self._place(at) if at >= 0 and offset <= self._last_offsets[at] else None
+
+    def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
+        """The largest leader epoch up to this one that has records here, and the offset behind its last; else NO_EPOCH_END."""
+        at = bisect_right(self._leader_epochs, leader_epoch) - 1
+        if at < 0:
+            return NO_EPOCH_END
+        return EpochEnd(LeaderEpoch(self._leader_epochs[at]), Offset(self._last_offsets[at] + 1))
 
     def from_timestamp(self, timestamp_ms: int) -> Iterator[RunPlace]:
         """The runs that hold a record at or after `timestamp_ms`, in offset order."""

@@ -140,7 +140,7 @@ class S3Store:
             body = await _body_of(response)
             if http_status_of(response) != 206:
                 return Tail(body[-bytes_max:], len(body))
-            size = re.fullmatch(r"bytes \d+-\d+/(\d+)", response.get("ContentRange", ""))
+            size = re.fullmatch(r"bytes \d+-(?:\d+|-1)/(\d+)", response.get("ContentRange", ""))  # -1: MinIO, of nothing
             if size is None:
                 raise Unavailable(f"{self.url} sent a range of {key} without its size", key=key)
             return Tail(body, int(size[1]))

@@ -104,6 +104,7 @@ class SegmentWriter:
         self._issued: dict[SegmentSeq, PendingSegment] = {}
         self._wake = asyncio.Event()
         self._closing = False
+        self._waited_for = False
         self._ended = False
 
     def check_open(self) -> None:
@@ -119,7 +120,7 @@ class SegmentWriter:
         size_bytes = batch.size_bytes + BATCH_ENTRY_BYTES
         if self._open is not None and self._open.size_bytes + size_bytes > self._settings.segment_bytes_max:
             self._full.append(self._open)
-            self._open = None
+            self._open, self._waited_for = None, False
         if self._open is None:
             loop = asyncio.get_running_loop()
             self._open = PendingSegment(loop.time(), loop.create_future())
@@ -136,6 +137,11 @@ class SegmentWriter:
     def committed_to(self) -> SegmentSeq:
         """Every segment below this one is committed."""
         return self._order.committed_to
+
+    def flush(self) -> None:
+        """Sends what was added so far without lingering, as soon as a place in flight is free."""
+        self._waited_for = self._open is not None
+        self._wake.set()
 
     def close(self) -> None:
         """Takes no more batches; `run` then flushes what is left, seals the session and returns."""
@@ -179,7 +185,7 @@ class SegmentWriter:
 
     def _flush_state(self) -> FlushState:
         open_since_s = self._open.opened_at_s if self._open is not None else None
-        return FlushState(len(self._full), open_since_s, self._order.in_flight, self._closing)
+        return FlushState(len(self._full), open_since_s, self._order.in_flight, self._closing, self._waited_for)
 
     async def _woken(self, at_s: float | None) -> None:
         with contextlib.suppress(TimeoutError):
@@ -190,7 +196,7 @@ class SegmentWriter:
         segment = self._full.popleft() if self._full else self._open
         assert segment is not None, "the flush rule asked for a segment that is not there"
         if segment is self._open:
-            self._open = None
+            self._open, self._waited_for = None, False
         encoded = encode_segment(
             session=self._session.id,
             seq=self._order.next_seq,
@@ -353,7 +359,7 @@ class SegmentWriter:
 
     def _refuse_the_rest(self) -> None:
         """When `run` is cancelled: nobody may wait for ever."""
-        unknown = OutcomeUnknown(f"the broker stopped while session {self._session.id} was being written")
+        unknown = OutcomeUnknown(f"session {self._session.id} was given up while this was on its way to the bucket")
         for segment in self._issued.values():
             self._decide(segment, unknown)
         for segment in self._take_unsent():

@@ -75,6 +75,12 @@ class SessionListing:
             return self
         return replace(self, segments=self.segments[: max(0, seq - self.trimmed_to)], sealed=False)
 
+    def since(self, seq: SegmentSeq) -> SessionListing:
+        """The same session without what stands before `seq`."""
+        if seq <= self.trimmed_to:
+            return self
+        return replace(self, trimmed_to=seq, segments=self.segments[seq - self.trimmed_to :])
+
 
 async def claim(
     store: ObjectStore,

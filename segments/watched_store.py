@@ -3,7 +3,8 @@
     write ok ▸ fails for TOLD_AFTER_S ─▶ "takes no writes" ▸ still fails, once in TOLD_AGAIN_S ▸ write ok ─▶ "takes writes again"
 
 One failure between two writes that succeed is what networks do, and is not told. A full disk still takes small objects (a seal, a
-claim): a write that succeeds ends the trouble if it is as large as one that failed, or if nothing failed for a while.
+claim): a write that succeeds ends the trouble if it is as large as one that failed, or if nothing failed for a while. A write that
+its caller gave up on, since no answer came, has failed since it began.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from metadata.errors import AlreadyExists, TidelogError
+from metadata.errors import AlreadyExists, OutcomeUnknown, TidelogError
 from segments.object_store import Buffer, ListPage, ObjectStore, Tail
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,13 @@ class Trouble(NamedTuple):
     hint: str
 
 
+class Unwritable(NamedTuple):
+    """That nothing comes through: for how long, and how small the smallest object was that did not."""
+
+    for_s: float
+    bytes_min: int
+
+
 class WatchedStore:
     """`store`, and words in the log about its creates. Nothing is changed about what it answers or raises."""
 
@@ -41,6 +49,9 @@ class WatchedStore:
         self._failed_bytes_min = 0
         self._told_at_s: float | None = None
         self._failure: TidelogError | None = None
+        self._succeeded_at_s = float("-inf")
+        self._under_way: dict[object, tuple[float, int]] = {}
+        """Creates that have no answer yet: since when, and how many bytes. In the order of their coming."""
 
     @property
     def trouble(self) -> Trouble | None:
@@ -51,20 +62,45 @@ class WatchedStore:
         return Trouble(f"the bucket takes no writes: {self._failure.message}", hint)
 
     @property
+    def unwritable(self) -> Unwritable | None:
+        """None when the last write has succeeded, when nobody has wanted to write since, and when writing goes on as it should.
+
+        Told from the first failure on, and of writes that have no answer yet: the caller decides how long is too long.
+        """
+        now_s = asyncio.get_running_loop().time()
+        waiting = [(max(since_s, self._succeeded_at_s), size) for since_s, size in self._under_way.values()]
+        if self._failing_since_s is not None and (waiting or now_s - self._failed_at_s < QUIET_S):
+            waiting.append((self._failing_since_s, self._failed_bytes_min))
+        if not waiting:
+            return None
+        return Unwritable(now_s - min(since_s for since_s, _ in waiting), max(1, min(size for _, size in waiting)))
+
+    @property
     def url(self) -> str:
         return self._store.url
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         body_bytes = sum(memoryview(part).nbytes for part in body)
+        began_s = asyncio.get_running_loop().time()
+        create = object()
+        self._under_way[create] = began_s, body_bytes
         try:
             await self._store.create(key, body, crc32c=crc32c)
         except AlreadyExists:
             self._succeeded(body_bytes)
             raise
         except TidelogError as error:
-            self._failed(error, body_bytes)
+            self._failed(error, body_bytes, began_s)
             raise
-        self._succeeded(body_bytes)
+        except asyncio.CancelledError:
+            waited_s = asyncio.get_running_loop().time() - began_s
+            if waited_s >= TOLD_AFTER_S and self._succeeded_at_s < began_s:  # not one of two, of which the other was faster
+                self._failed(OutcomeUnknown(f"no answer within {waited_s:.1f} s"), body_bytes, began_s)
+            raise
+        else:
+            self._succeeded(body_bytes)
+        finally:
+            del self._under_way[create]
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         return await self._store.get(key, start=start, end=end)
@@ -81,11 +117,11 @@ class WatchedStore:
     async def close(self) -> None:
         await self._store.close()
 
-    def _failed(self, error: TidelogError, body_bytes: int) -> None:
+    def _failed(self, error: TidelogError, body_bytes: int, began_s: float) -> None:
         now_s = asyncio.get_running_loop().time()
         self._failure = error
-        if self._failing_since_s is None:
-            self._failing_since_s, self._failed_bytes_min = now_s, body_bytes
+        if self._failing_since_s is None or (self._told_at_s is None and began_s - self._failed_at_s >= QUIET_S):
+            self._failing_since_s, self._failed_bytes_min = began_s, body_bytes
         self._failed_at_s = now_s
         self._failed_bytes_min = min(self._failed_bytes_min, body_bytes)
         for_s = now_s - self._failing_since_s
@@ -102,11 +138,13 @@ class WatchedStore:
         self._told_at_s = now_s
 
     def _succeeded(self, body_bytes: int) -> None:
-        if self._failing_since_s is None:
-            return
         now_s = asyncio.get_running_loop().time()
+        if self._failing_since_s is None:
+            self._succeeded_at_s = now_s
+            return
         if body_bytes < self._failed_bytes_min and now_s - self._failed_at_s < QUIET_S:
             return
+        self._succeeded_at_s = now_s
         if self._told_at_s is not None:
             log.warning("the bucket takes writes again, after %.0f s", now_s - self._failing_since_s)
         self._failing_since_s = self._told_at_s = self._failure = None

@@ -1,7 +1,8 @@
 """S3 servers for tests, as processes of their own on free ports of the loopback.
 
-moto is always there. Where a `versitygw` is on the PATH it is used too, and TIDELOG_TEST_S3_ENDPOINT may name a running server
-(loopback only) whose credentials are in TIDELOG_TEST_S3_ACCESS_KEY and TIDELOG_TEST_S3_SECRET_KEY, both "test" by default.
+moto is always there. Where a `versitygw` is on the PATH, or was built before, it is used too, and TIDELOG_TEST_S3_ENDPOINT may
+name a running server (loopback only) whose credentials are in TIDELOG_TEST_S3_ACCESS_KEY and TIDELOG_TEST_S3_SECRET_KEY, both
+"test" by default.
 """
 
 from __future__ import annotations
@@ -92,9 +93,9 @@ def moto_server() -> Iterator[S3Server]:
 @contextmanager
 def versity_server(directory: Path) -> Iterator[S3Server]:
     """The S3 gateway of Versity over a directory. Skips the test where there is no such program."""
-    program = shutil.which("versitygw")
+    program = versity_program()
     if program is None:
-        pytest.skip("no versitygw on the PATH (github.com/versity/versitygw)")
+        pytest.skip("no versitygw on the PATH, and none was built (github.com/versity/versitygw; `make chaos` builds it)")
     with _versity_running(program, directory) as server:
         yield server
 
@@ -113,15 +114,16 @@ def _versity_running(program: str, directory: Path) -> Iterator[S3Server]:
 
 
 @contextmanager
-def chosen_s3_server(directory: Path) -> Iterator[S3Server]:
+def chosen_s3_server(directory: Path, *, build: bool = True) -> Iterator[S3Server]:
     """The most real of those that can be had: the one that TIDELOG_TEST_S3_ENDPOINT names, versitygw, moto behind one lock.
 
-    Where there is Go and no versitygw, it is built once, into a cache of the user. `directory` is for what the server stores.
+    Where there is Go and no versitygw, it is built once, into a cache of the user, which takes some minutes; not so with `build`
+    False. `directory` is for what the server stores.
     """
     if os.environ.get("TIDELOG_TEST_S3_ENDPOINT"):
         with named_server() as server:
             yield server
-    elif (program := shutil.which("versitygw") or built_versity()) is not None:
+    elif (program := versity_program() or (built_versity() if build else None)) is not None:
         stored = directory / "s3"
         stored.mkdir()
         with _versity_running(program, stored) as server:
@@ -131,9 +133,19 @@ def chosen_s3_server(directory: Path) -> Iterator[S3Server]:
             yield server
 
 
+def _versity_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidelog" / f"versitygw-{VERSITY_VERSION}"
+
+
+def versity_program() -> str | None:
+    """The one on the PATH, or the one that was built before."""
+    built = _versity_cache() / "versitygw"
+    return shutil.which("versitygw") or (str(built) if built.exists() else None)
+
+
 def built_versity() -> str | None:
     """Path of the versitygw in the user's cache, built there by the first call; None where that is not possible."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidelog" / f"versitygw-{VERSITY_VERSION}"
+    cache = _versity_cache()
     program = cache / "versitygw"
     if program.exists():
         return str(program)

@@ -167,6 +167,14 @@ class Accumulator:
         """Records for this leader that have no outcome yet."""
         return sum(batch.record_count for batch in _unsettled(self._busy.get(leader, ())))
 
+    def in_flight(self, leader: str) -> list[str]:
+        """Topics with something on the wire to this leader."""
+        return sorted({lane.topic for lane in self._busy.get(leader, ()) if lane.on_wire})
+
+    def is_deserted(self, leader: str) -> bool:
+        """Whether a lane waits for answers from here only to move to another broker."""
+        return any(lane.on_wire and lane.next_leader != leader for lane in self._busy.get(leader, ()))
+
     def topics_of(self, leader: str) -> set[str]:
         """Topics with something to send to this leader."""
         return {lane.topic for lane in self._busy.get(leader, ())}

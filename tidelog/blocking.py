@@ -275,4 +275,5 @@ class BlockingClient:
     drain_broker = _blocking(Client.drain_broker)
     undrain_broker = _blocking(Client.undrain_broker)
     offsets = _blocking(Client.offsets)
+    offset_for_leader_epoch = _blocking(Client.offset_for_leader_epoch)
     explain = _blocking(Client.explain)

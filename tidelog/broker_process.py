@@ -1,4 +1,4 @@
-"""A broker as a child process: `tidelog dev` on a data directory, to be killed and started again on the same ports.
+"""A broker as a child process: `tidelog dev` (or `serve`) on a data directory, to be killed and started again on the same ports.
 
 For the demo and the benchmarks. However the block round it ends, the child is ended, by its process id. It has a process group of
 its own: Ctrl-C reaches the parent alone, which then ends it.
@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from metadata.errors import Unavailable
 
@@ -28,12 +28,13 @@ LOG_BYTES_SHOWN = 2_000
 class BrokerProcess:
     """`with BrokerProcess(directory) as broker: broker.start()`. Its files and its log are in the directory."""
 
-    def __init__(self, directory: Path, *, flags: Sequence[str] = ()) -> None:
-        """`flags` go to `tidelog dev` as they are."""
+    def __init__(self, directory: Path, *, flags: Sequence[str] = (), command: Literal["dev", "serve"] = "dev") -> None:
+        """`flags` go to `tidelog COMMAND` as they are."""
         self.data_dir = directory / "data"
         self.log_path = directory / "broker.log"
         self.http_address = self.grpc_address = "127.0.0.1:0"
         self._flags = list(flags)
+        self._command = command
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -49,7 +50,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Returns when it serves; after the first time, on the same ports. Unavailable, with what it said, if it does not."""
         assert self._process is None or self._process.poll() is not None, "the broker runs already"
-        command = [sys.executable, "-m", "tidelog.cli.main", "dev", "-o", "json", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-m", "tidelog.cli.main", self._command, "-o", "json", "--data-dir", str(self.data_dir)]
         command += ["--http", self.http_address, "--grpc", self.grpc_address, *self._flags]
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -60,7 +61,7 @@ class BrokerProcess:
         line = _first_line(self._process, timeout_s=START_TIMEOUT_S)
         if not line:
             self.kill()
-            raise Unavailable(f"the broker did not start; it said: {self.said()}", hint="Run it yourself: tidelog dev")
+            raise Unavailable(f"the broker did not start; it said: {self.said()}", hint=f"Run it yourself: tidelog {self._command}")
         addresses = json.loads(line)
         self.http_address, self.grpc_address = addresses["http_address"], addresses["grpc_address"]
 

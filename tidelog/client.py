@@ -26,13 +26,14 @@ from tidelog.descriptions import (
     BrokerDrain,
     BrokerInfo,
     ClusterInfo,
+    EpochEnd,
     Explanation,
     OffsetRange,
     broker_drain,
     cluster_info,
     explanation,
 )
-from tidelog.offset_lookup import offset_ranges
+from tidelog.offset_lookup import end_of_epoch, offset_ranges
 from tidelog.outcomes import Outcomes
 from tidelog.owned_tasks import OwnedTasks
 from tidelog.positions import StartLike, parse_start
@@ -225,9 +226,10 @@ class Client:
 
     async def serves(self, broker: BrokerInfo) -> bool:
         """Whether the broker says of itself that requests can succeed. Raises Unavailable where it does not answer."""
-        stub: Any = HealthStub(self._connection.stubs(broker.grpc_address).channel)
         try:
-            found = await stub.Check(HealthCheckRequest(), timeout=self._settings.connect_timeout_ms / 1000)
+            with self._connection.held(broker.grpc_address) as to:
+                stub: Any = HealthStub(to.channel)
+                found = await stub.Check(HealthCheckRequest(), timeout=self._settings.connect_timeout_ms / 1000)
         except grpc.aio.AioRpcError as error:
             raise error_of_rpc(error, address=broker.grpc_address, writes=False) from error
         return bool(found.status == HealthCheckResponse.SERVING)
@@ -254,7 +256,16 @@ class Client:
     async def offsets(self, topic: str) -> dict[int, OffsetRange]:
         """By partition: what can be read. Raises UnknownTopic."""
         route = await self._connection.route(topic, fresh=True)
-        return await offset_ranges(self._connection, topic, range(route.partition_count))
+        return await offset_ranges(self._connection, route)
+
+    async def offset_for_leader_epoch(self, topic: str, partition: int, leader_epoch: int) -> EpochEnd | None:
+        """Where the records of this leader epoch end, or of the newest one before it that has any (KIP-101, KIP-320).
+
+        None where the log has no record of that epoch or an earlier one. Who has read beyond that end, in that epoch, has read
+        what is not in the log. Raises UnknownTopic, UnknownPartition, InvalidArgument.
+        """
+        route = await self._connection.route(topic, fresh=True)
+        return await end_of_epoch(self._connection, route, partition, leader_epoch)
 
     async def explain(self, topic: str, partition: int, offset: int) -> Explanation:
         """Where a record lies on the bucket. Raises UnknownTopic, UnknownPartition, OutOfRange."""

@@ -1,4 +1,4 @@
-"""How a cluster is, as a client finds it: each broker is asked itself, and the leaders of all partitions are looked up.
+"""How a cluster is, as a client finds it: each broker is asked itself, and all partitions are asked for at their leaders.
 
 A fault is what an operator has to look at; a broker that drains is none. Invariant: it only reads.
 """
@@ -6,15 +6,18 @@ A fault is what an operator has to look at; a broker that drains is none. Invari
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import msgspec
 
-from metadata.errors import TidelogError, UnknownTopic
+from metadata.errors import Corrupt, TidelogError, UnknownTopic
 from tidelog.client import Client
-from tidelog.descriptions import BrokerInfo
+from tidelog.descriptions import BrokerInfo, PartitionInfo
 
 TOPICS_AT_ONCE = 16
 """Topics that are asked for their partitions at the same time."""
+METADATA_AGE_MS_MAX = 15_000
+"""A broker renews its lease every third of session_timeout_ms (9 s), and so hears from the metadata store more often."""
 
 
 class BrokerHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +28,17 @@ class BrokerHealth(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class UnservedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """It has a leader, which refuses it (CORRUPT: it is damaged) or does not answer."""
+
+    topic: str
+    partition: int
+    leader: str
+    code: str
+    error: str
+    hint: str
+
+
 class ClusterHealth(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     bucket: str
@@ -32,6 +46,7 @@ class ClusterHealth(msgspec.Struct, frozen=True, kw_only=True):
     topics: int
     partitions: int
     without_leader: int
+    unserved: list[UnservedPartition]
     faults: list[str]
     """In sentences for people; none where all is well."""
 
@@ -42,17 +57,34 @@ async def check_cluster(log: Client) -> ClusterHealth:
     brokers = list(await asyncio.gather(*(_check_broker(log, broker) for broker in cluster.brokers)))
     names = [topic.name for topic in await log.topics.list()]
     room = asyncio.Semaphore(TOPICS_AT_ONCE)
-    counted = await asyncio.gather(*(_count_leaders(log, name, room) for name in names))
-    without = {name: missing for name, (_, missing) in zip(names, counted, strict=True) if missing}
+    described = dict(zip(names, await asyncio.gather(*(_partitions(log, name, room) for name in names)), strict=True))
+    without = {name: missing for name, found in described.items() if (missing := sum(not one.leader for one in found))}
+    unserved = [
+        UnservedPartition(
+            topic=name, partition=one.partition, leader=one.leader, code=one.error_code, error=one.error, hint=one.hint
+        )
+        for name, found in sorted(described.items())
+        for one in found
+        if one.leader and one.error
+    ]
     faults = [f"{broker.broker_id} is {broker.status}: {broker.detail}" for broker in brokers if broker.detail]
-    faults += [f"{missing} partitions of {name} have no leader" for name, missing in sorted(without.items())]
+    faults += [
+        f"{_counted(missing)} of {name} {'has' if missing == 1 else 'have'} no leader" for name, missing in sorted(without.items())
+    ]
+    faults += _faults_of(unserved)
+    if cluster.metadata_age_ms > METADATA_AGE_MS_MAX:
+        faults.append(
+            f"the broker that was asked has heard nothing from the metadata store for {cluster.metadata_age_ms / 1000:.0f} s: "
+            "topics and leaders can't change, and are told as they were. Look at each member of etcd: tidelog doctor --etcd URL"
+        )
     return ClusterHealth(
         cluster_id=cluster.cluster_id,
         bucket=cluster.bucket,
         brokers=brokers,
         topics=len(names),
-        partitions=sum(partitions for partitions, _ in counted),
+        partitions=sum(map(len, described.values())),
         without_leader=sum(without.values()),
+        unserved=unserved,
         faults=faults,
     )
 
@@ -69,11 +101,25 @@ async def _check_broker(log: Client, broker: BrokerInfo) -> BrokerHealth:
     return BrokerHealth(broker_id=broker.broker_id, grpc_address=broker.grpc_address, status=status, detail=detail)
 
 
-async def _count_leaders(log: Client, name: str, room: asyncio.Semaphore) -> tuple[int, int]:
-    """Partitions of the topic, and those that nobody leads; none where it was deleted meanwhile."""
+def _faults_of(unserved: list[UnservedPartition]) -> list[str]:
+    """Damage one by one; of leaders that do not answer how much they lead."""
+    damaged = [
+        f"{one.leader} refuses {one.topic}/{one.partition}, which is damaged: {one.error}. {one.hint}"
+        for one in unserved
+        if one.code == Corrupt.code
+    ]
+    silent = Counter((one.leader, one.topic) for one in unserved if one.code != Corrupt.code)
+    return damaged + [f"{leader} does not answer for {_counted(count)} of {topic}" for (leader, topic), count in silent.items()]
+
+
+def _counted(partitions: int) -> str:
+    return f"{partitions} partition{'s' if partitions != 1 else ''}"
+
+
+async def _partitions(log: Client, name: str, room: asyncio.Semaphore) -> tuple[PartitionInfo, ...]:
+    """Of the topic; none where it was deleted meanwhile."""
     async with room:
         try:
-            topic = await log.topics.describe(name)
+            return (await log.topics.describe(name)).partitions
         except UnknownTopic:
-            return 0, 0
-    return len(topic.partitions), sum(not partition.leader for partition in topic.partitions)
+            return ()

@@ -1,16 +1,18 @@
 """Rebuilds an empty metadata store from the bucket: reads (restore_evidence.py), plans (restore_plan.py), and writes.
 
-    empty? ─▶ seal and read ─▶ plan ─▶ restoring ─▶ keys, 126 at a time ─▶ the cluster's id, and no more restoring
+    empty? ─▶ restored-n ─▶ seal and read ─▶ plan ─▶ restoring ─▶ keys, 126 at a time ─▶ the cluster's id, and no more restoring
 
 What it wrote before an interruption is written again with the same values. Invariants: nothing is written to a store that holds a
 cluster, unless an interrupted restore of the same one put it there; while it writes, no broker starts and none is the controller;
-of two restores at once, the one that began later goes on, and the other stops.
+of two restores at once, the one that began later goes on, and the other stops; brokers of metadata that were not lost after all
+begin no session once it has begun (segments/restorations.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from metadata.counters import parse_number
@@ -20,6 +22,7 @@ from metadata.restoration import RESTORE_COMMAND, Restoring, decode_restoring, e
 from metadata.store import NO_LEASE, Compare, Delete, KeyValue, MetadataStore, Operation, Put
 from segments.cluster_record import read_cluster_record
 from segments.object_store import ObjectStore
+from segments.restorations import begin_restoration, last_restoration
 from tidelog.restore_evidence import Advance, Found, read_evidence
 from tidelog.restore_plan import Finding, RestorePlan, plan_restore, transactions
 
@@ -66,7 +69,9 @@ async def restore_cluster(
         )
     held = await _held(metadata, layout)
     _check_empty(held, layout, record.cluster_id)
+    restoration = await last_restoration(bucket) if dry_run else await _begun(bucket, record.cluster_id, now_ms=now_ms)
     found = await read_evidence(bucket, record.cluster_id, layout, now_ms=now_ms, dry_run=dry_run, advance=advance)
+    found.evidence.restoration = restoration
     counters = {
         item.key: parse_number(item, absent=1) for item in held if item.key in (layout.next_session, layout.next_producer_id)
     }
@@ -75,8 +80,16 @@ async def restore_cluster(
     written = not dry_run and (despite_damage or not found.damaged)
     if written:
         restoring = Restoring(record.cluster_id, now_ms())
-        await _Writing(metadata, layout).write(plan.puts, restoring, advance)
+        await _Writing(bucket, restoration, metadata, layout).write(plan.puts, restoring, advance)
     return Restored(record.cluster_id, found, plan, written, findings)
+
+
+async def _begun(bucket: ObjectStore, cluster_id: str, *, now_ms: Callable[[], int]) -> int:
+    """Before any session is listed: brokers of the metadata of before begin no more sessions."""
+    for _ in range(ATTEMPTS_MAX):
+        with suppress(OutcomeUnknown):
+            return await begin_restoration(bucket, cluster_id, now_ms=now_ms())
+    raise Unavailable(f"the bucket took no object in {ATTEMPTS_MAX} attempts; nothing was written to the metadata")
 
 
 # ── is it empty? ──
@@ -123,7 +136,9 @@ def _check_empty(held: Sequence[KeyValue], layout: EtcdLayout, cluster_id: str) 
 
 
 class _Writing:
-    def __init__(self, metadata: MetadataStore, layout: EtcdLayout) -> None:
+    def __init__(self, bucket: ObjectStore, restoration: int, metadata: MetadataStore, layout: EtcdLayout) -> None:
+        self._bucket = bucket
+        self._restoration = restoration
         self._metadata = metadata
         self._layout = layout
 
@@ -135,6 +150,11 @@ class _Writing:
             await self._transact([guard], chunk)
             done += len(chunk)
             advance("keys", done, len(puts))
+        if await last_restoration(self._bucket) != self._restoration:
+            raise Fenced(
+                "another restore from this bucket has begun meanwhile, into this store of metadata or another",
+                hint=f"Decide on one, and run `{RESTORE_COMMAND}` again: it goes on.",
+            )
         identity = Put(layout.cluster_id, restoring.cluster_id.encode())
         await self._transact([guard], [identity, Delete(layout.restoring)], ends=True)
 

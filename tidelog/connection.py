@@ -1,63 +1,48 @@
-"""Where the brokers are: addresses, gRPC channels, topics and who leads their partitions.
+"""Where the brokers are: addresses, topics and who leads their partitions.
 
     connect("http://a:8080,http://b:8080")  ──GET /v1/cluster──▶ grpc_address of each broker
     connect("grpc://a:9090")                ──GetCluster───────▶ the same, and what each broker takes
 
 The first address that answers is enough. What was learnt about a topic (routes.py) is kept for `topic_age_ms_max`, and asked for
-again when a broker says that it has changed; one question at a time for each topic, however many wait for it.
+again when a broker says that it has changed; one question at a time for each topic, however many wait for it. A broker that gives
+no answer is asked last from then on, and a leader that can't be connected is reached through another one (reachability.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-import grpc
 import grpc.aio
 
-from gateway.proto import admin_pb2, admin_pb2_grpc, log_pb2_grpc
-from metadata.errors import Rejected, Throttled, TidelogError, Unavailable, UnknownTopic
+from gateway.proto import admin_pb2
+from metadata.errors import NoLeader, NotLeader, Rejected, Throttled, TidelogError, Unavailable, UnknownTopic
 from tidelog.addresses import Address, cluster_over_http, grpc_target, parse_address, parse_addresses, speaks_http
-from tidelog.routes import UNTOLD, BrokerLimits, limits_from, route_from
+from tidelog.channels import Channels
+from tidelog.channels import Stubs as Stubs
+from tidelog.reachability import Reachability
+from tidelog.routes import UNTOLD, BrokerLimits, LeaderEpochs, limits_from, route_from
 from tidelog.routes import TopicRoute as TopicRoute
-from tidelog.rpc_errors import error_of_rpc, unreachable
-from tidelog.settings import MIB, ClientSettings
+from tidelog.rpc_errors import error_of_rpc
+from tidelog.settings import ClientSettings
 
 _Answer = TypeVar("_Answer")
 
-ANSWER_SLACK_BYTES = 32 * MIB
-"""An answer to a fetch may be this much above `fetch_bytes_max`: one batch is always answered, were it larger."""
+QUESTION_S: Final = 2.0
+"""How long one broker has to say who leads, before another is asked."""
+QUESTION_S_MAX: Final = 5.0
+"""The same once every one was too slow: doubled from one to the next, up to this."""
+LEADER_CONNECT_S: Final = 2.0
+"""To connect to a broker that the cluster names: at most this, since another one can be asked to forward."""
 
-LAST_EVENTS_S = 0.01
-
-CHANNEL_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1_000),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.keepalive_time_ms", 20_000),  # a peer that vanished without a word is noticed after 30 s
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # a client's back-off is its own
-)
-
-
-class Stubs:
-    """The three services at one address."""
-
-    def __init__(self, address: str, *, answer_bytes_max: int) -> None:
-        self.address = address
-        options = (*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", answer_bytes_max))
-        self.channel = channel = grpc.aio.insecure_channel(address, options=options)
-        # The generated stubs carry no types, and are made for blocking channels too.
-        self.log: Any = log_pb2_grpc.LogStub(channel)  # type: ignore[no-untyped-call]
-        self.topics: Any = admin_pb2_grpc.TopicsStub(channel)  # type: ignore[no-untyped-call]
-        self.cluster: Any = admin_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
+log = logging.getLogger("tidelog")
 
 
 class _Question:
@@ -74,11 +59,13 @@ class Connection:
     def __init__(self, addresses: Iterable[str], settings: ClientSettings) -> None:
         self._addresses = parse_addresses(addresses)
         self._settings = settings
-        self._stubs: dict[str, Stubs] = {}
+        self._channels = Channels(settings)
         self._reached = self._addresses[0]
         """The address that answered."""
-        self._seed = ""
-        """gRPC address of the broker that answers what any broker can answer."""
+        self._seeds: list[str] = []
+        """gRPC addresses of brokers that answer what any broker can answer, the nearest first."""
+        self._reachability = Reachability()
+        self.epochs = LeaderEpochs()
         self._grpc_address_of: dict[str, str] = {}
         """By broker id."""
         self._limits_at: dict[str, BrokerLimits] = {}
@@ -98,7 +85,7 @@ class Connection:
             try:
                 cluster = await self._ask_for_cluster(address)
                 self._reached = address
-                self._learn_cluster(cluster)
+                self._learn_cluster(cluster, address)
             except TidelogError as error:
                 met.append(error)
             else:
@@ -108,65 +95,106 @@ class Connection:
         raise Unavailable("no address answered: " + "; ".join(error.message for error in met), hint=met[0].hint)
 
     async def close(self) -> None:
-        for stubs in self._stubs.values():
-            await stubs.channel.close()
-        # grpc reports cancelled operations once more from its own thread; after the loop's end that would disturb the next loop.
-        await asyncio.sleep(LAST_EVENTS_S)
+        await self._channels.close()
 
-    def stubs(self, address: str) -> Stubs:
-        """The services at a gRPC address; the connection is made at the first call, and again whenever it broke."""
-        if address not in self._stubs:
-            self._stubs[address] = Stubs(address, answer_bytes_max=self._settings.fetch_bytes_max + ANSWER_SLACK_BYTES)
-        return self._stubs[address]
+    # ── one broker ──
+
+    def held(self, address: str) -> AbstractContextManager[Stubs]:
+        """The services at a gRPC address, whose channel stays for the block."""
+        return self._channels.held(address)
 
     async def until_connected(self, address: str) -> None:
         """Returns when a connection stands; so whoever calls next knows that before it nothing went out. Raises Unavailable."""
-        channel = self.stubs(address).channel
+        timeout_s = self._settings.connect_timeout_ms / 1000
+        if address in self._grpc_address_of.values() and len(self._seeds) > 1:
+            timeout_s = min(timeout_s, LEADER_CONNECT_S)
         try:
-            async with asyncio.timeout(self._settings.connect_timeout_ms / 1000):
-                state = channel.get_state(try_to_connect=True)
-                while state is not grpc.ChannelConnectivity.READY:
-                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                        raise unreachable(address, "the connection is refused, or was lost")
-                    await channel.wait_for_state_change(state)
-                    state = channel.get_state(try_to_connect=True)
-        except TimeoutError:
-            raise unreachable(address, f"no connection within {self._settings.connect_timeout_ms:g} ms") from None
+            await self._channels.until_connected(address, timeout_s=timeout_s)
+        except Unavailable:
+            self._reachability.can_not_connect(address, time.monotonic())
+            raise
+        self._tell_if_direct_again(address)
 
-    async def call(self, attempt: Callable[[Stubs, float], Awaitable[_Answer]], *, writes: bool, at: str | None = None) -> _Answer:
+    async def kept_silent(self, address: str) -> None:
+        """A broker owes an answer for so long that another one is to be asked what to think of it.
+
+        One that forwards to a leader which we can't reach is asked itself, so that another takes its place if need be.
+        """
+        self._reachability.gave_no_answer(address, time.monotonic())
+        if self._reachability.is_detour(address):
+            try:
+                await self._attempt(_get_cluster, address=address, writes=False, timeout_s=QUESTION_S)
+            except TidelogError:
+                self._reachability.can_not_connect(address, time.monotonic())
+
+    @property
+    def _seed(self) -> str:
+        """gRPC address of the broker to ask what any can answer."""
+        return self._reachability.choose(self._seeds)
+
+    def _tell_if_direct_again(self, address: str) -> None:
+        if self._reachability.connected(address):
+            log.warning("%s: connected; what it leads goes there directly again", address)
+
+    async def call(
+        self,
+        attempt: Callable[[Stubs, float], Awaitable[_Answer]],
+        *,
+        writes: bool,
+        at: str | None = None,
+        first_timeout_s: float | None = None,
+    ) -> _Answer:
         """A unary call at any broker, or first of all at the address `at`: `attempt` gets the services and its timeout in seconds.
 
         What wrote nothing is tried again until `request_timeout_ms`, at another broker where there is one. What only reads is
-        tried at least three times in that time, so that a broker that keeps silent does not use it up.
+        tried at least three times in that time, so that a broker that keeps silent does not use it up; `first_timeout_s` is for
+        what is answered soon: the first attempt has so long, the next ones twice as long each, up to QUESTION_S_MAX.
         Errors: the tree of metadata/errors.py; OutcomeUnknown only where `writes`.
         """
         timeout_s = self._settings.request_timeout_ms / 1000
-        attempt_timeout_s = timeout_s if writes else timeout_s / 3
+        attempt_timeout_s_max = timeout_s if writes else timeout_s / 3
+        if first_timeout_s is not None:
+            attempt_timeout_s_max = min(attempt_timeout_s_max, QUESTION_S_MAX)
+        attempt_timeout_s = min(first_timeout_s or attempt_timeout_s_max, attempt_timeout_s_max)
         deadline_s = time.monotonic() + timeout_s
         pause_s = self._settings.retry_pause_ms / 1000
         address = at or self._seed
         while True:
-            attempt_deadline_s = min(deadline_s, time.monotonic() + attempt_timeout_s)
+            attempt_s = min(deadline_s - time.monotonic(), attempt_timeout_s)
             try:
-                return await self._attempt(attempt, address=address, writes=writes, deadline_s=attempt_deadline_s)
+                return await self._attempt(attempt, address=address, writes=writes, timeout_s=attempt_s)
             except Unavailable as error:
                 wait_s = error.retry_after_s if isinstance(error, Throttled) else pause_s * random.uniform(0.5, 1.5)
                 if time.monotonic() + wait_s >= deadline_s:
                     raise
             await asyncio.sleep(wait_s)
             pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
-            with suppress(TidelogError, TimeoutError):
-                async with asyncio.timeout(deadline_s - time.monotonic()):
-                    await self.open()  # brokers come back at other addresses
+            attempt_timeout_s = min(2 * attempt_timeout_s, attempt_timeout_s_max)
+            if self._reachability.none_answers(self._seeds):
+                with suppress(TidelogError, TimeoutError):
+                    async with asyncio.timeout(deadline_s - time.monotonic()):
+                        await self.open()  # brokers come back at other addresses
             address = self._seed
 
     async def _attempt(
-        self, attempt: Callable[[Stubs, float], Awaitable[_Answer]], *, address: str, writes: bool, deadline_s: float
+        self, attempt: Callable[[Stubs, float], Awaitable[_Answer]], *, address: str, writes: bool, timeout_s: float
     ) -> _Answer:
         try:
-            return await attempt(self.stubs(address), max(0.001, deadline_s - time.monotonic()))
+            with self._channels.held(address) as stubs:
+                answer = await attempt(stubs, max(0.001, timeout_s))
         except grpc.aio.AioRpcError as error:
-            raise error_of_rpc(error, address=address, writes=writes) from error
+            raise self._heeded(error_of_rpc(error, address=address, writes=writes), address) from error
+        except TidelogError as error:
+            self._heeded(error, address)
+            raise
+        self._reachability.answered(address)
+        return answer
+
+    def _heeded(self, error: TidelogError, address: str) -> TidelogError:
+        """Another broker may do better than one that does not answer, or can't work. Who is busy, or leads nothing, is well."""
+        if error.retryable and not isinstance(error, Throttled | NoLeader | NotLeader):
+            self._reachability.gave_no_answer(address, time.monotonic())
+        return error
 
     # ── topics and leaders ──
 
@@ -219,25 +247,57 @@ class Connection:
         asked_s = time.monotonic()
         request = admin_pb2.GetTopicRequest(name=name)
 
-        def get_topic(to: Stubs, timeout_s: float) -> Any:
-            return to.topics.GetTopic(request, timeout=timeout_s)
+        async def ask(to: Stubs, timeout_s: float) -> Any:
+            # The cluster as well: leaders may be at other addresses by now, and take less.
+            cluster = await _get_cluster(to, timeout_s)
+            found = await to.topics.GetTopic(request, timeout=timeout_s)
+            self._learn_cluster(cluster, parse_address(f"grpc://{to.address}"))
+            return found
 
-        # The cluster as well: leaders may be at other addresses by now, and take less.
         if at is None:
-            await self.cluster()
-            found = await self.call(get_topic, writes=False)
+            found = await self.call(ask, writes=False, first_timeout_s=QUESTION_S)
         else:
-            deadline_s = asked_s + self._settings.connect_timeout_ms / 1000
-            self._learn_cluster(await self._attempt(_get_cluster, address=at, writes=False, deadline_s=deadline_s))
-            found = await self._attempt(get_topic, address=at, writes=False, deadline_s=deadline_s)
-        return route_from(found, address_of=self._grpc_address_of, limits_at=self._limits_at, anyone=self._seed, learnt_s=asked_s)
+            timeout_s = min(self._settings.connect_timeout_ms / 1000, QUESTION_S)
+            found = await self._attempt(ask, address=at, writes=False, timeout_s=timeout_s)
+        self._look_for_connections()
+        await self._channels.drop_idle(self._seeds)
+        told = {
+            state.leader: grpc_target(state.leader_grpc_address, reached=self._reached)
+            for state in found.partitions
+            if state.leader and state.leader_grpc_address
+        }
+        return route_from(
+            found,
+            address_of=told | self._grpc_address_of,
+            limits_at=self._limits_at,
+            anyone=self._seed,
+            learnt_s=asked_s,
+            epochs=self.epochs,
+            way_to=self._way_to,
+        )
+
+    def _look_for_connections(self) -> None:
+        """Leaders that could not be connected may be by now: each look begins another attempt."""
+        for address in set(self._grpc_address_of.values()):
+            if self._reachability.is_unconnected(address) and self._channels.is_connected(address):
+                self._tell_if_direct_again(address)
+
+    def _way_to(self, leader: str) -> str:
+        is_told = self._reachability.has_detour(leader)
+        way = self._reachability.way_to(leader, self._seeds)
+        if way != leader and not is_told:
+            log.warning("%s leads partitions and can't be connected from here; going through %s, which forwards", leader, way)
+        return way
 
     # ── the cluster ──
 
     async def cluster(self) -> admin_pb2.ClusterDescription:
-        answer: admin_pb2.ClusterDescription = await self.call(_get_cluster, writes=False)
-        self._learn_cluster(answer)
-        return answer
+        async def ask(to: Stubs, timeout_s: float) -> admin_pb2.ClusterDescription:
+            answer: admin_pb2.ClusterDescription = await _get_cluster(to, timeout_s)
+            self._learn_cluster(answer, parse_address(f"grpc://{to.address}"))
+            return answer
+
+        return await self.call(ask, writes=False, first_timeout_s=QUESTION_S)
 
     async def _ask_for_cluster(self, address: Address) -> admin_pb2.ClusterDescription:
         timeout_s = self._settings.connect_timeout_ms / 1000
@@ -253,27 +313,32 @@ class Connection:
                     address=str(address),
                 ) from error
             raise
-        deadline_s = time.monotonic() + timeout_s
         answer: admin_pb2.ClusterDescription = await self._attempt(
-            _get_cluster, address=address.host_port, writes=False, deadline_s=deadline_s
+            _get_cluster, address=address.host_port, writes=False, timeout_s=timeout_s
         )
         return answer
 
-    def _learn_cluster(self, cluster: admin_pb2.ClusterDescription) -> None:
-        """Takes over who is there. A lone broker that was reached by gRPC is called where it was reached: port forwards work."""
-        reached = self._reached
+    def _learn_cluster(self, cluster: admin_pb2.ClusterDescription, reached: Address) -> None:
+        """Takes over who is there, by whom answered at `reached`.
+
+        A lone broker that was reached by gRPC is called where it was reached: port forwards work.
+        """
         known = {broker.broker_id: grpc_target(broker.grpc_address, reached=reached) for broker in cluster.brokers}
         if reached.scheme == "grpc":
             known = dict.fromkeys(known, reached.host_port) if len(known) == 1 else known
-            self._seed = reached.host_port
-        elif known:
-            serving = [known[broker.broker_id] for broker in cluster.brokers if not broker.draining] or list(known.values())
-            self._seed = self._seed if self._seed in serving else serving[0]
-        else:
+        given = [address.host_port for address in (self._reached, *self._addresses) if address.scheme == "grpc"]
+        if not known and (reached.scheme != "grpc" or not given):  # all are being restarted: whom we know now is asked again
             raise Unavailable(f"{reached}: the cluster has no broker yet", hint="Try again in a moment.", address=str(reached))
+
+        def distance(broker: admin_pb2.Broker) -> tuple[bool, bool]:
+            return broker.draining, reached.host_port not in (broker.http_address, known[broker.broker_id])
+
+        nearest_first = [known[broker.broker_id] for broker in sorted(cluster.brokers, key=distance)]
+        self._seeds = list(dict.fromkeys([*given, *nearest_first]))
         self._grpc_address_of = known
         told = {known[broker.broker_id]: limits_from(broker) for broker in cluster.brokers}
         self._limits_at = {address: limits or self.limits(address) for address, limits in told.items()}
+        self._reachability.keep(self._seeds)
 
 
 def _get_cluster(to: Stubs, timeout_s: float) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.proto import admin_pb2
+from tidelog.rpc_errors import error_of_status
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,7 +16,11 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     log_start_offset: int
     """The oldest offset that can be read."""
     high_watermark: int
-    """The offset that the next committed record will have."""
+    """The offset that the next committed record will have. -1 where there is an error, as is log_start_offset."""
+    error: str = ""
+    """Why its leader does not serve it (it is damaged), or does not answer, or that nobody leads it."""
+    error_code: str = ""
+    hint: str = ""
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +47,8 @@ class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     bucket: str
     brokers: tuple[BrokerInfo, ...]
+    metadata_age_ms: int = 0
+    """For so long the broker that told all this has heard nothing from the metadata store: it may be as old."""
 
 
 class BrokerDrain(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +63,14 @@ class OffsetRange(msgspec.Struct, frozen=True, kw_only=True):
 
     log_start_offset: int
     high_watermark: int
+
+
+class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the records of a leader epoch end, of the asked one or the newest before it."""
+
+    leader_epoch: int
+    end_offset: int
+    """Behind its last record; of the present epoch the high watermark."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,16 +99,21 @@ def topic_info(topic: admin_pb2.Topic) -> TopicInfo:
         partition_count=topic.partition_count,
         settings=dict(sorted(topic.settings.items())),
         created_at_ms=topic.created_at_ms,
-        partitions=tuple(
-            PartitionInfo(
-                partition=state.partition,
-                leader=state.leader,
-                leader_epoch=state.leader_epoch,
-                log_start_offset=state.log_start_offset,
-                high_watermark=state.high_watermark,
-            )
-            for state in topic.partitions
-        ),
+        partitions=tuple(map(_partition_info, topic.partitions)),
+    )
+
+
+def _partition_info(state: admin_pb2.PartitionState) -> PartitionInfo:
+    error = error_of_status(state.error, address=state.leader_grpc_address) if state.HasField("error") else None
+    return PartitionInfo(
+        partition=state.partition,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        log_start_offset=state.log_start_offset,
+        high_watermark=state.high_watermark,
+        error=state.error.message,
+        error_code=error.code if error is not None else "",
+        hint=error.hint if error is not None else "",
     )
 
 
@@ -112,6 +132,7 @@ def cluster_info(cluster: admin_pb2.ClusterDescription) -> ClusterInfo:
             )
             for broker in cluster.brokers
         ),
+        metadata_age_ms=cluster.metadata_age_ms,
     )
 
 

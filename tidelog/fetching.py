@@ -4,9 +4,12 @@
     partition 1, 2 ──▶ leader B ══Fetch══════════════▶  ┴▶ batches in the order of each partition's offsets
     who leads, new partitions, the topic's id ◀── asked again when they are old, and at once when something fails
 
+A leader that hangs keeps its connections. Once a long poll has outlived its time by SILENCE_S, another broker is asked who leads;
+where that is somebody else by now, the poll is given up.
+
 Invariants: a partition's next fetch begins where the last answer that arrived whole has ended, so nothing is fetched twice and
 nothing is left out, whatever breaks in between. All that is handed out is of one topic id: each fetch names it, and brokers
-answer nothing of another.
+answer nothing of another. Each names the newest leader epoch that is known, so that no leader of before answers it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import random
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
 
 import grpc
 import grpc.aio
@@ -26,18 +29,20 @@ import grpc.aio
 from gateway.proto import log_pb2
 from metadata.errors import Corrupt, InvalidRecord, NotLeader, OutOfRange, Rejected, TidelogError, Unavailable, UnknownTopic
 from segments.record_batch import parse_header
-from tidelog.connection import Connection, Stubs
+from tidelog.connection import Connection
 from tidelog.offset_lookup import ranges_or_errors, starting_offsets
-from tidelog.owned_tasks import first_error
+from tidelog.owned_tasks import first_error, first_of
 from tidelog.positions import AtOffsets, Start
 from tidelog.read_ahead import Answer, Fetched, ReadAhead
 from tidelog.read_progress import NAMED_MAX, Patience, ReadProgress, named
-from tidelog.routes import UNTOLD, TopicRoute
+from tidelog.routes import NO_LEADER_EPOCH, UNTOLD, TopicRoute
 from tidelog.rpc_errors import error_of_rpc, error_of_status
 from tidelog.settings import KIB, ClientSettings, ResetPolicy
 
 ANSWER_GRACE_S: Final = 10.0
 """How much later than its long poll a broker may begin to answer."""
+SILENCE_S: Final = 1.0
+"""How much later than its long poll a broker may begin to answer, before another is asked whether it still leads."""
 ANSWER_BYTES_PER_S_MIN: Final = 256 * KIB
 """A whole answer has the time that it takes at this rate."""
 
@@ -127,7 +132,7 @@ class Fetching:
         failed = {partition: offset for partition, offset in starts.items() if isinstance(offset, TidelogError)}
         if not self._follow:
             sound = starts.keys() - failed.keys()
-            for partition, ends in (await ranges_or_errors(self._connection, self._topic, sorted(sound))).items():
+            for partition, ends in (await ranges_or_errors(self._connection, self._route, sorted(sound))).items():
                 if isinstance(ends, TidelogError):
                     failed[partition] = ends
                 elif (gone := self._progress.end_at(partition, ends)) is not None:
@@ -139,7 +144,7 @@ class Fetching:
     async def _keep_route(self) -> None:
         """Asks for the route when it is old, and at once when something failed. Raises UnknownTopic."""
         while True:
-            old_s = self._route.learnt_s + self._settings.topic_age_ms_max / 1000
+            old_s = self._route.learnt_s + self._route.age_s_max(self._settings.topic_age_ms_max / 1000)
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, old_s - time.monotonic())):
                     await self._doubted.wait()
@@ -216,8 +221,10 @@ class Fetching:
     async def _fetch(self, leader: str, partitions: list[int], *, wait_s: float, bytes_max: int) -> None:
         """One answer, or what went wrong instead. Raises UnknownTopic, which ends everything."""
         try:
-            answer = await self._ask(self._connection.stubs(leader), partitions, wait_s=wait_s, bytes_max=bytes_max)
+            answer = await self._ask_while_it_leads(leader, partitions, wait_s=wait_s, bytes_max=bytes_max)
             errors = _errors_in(answer, self._topic, leader)
+            for partition, error in errors.items():
+                self._connection.epochs.heed(self._route.topic_id, partition, error)
             gone = {partition: error for partition, error in errors.items() if isinstance(error, OutOfRange)}
             if gone or any(isinstance(error, UnknownTopic) for error in errors.values()):
                 await self._ask_for_route()
@@ -239,28 +246,48 @@ class Fetching:
                 errors[partition] = NotLeader(f"{leader} does not lead {self._topic}/{partition} any more")
         self._met(errors)
 
-    async def _ask(self, stubs: Stubs, partitions: list[int], *, wait_s: float, bytes_max: int) -> log_pb2.FetchResponse:
-        request = log_pb2.FetchRequest(
-            partitions=[
-                log_pb2.FetchPartition(
-                    topic=self._topic,
-                    topic_id=self._route.topic_id,
-                    partition=partition,
-                    offset=self._progress.next_offset(partition),
-                    max_bytes=bytes_max,
-                )
-                for partition in partitions
-            ],
-            max_bytes=bytes_max,
-            min_bytes=1,
-            max_wait_ms=int(wait_s * 1000),
-            format=log_pb2.FETCH_FORMAT_BATCHES,
+    async def _ask_while_it_leads(
+        self, leader: str, partitions: list[int], *, wait_s: float, bytes_max: int
+    ) -> log_pb2.FetchResponse:
+        """The broker's answer. Unavailable where it kept silent, and leads no more."""
+        return await first_of(
+            self._ask(leader, partitions, wait_s=wait_s, bytes_max=bytes_max), self._watch(leader, partitions, wait_s)
         )
+
+    async def _watch(self, leader: str, partitions: list[int], wait_s: float) -> NoReturn:
+        await asyncio.sleep(wait_s)
+        while True:
+            await asyncio.sleep(SILENCE_S)
+            await self._connection.kept_silent(leader)
+            with suppress(Unavailable):
+                await self._ask_for_route()
+            if any(self._route.leaders[partition] != leader for partition in partitions):
+                raise Unavailable(f"{leader}: no answer, and another broker leads by now", address=leader)
+
+    async def _ask(self, leader: str, partitions: list[int], *, wait_s: float, bytes_max: int) -> log_pb2.FetchResponse:
+        topic_id = self._route.topic_id
+        request = log_pb2.FetchRequest(max_bytes=bytes_max, min_bytes=1, max_wait_ms=int(wait_s * 1000))
+        request.format = log_pb2.FETCH_FORMAT_BATCHES
+        for partition in partitions:
+            asked = request.partitions.add(
+                topic=self._topic,
+                topic_id=topic_id,
+                partition=partition,
+                offset=self._progress.next_offset(partition),
+                max_bytes=bytes_max,
+            )
+            if (epoch := self._connection.epochs.newest(topic_id, partition)) != NO_LEADER_EPOCH:
+                asked.current_leader_epoch = epoch
+        await self._connection.until_connected(leader)
         timeout_s = wait_s + ANSWER_GRACE_S + bytes_max / ANSWER_BYTES_PER_S_MIN
         try:
-            answer: log_pb2.FetchResponse = await stubs.log.Fetch(request, timeout=timeout_s)
+            with self._connection.held(leader) as to:
+                answer: log_pb2.FetchResponse = await to.log.Fetch(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            raise error_of_rpc(error, address=stubs.address, writes=False) from error
+            raise error_of_rpc(error, address=leader, writes=False) from error
+        for found in answer.partitions:
+            if self._connection.epochs.note(topic_id, found.partition, found.leader_epoch):
+                self._doubted.set()  # it was led elsewhere by then, and this broker has forwarded
         return answer
 
     def _take_in(self, found: log_pb2.FetchedPartition, leader: str) -> dict[int, TidelogError]:

@@ -287,9 +287,9 @@ class Lane:
         self._leaves_topic = False
         self._give_up_in_doubt("the topic was deleted and created again before a broker could say whether it has these records")
         for batch in self.unanswered:
-            if isinstance(batch.refusal, OutOfOrderSequence):
-                batch.refusal = None  # it was about the sequences of the old topic
-        self.producer = None
+            if isinstance(batch.refusal, OutOfOrderSequence) or (batch.refusal is not None and batch.refusal.retryable):
+                batch.refusal = None  # it was about the old topic
+        self.producer, self.retry_at_s = None, 0.0
 
     # ── small steps ──
 

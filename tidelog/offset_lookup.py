@@ -1,4 +1,8 @@
-"""Asks brokers for offsets: the ends of partitions, the first record since a time, where a reader begins."""
+"""Asks brokers for offsets: the ends of partitions and of leader epochs, the first record since a time, where a reader begins.
+
+Each question names the topic's id and the newest leader epoch that is known. So nobody answers for another topic of that name, and
+no leader of before tells an end of before: what is shown of a partition never goes back.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,47 @@ from collections.abc import Iterable, Sequence
 from gateway.proto import log_pb2
 from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownPartition
 from tidelog.connection import Connection, Stubs
-from tidelog.descriptions import OffsetRange
+from tidelog.descriptions import EpochEnd, OffsetRange
 from tidelog.positions import AtOffset, AtOffsets, Earliest, LastRecords, Latest, SinceTimestamp, Start
-from tidelog.routes import TopicRoute
+from tidelog.routes import NO_LEADER_EPOCH, TopicRoute
 from tidelog.rpc_errors import error_of_status
 
 
-async def offset_ranges(connection: Connection, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange]:
+async def offset_ranges(connection: Connection, route: TopicRoute) -> dict[int, OffsetRange]:
     """The ends of each partition. Raises what the first partition met that failed."""
     ranges: dict[int, OffsetRange] = {}
-    for partition, found in (await ranges_or_errors(connection, topic, partitions)).items():
+    for partition, found in (await ranges_or_errors(connection, route, range(route.partition_count))).items():
         if isinstance(found, TidelogError):
             raise found
         ranges[partition] = found
     return ranges
 
 
-async def ranges_or_errors(connection: Connection, topic: str, partitions: Iterable[int]) -> dict[int, OffsetRange | TidelogError]:
+async def ranges_or_errors(
+    connection: Connection, route: TopicRoute, partitions: Iterable[int]
+) -> dict[int, OffsetRange | TidelogError]:
     """The ends of each partition, or what is wrong with it for good."""
     wanted = list(partitions)
-    earliest = await _look_up(connection, [log_pb2.OffsetQuery(topic=topic, partition=p, earliest=True) for p in wanted])
-    latest = await _look_up(connection, [log_pb2.OffsetQuery(topic=topic, partition=p, latest=True) for p in wanted])
+    earliest = await _look_up(connection, route, [log_pb2.OffsetQuery(partition=p, earliest=True) for p in wanted])
+    latest = await _look_up(connection, route, [log_pb2.OffsetQuery(partition=p, latest=True) for p in wanted])
     return {partition: _range(first, end) for partition, first, end in zip(wanted, earliest, latest, strict=True)}
+
+
+async def end_of_epoch(connection: Connection, route: TopicRoute, partition: int, leader_epoch: int) -> EpochEnd | None:
+    """Where the records of this leader epoch end; None where there is no record of it or of an earlier one."""
+    query = log_pb2.LeaderEpochQuery(topic=route.name, topic_id=route.topic_id, partition=partition, leader_epoch=leader_epoch)
+
+    async def ask(to: Stubs, timeout_s: float) -> log_pb2.EpochEnd:
+        _name_epoch(connection, route, query)
+        request = log_pb2.OffsetForLeaderEpochRequest(queries=[query])
+        answer: log_pb2.OffsetForLeaderEpochResponse = await to.log.OffsetForLeaderEpoch(request, timeout=timeout_s)
+        [end] = answer.ends
+        if end.HasField("error"):
+            raise _heeded(connection, route, partition, error_of_status(end.error, address=to.address))
+        return end
+
+    found = await connection.call(ask, writes=False)
+    return None if found.end_offset < 0 else EpochEnd(leader_epoch=found.leader_epoch, end_offset=found.end_offset)
 
 
 def _range(first: int | TidelogError, end: int | TidelogError) -> OffsetRange | TidelogError:
@@ -51,9 +74,9 @@ async def starting_offsets(
         case AtOffsets(by_partition):
             return {partition: by_partition[partition] for partition in wanted}
         case SinceTimestamp(timestamp_ms):
-            return await _since(connection, route.name, wanted, timestamp_ms)
+            return await _since(connection, route, wanted, timestamp_ms)
         case Earliest() | Latest() | LastRecords():
-            ranges = await ranges_or_errors(connection, route.name, wanted)
+            ranges = await ranges_or_errors(connection, route, wanted)
             return {partition: _within(start, ends) for partition, ends in ranges.items()}
 
 
@@ -91,36 +114,52 @@ def _within(start: Earliest | Latest | LastRecords, ends: OffsetRange | TidelogE
             return max(ends.log_start_offset, ends.high_watermark - count)
 
 
-async def _since(connection: Connection, topic: str, partitions: list[int], timestamp_ms: int) -> dict[int, int | TidelogError]:
+async def _since(
+    connection: Connection, route: TopicRoute, partitions: list[int], timestamp_ms: int
+) -> dict[int, int | TidelogError]:
     """The first record at or after the time; the end where there is none so new yet, so that reading begins with what comes.
 
     The ends are asked for first: a record that comes between the two questions is found by the second one, or lies behind the end.
     """
-    ends = await _look_up(connection, [log_pb2.OffsetQuery(topic=topic, partition=p, latest=True) for p in partitions])
-    first = await _look_up(
-        connection, [log_pb2.OffsetQuery(topic=topic, partition=p, timestamp_ms=timestamp_ms) for p in partitions]
-    )
+    ends = await _look_up(connection, route, [log_pb2.OffsetQuery(partition=p, latest=True) for p in partitions])
+    first = await _look_up(connection, route, [log_pb2.OffsetQuery(partition=p, timestamp_ms=timestamp_ms) for p in partitions])
     return {
         partition: end if isinstance(offset, int) and offset < 0 else offset
         for partition, end, offset in zip(partitions, ends, first, strict=True)
     }
 
 
-async def _look_up(connection: Connection, queries: Sequence[log_pb2.OffsetQuery]) -> list[int | TidelogError]:
+async def _look_up(connection: Connection, route: TopicRoute, queries: Sequence[log_pb2.OffsetQuery]) -> list[int | TidelogError]:
     """Answers in the order of the queries; an error that will not pass stands in its place."""
-    request = log_pb2.ListOffsetsRequest(queries=queries)
+    for query in queries:
+        query.topic, query.topic_id = route.name, route.topic_id
 
     async def ask(to: Stubs, timeout_s: float) -> list[int | TidelogError]:
+        for query in queries:
+            _name_epoch(connection, route, query)
+        request = log_pb2.ListOffsetsRequest(queries=queries)
         answer: log_pb2.ListOffsetsResponse = await to.log.ListOffsets(request, timeout=timeout_s)
         found: list[int | TidelogError] = []
-        for result in answer.results:
+        for query, result in zip(queries, answer.results, strict=True):
             if not result.HasField("error"):
+                connection.epochs.note(route.topic_id, query.partition, result.leader_epoch)
                 found.append(result.offset)
                 continue
-            error = error_of_status(result.error, address=to.address)
-            if error.retryable:
+            error = _heeded(connection, route, query.partition, error_of_status(result.error, address=to.address))
+            if error.retryable or isinstance(error, UnknownPartition):  # the route has it: not every broker has heard of it yet
                 raise error if isinstance(error, Unavailable) else Unavailable(error.message, hint=error.hint, address=to.address)
             found.append(error)
         return found
 
     return await connection.call(ask, writes=False) if queries else []
+
+
+def _name_epoch(connection: Connection, route: TopicRoute, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> None:
+    if (epoch := connection.epochs.newest(route.topic_id, query.partition)) != NO_LEADER_EPOCH:
+        query.current_leader_epoch = epoch
+
+
+def _heeded(connection: Connection, route: TopicRoute, partition: int, error: TidelogError) -> TidelogError:
+    """The error; where it tells of a newer leader, the next question names that one."""
+    connection.epochs.heed(route.topic_id, partition, error)
+    return error

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+_Answer = TypeVar("_Answer")
 
 
 class OwnedTasks:
@@ -39,6 +41,21 @@ class OwnedTasks:
                 await self._group.__aexit__(None, None, None)
         except BaseExceptionGroup as group:
             raise first_error(group) from None
+
+
+async def first_of(*works: Coroutine[Any, Any, _Answer]) -> _Answer:
+    """Runs them beside each other until one ends, with its answer or its error; the others are cancelled and awaited.
+
+    Not by a TaskGroup: that lets the errors of its tasks go before a cancellation of its owner, which is lost (until Python 3.13).
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return next(task for task in tasks if task in done).result()
 
 
 def first_error(group: BaseExceptionGroup[Any]) -> Any:

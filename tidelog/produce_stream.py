@@ -8,6 +8,9 @@ A stream begins with an empty request. Only when the broker has answered that, b
 takes it up, has certainly written nothing. When a stream breaks later, what is unanswered counts as refused with an unknown
 outcome, and the lanes send it again in order (lane.py); before that, the broker is asked what became of their topics. A batch
 counts as sent once it is encoded, so what can't be encoded fails alone.
+
+A broker that hangs keeps its connections. So whenever it owes an answer and has said nothing for SILENCE_S, another one is asked
+who leads by now: where that is somebody else, the stream is given up; where it is still this one, it is slow, and is left alone.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import grpc.aio
 
@@ -33,14 +36,15 @@ from metadata.errors import (
     TooLarge,
     Unavailable,
     UnknownProducer,
+    UnknownTopic,
 )
 from segments.compression import Codec
 from segments.record_columns import encode_records
 from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch
-from tidelog.connection import Connection, Stubs
+from tidelog.connection import QUESTION_S, Connection, Stubs
 from tidelog.outcomes import count_of_records
-from tidelog.owned_tasks import first_error
+from tidelog.owned_tasks import first_of
 from tidelog.producer_topics import ProducerTopics
 from tidelog.rpc_errors import NotImplementedHere, error_of_rpc, error_of_status
 from tidelog.settings import MIB, ClientSettings
@@ -49,6 +53,8 @@ from tidelog.wire_sizes import REQUEST_OVERHEAD_BYTES, append_bytes
 APPEND_BYTES_PER_REQUEST: Final = 4 * MIB
 TIMEOUT_MS_MAX: Final = 2**31 - 1
 OUTAGE_TOLD_EVERY_S = 10.0
+SILENCE_S = 1.0
+"""Longer than a commit on a store that is well, and far shorter than the session of a broker that hangs."""
 
 _ACKS = {"all": log_pb2.ACKS_ALL, "leader": log_pb2.ACKS_LEADER, "none": log_pb2.ACKS_NONE}
 _TOPIC_CHANGED = (NotFound, NotLeader, UnknownProducer, TooLarge)
@@ -86,6 +92,10 @@ class ProduceStream:
         self._broke = False
         """The last stream broke, and the topics were not asked about since."""
         self._overdue = asyncio.Event()
+        self._owes_since_s: float | None = None
+        """Since when the broker owes something and has said nothing; None while it owes nothing."""
+        self._asked_s = 0.0
+        """When another one was last asked what to think of its silence."""
         self._away_since_s: float | None = None
         """Since when no stream can be opened; None while there is no trouble."""
         self._outage_told_s = 0.0
@@ -112,7 +122,8 @@ class ProduceStream:
                     await self._topics.learn_before_resending(self._accumulator.topics_of(self._address), self._address)
                     self._broke = False
                     continue  # its partitions may have moved
-                await self._converse(self._connection.stubs(self._address))
+                with self._connection.held(self._address) as stubs:
+                    await self._converse(stubs)
             except Unavailable as error:
                 self._accumulator.unreachable(self._address, error)
                 self._tell_outage(error)
@@ -153,11 +164,10 @@ class ProduceStream:
 
     async def _is_taken_up(self, call: Any) -> bool:
         """Whether batches may follow; where not, and no other attempt would help, they have failed."""
+        self._owes_since_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._settings.request_timeout_ms / 1000):
-                with suppress(asyncio.InvalidStateError):  # it has ended already; reading says how
-                    await call.write(log_pb2.ProduceRequest())
-                answer = await call.read()
+                answer = await first_of(self._opened(call), self._watch())
         except TimeoutError:
             raise Unavailable(f"{self._address}: the broker does not take up a stream") from None
         except grpc.aio.AioRpcError as rpc_error:
@@ -167,29 +177,59 @@ class ProduceStream:
                 self._answered()
                 return False
             raise error if isinstance(error, Unavailable) else Unavailable(error.message, hint=error.hint) from rpc_error
+        except OutcomeUnknown as silence:
+            raise Unavailable(silence.message) from None  # nothing but the empty request went out
+        finally:
+            self._owes_since_s = None
         if answer is grpc.aio.EOF:
             raise Unavailable(f"{self._address}: the broker ended the stream")
         self._tell_end_of_outage()
         return True
 
+    @staticmethod
+    async def _opened(call: Any) -> Any:
+        with suppress(asyncio.InvalidStateError):  # it has ended already; reading says how
+            await call.write(log_pb2.ProduceRequest())
+        return await call.read()
+
     async def _exchange(self, call: Any) -> None:
-        error: TidelogError | None = None
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._write(call), name=f"write to {self._address}")
-                tasks.create_task(self._read(call), name=f"read from {self._address}")
-                tasks.create_task(self._identify(), name=f"producer ids from {self._address}")
-                tasks.create_task(self._until_overdue(), name=f"watch {self._address}")
-        except* grpc.aio.AioRpcError as group:
-            error = error_of_rpc(first_error(group), address=self._address, writes=True)
-        except* TidelogError as group:
-            error = first_error(group)
-        assert error is not None
-        self._stream_broke(error)
+            await first_of(self._read(call), self._write(call), self._identify(), self._watch())
+        except grpc.aio.AioRpcError as error:
+            self._stream_broke(error_of_rpc(error, address=self._address, writes=True))
+        except TidelogError as error:
+            self._stream_broke(error)
+
+    # ── silence ──
+
+    async def _watch(self) -> NoReturn:
+        """Raises OutcomeUnknown: an answer is overdue, or the broker keeps silent and another leads what it owes answers for."""
+        clock = asyncio.get_running_loop()
+        asked = 0
+        while True:
+            owed_since_s = clock.time() if self._owes_since_s is None else max(self._owes_since_s, self._asked_s)
+            try:
+                async with asyncio.timeout_at(owed_since_s + SILENCE_S):
+                    await self._overdue.wait()
+            except TimeoutError:
+                pass
+            else:
+                raise OutcomeUnknown(f"{self._address}: an answer is overdue")
+            if self._owes_since_s is None or clock.time() - self._owes_since_s < SILENCE_S:
+                continue
+            topics = self._accumulator.in_flight(self._address) or sorted(self._accumulator.topics_of(self._address))
+            if topics:
+                await self._connection.kept_silent(self._address)
+                await self._topics.learn_who_leads(topics[asked % len(topics)])
+                asked += 1
+            self._asked_s = clock.time()
+            if self._accumulator.is_deserted(self._address):
+                self._topics.learn_later(self._accumulator.topics_of(self._address))
+                raise OutcomeUnknown(f"{self._address}: no answer, and another broker leads by now")
 
     # ── out ──
 
-    async def _write(self, call: Any) -> None:
+    async def _write(self, call: Any) -> NoReturn:
         loop = asyncio.get_running_loop()
         while True:
             self._work.clear()
@@ -199,8 +239,8 @@ class ProduceStream:
             if request is not None:
                 try:
                     await call.write(request)
-                except asyncio.InvalidStateError:
-                    return  # the stream has ended; the reader knows how
+                except asyncio.InvalidStateError:  # the stream has ended; the reader knows how
+                    await asyncio.get_running_loop().create_future()
                 continue
             wakes_at_s = self._accumulator.wakes_at_s(self._address)
             try:
@@ -226,6 +266,8 @@ class ProduceStream:
             if len(sent) < len(taken):
                 self._answered()
             if sent:
+                if self._owes_since_s is None:
+                    self._owes_since_s = now_s
                 self._correlation_id += 1
                 self._sent.append((self._correlation_id, sent))
                 remaining_s = min(batch.deadline_s for batch in sent) - now_s
@@ -255,15 +297,17 @@ class ProduceStream:
                 hint="Raise request_bytes_max of the broker, or send smaller records.",
                 bytes_max=request_bytes_max,
             )
-        return log_pb2.Append(topic=topic, partition=partition, record_batch=encoded)
+        return log_pb2.Append(topic=topic, topic_id=batch.lane.topic_id, partition=partition, record_batch=encoded)
 
-    async def _identify(self) -> None:
+    async def _identify(self) -> NoReturn:
         """Fetches a producer id whenever a lane needs one, beside what goes on in the others."""
         while True:
             await self._unidentified.wait()
             self._unidentified.clear()
             try:
-                producer: log_pb2.InitProducerResponse = await self._connection.call(_init_producer, writes=False, at=self._address)
+                producer: log_pb2.InitProducerResponse = await self._connection.call(
+                    _init_producer, writes=False, at=self._address, first_timeout_s=QUESTION_S
+                )
             except Unavailable as error:
                 self._accumulator.unreachable(self._address, error)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
@@ -276,13 +320,14 @@ class ProduceStream:
 
     # ── back ──
 
-    async def _read(self, call: Any) -> None:
+    async def _read(self, call: Any) -> NoReturn:
         loop = asyncio.get_running_loop()
         while (response := await call.read()) is not grpc.aio.EOF:
             expected, batches = self._sent[0] if self._sent else (0, [])
             if response.correlation_id != expected or len(response.results) != len(batches):
                 raise OutcomeUnknown(f"{self._address}: the answer is not that of request {expected}")
             self._sent.popleft()
+            self._owes_since_s = loop.time() if self._sent else None
             self._answers += 1
             changed = {
                 batch.lane.topic
@@ -305,17 +350,27 @@ class ProduceStream:
         if status is None and placement is not None and placement.HasField("error"):
             status = placement.error
         if status is None:
-            self._accumulator.acknowledged(batch, placement.base_offset if placement is not None else -1, now_s)
-            return False
+            if placement is None:
+                self._accumulator.acknowledged(batch, -1, now_s)
+                return False
+            self._accumulator.acknowledged(batch, placement.base_offset, now_s)
+            is_led_elsewhere = placement.leader_epoch > batch.lane.leader_epoch
+            self._connection.epochs.note(batch.lane.topic_id, batch.lane.partition, placement.leader_epoch)
+            return is_led_elsewhere and self._topics.learnt_long_ago(batch.lane.topic)
         error = error_of_status(status, address=self._address)
-        self._accumulator.refused(batch, error, now_s)
+        refusal = error
+        if isinstance(error, UnknownTopic) and "new_topic_id" in error.details:
+            # Of the two, one is newer: this broker lags behind, or we do. The topic's route will tell, which is asked for now.
+            pause_s = self._settings.retry_pause_ms_max / 1000
+            refusal = Throttled(error.message, hint=error.hint, retry_after_s=pause_s)
+        self._accumulator.refused(batch, refusal, now_s)
         return isinstance(error, _TOPIC_CHANGED)
 
     def _stream_broke(self, error: TidelogError) -> None:
         """What is unanswered may be in the log, unless the broker has refused the stream as such."""
         if not isinstance(error, Denied | NotImplementedHere):
             error = OutcomeUnknown(error.message)
-        self._broke = True
+        self._broke, self._owes_since_s = True, None
         now_s = asyncio.get_running_loop().time()
         while self._sent:
             _, batches = self._sent.popleft()

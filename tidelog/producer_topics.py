@@ -5,6 +5,7 @@
     a route older than `topic_age_ms_max`                         in the background, when a batch is opened
     an answer that says that the topic is not as it was           in the background
     a stream that broke, before anything is sent again            the stream waits for the answer
+    a broker that keeps silent, once a second                     the stream waits for the answer
 
 One question at a time for each topic. Invariant: what is held is bounded by the topics in use: those that were deleted, and those
 that nothing was sent to for IDLE_S, are forgotten once nothing of theirs is on its way.
@@ -15,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownTopic
 from tidelog.accumulator import Accumulator
-from tidelog.connection import Connection
+from tidelog.connection import QUESTION_S, Connection
 from tidelog.lane import Lane
 from tidelog.owned_tasks import OwnedTasks
 from tidelog.settings import ClientSettings
@@ -67,7 +69,7 @@ class ProducerTopics:
 
     async def learn_once_more(self, book: TopicBook) -> None:
         """Something does not fit what is known: asks, unless that was done a moment ago. Raises UnknownTopic, Unavailable."""
-        if self._loop.time() - book.learnt_s > self._settings.retry_pause_ms_max / 1000:
+        if self.learnt_long_ago(book.name):
             await self._learn(book.name, fresh=True)
 
     async def learn_before_resending(self, topics: Iterable[str], at: str) -> None:
@@ -79,6 +81,17 @@ class ProducerTopics:
                 return
             except TidelogError:
                 continue  # the batches themselves meet what is wrong, and say so
+
+    async def learn_who_leads(self, topic: str) -> None:
+        """Asks any broker, for a short time. Where none answers, things stay as they are."""
+        with suppress(TidelogError, TimeoutError):
+            async with asyncio.timeout(2 * QUESTION_S):
+                await self._learn(topic, fresh=True)
+
+    def learnt_long_ago(self, topic: str) -> bool:
+        """Whether its route is not of this moment: what does not fit it then is news."""
+        book = self.books.get(topic)
+        return book is not None and self._loop.time() - book.learnt_s > self._settings.retry_pause_ms_max / 1000
 
     def learn_by_age(self, book: TopicBook) -> None:
         if self._loop.time() >= book.learn_again_s:

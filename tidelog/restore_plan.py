@@ -10,7 +10,7 @@ All else: the snapshot, as it was then. Nobody leads in the end: each partition'
 no broker, so the controller appoints new ones, as after a failure.
 
 Invariants: a session that holds records of a partition is in its list; epochs, session numbers and producer ids that were ever used
-are not given out again; the same bucket gives the same keys, so that an interrupted restore can go on.
+are not given out again; the same bucket gives the same keys (but for the number of the restore), so an interrupted one can go on.
 """
 
 from __future__ import annotations
@@ -116,6 +116,8 @@ class Evidence:
     snapshot: Snapshot | None = None
     revision_max: int = 0
     """The highest that any name of a mirror or a snapshot tells of."""
+    restoration: int = 0
+    """The number of this restore on the bucket (segments/restorations.py)."""
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -174,6 +176,7 @@ def plan_restore(found: Evidence, layout: EtcdLayout, held: Mapping[str, int]) -
         (layout.next_session, plan.next_session),
         (layout.next_producer_id, plan.next_producer_id),
         (layout.partition_count, plan.partitions),
+        (layout.restoration, found.restoration),
         (layout.revision_base, max(found.revision_max, told.numbers.get(layout.revision_base, 0))),
     ):
         plan.puts.append(Put(key, str(number).encode()))
@@ -215,12 +218,13 @@ class _Told:
         if snapshot is None:
             return told
         told.revision = snapshot.header.revision
+        anew = {layout.cluster_id, layout.restoration, layout.restoring, layout.controller}
         counters = {layout.next_session, layout.next_producer_id, layout.partition_count, layout.revision_base}
         for entry in snapshot.entries:
             key = layout.root + entry.key
             kept = KeyValue(key, entry.value, entry.revision, entry.revision, version=1)
             try:
-                if key in {layout.cluster_id, layout.restoring, layout.controller} or key.startswith(layout.brokers):
+                if key in anew or key.startswith(layout.brokers):
                     continue
                 if key in counters:
                     told.numbers[key] = _number(kept)

@@ -2,22 +2,27 @@
 
     topic's name ─▶ TopicRoute: topic id ─▶ PartitionRoute: leader epoch, leader's address ─▶ BrokerLimits
 
-Producers and consumers ask connection.py for routes, and call leaders by address. Where one broker leads everything, each address
-is its own; where many do, nothing changes here. A route is true of one topic id: a topic that was deleted and made again under
-its name has another id, and nothing that was agreed on for the old one (sequences, offsets) holds for it.
+Producers and consumers ask connection.py for routes, and call leaders by address: any broker would forward, but at the price of a
+hop. A route is true of one topic id: a topic that was deleted and made again under its name has another id, and nothing that was
+agreed on for the old one (sequences, offsets, epochs) holds for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from gateway.proto import admin_pb2
+from metadata.errors import FencedLeaderEpoch, TidelogError
 from tidelog.settings import MIB
 from tidelog.wire_sizes import LONE_BATCH_OVERHEAD_BYTES
 
 NO_LEADER_EPOCH: Final = -1
+DETOUR_AGE_S: Final = 10.0
+EPOCHS_OF_TOPICS_MAX: Final = 1_000
+"""Topics whose newest leader epochs are remembered, those that were met last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ UNTOLD: Final = BrokerLimits()
 
 class PartitionRoute(NamedTuple):
     leader: str
-    """gRPC address; where nobody leads, that of a broker that can say who does."""
+    """gRPC address: of the leader, or of a broker that forwards to it; where nobody leads, of one that can say who does."""
     leader_epoch: int
     """NO_LEADER_EPOCH where nobody leads."""
 
@@ -60,6 +65,8 @@ class TopicRoute:
     """The same of its records, decompressed."""
     learnt_s: float
     """When it was asked for, on the monotonic clock."""
+    has_detours: bool = False
+    """Whether a leader can't be reached from here, so that a broker between forwards to it."""
     leaders: tuple[str, ...] = field(init=False)
     """gRPC address by partition."""
 
@@ -70,6 +77,38 @@ class TopicRoute:
     def partition_count(self) -> int:
         return len(self.partitions)
 
+    def age_s_max(self, usual_s: float) -> float:
+        """When it is too old. A detour is to end soon after the leader can be reached."""
+        return min(usual_s, DETOUR_AGE_S) if self.has_detours else usual_s
+
+
+class LeaderEpochs:
+    """The newest leader epoch of each partition that any answer told. Whoever reads names it: so no leader of before answers."""
+
+    def __init__(self) -> None:
+        self._newest: OrderedDict[str, dict[int, int]] = OrderedDict()
+        """By topic id."""
+
+    def newest(self, topic_id: str, partition: int) -> int:
+        """NO_LEADER_EPOCH where none was told."""
+        return self._newest.get(topic_id, {}).get(partition, NO_LEADER_EPOCH)
+
+    def heed(self, topic_id: str, partition: int, error: TidelogError) -> None:
+        """A broker that refuses the epoch of before tells the present one."""
+        leader_epoch = error.details.get("leader_epoch")
+        if isinstance(error, FencedLeaderEpoch) and isinstance(leader_epoch, int):
+            self.note(topic_id, partition, leader_epoch)
+
+    def note(self, topic_id: str, partition: int, leader_epoch: int) -> bool:
+        """Whether it is a newer one."""
+        if leader_epoch <= self.newest(topic_id, partition):
+            return False
+        self._newest.setdefault(topic_id, {})[partition] = leader_epoch
+        self._newest.move_to_end(topic_id)
+        while len(self._newest) > EPOCHS_OF_TOPICS_MAX:
+            self._newest.popitem(last=False)
+        return True
+
 
 def route_from(
     topic: admin_pb2.Topic,
@@ -78,12 +117,26 @@ def route_from(
     limits_at: Mapping[str, BrokerLimits],
     anyone: str,
     learnt_s: float,
+    epochs: LeaderEpochs | None = None,
+    way_to: Callable[[str], str] = lambda leader: leader,
 ) -> TopicRoute:
-    """`address_of`: by broker id. `limits_at`: by address. `anyone`: the address for partitions whose leader is not known."""
+    """`address_of`: by broker id. `limits_at`: by address. `anyone`: the address for partitions whose leader is not known.
+
+    `way_to`: the address by which a leader is reached. A leader of before, by the `epochs` that are known, counts as not known.
+    """
     partitions = [PartitionRoute(anyone, NO_LEADER_EPOCH)] * topic.partition_count
+    has_detours = False
     for state in topic.partitions:
-        if state.leader in address_of and state.partition < len(partitions):
-            partitions[state.partition] = PartitionRoute(address_of[state.leader], state.leader_epoch)
+        if state.leader not in address_of or state.partition >= len(partitions):
+            continue
+        if epochs is not None and state.leader_epoch < epochs.newest(topic.id, state.partition):
+            continue
+        leader = address_of[state.leader]
+        way = way_to(leader)
+        has_detours |= way != leader
+        partitions[state.partition] = PartitionRoute(way, state.leader_epoch)
+        if epochs is not None:
+            epochs.note(topic.id, state.partition, state.leader_epoch)
     limits = [limits_at.get(leader, UNTOLD) for leader in {partition.leader for partition in partitions}]
     return TopicRoute(
         name=topic.name,
@@ -92,6 +145,7 @@ def route_from(
         batch_bytes_max=min([topic.batch_bytes_max or UNTOLD.message_bytes_max, *(limit.batch_bytes_max for limit in limits)]),
         decompressed_bytes_max=min([limit.decompressed_bytes_max for limit in limits], default=UNTOLD.decompressed_bytes_max),
         learnt_s=learnt_s,
+        has_detours=has_detours,
     )
 
 

@@ -89,7 +89,11 @@ class TopicBook:
         else:
             self.fill_bytes_max = min(self._settings.batch_bytes_max, route.batch_bytes_max)
         self.fill_bytes_max -= BATCH_OVERHEAD_BYTES
-        self.learnt_s, self.learn_again_s, self.is_gone = now_s, now_s + self._settings.topic_age_ms_max / 1000, False
+        self.learnt_s, self.learn_again_s, self.is_gone = (
+            now_s,
+            now_s + route.age_s_max(self._settings.topic_age_ms_max / 1000),
+            False,
+        )
 
     def lane_for(self, partition: int | None, key: bytes | None, size: int) -> Lane:
         """Where a record of this size goes: to the partition that it asks for, else by its key, else by turns.

@@ -2,7 +2,7 @@
 
     record    36 bytes of lengths, timestamp and offset, key, value, and of each header 10 bytes, name, value
     batch     its header (BATCH_OVERHEAD_BYTES of segments/record_batch.py), its records
-    request   20 bytes, and of each append 26 bytes, the topic's name, its batch
+    request   20 bytes, and of each append 60 bytes, the topic's name, its batch
 
 Invariant: what is encoded is never longer than what is said here, whatever the records hold. A codec changes nothing of that: what
 it would make longer stays as it is. So batches and requests that were filled by these figures fit the limits that they were
@@ -23,8 +23,8 @@ HEADER_OVERHEAD_BYTES: Final = 10
 """Lengths of name and value, 5 each."""
 REQUEST_OVERHEAD_BYTES: Final = 20
 """Of a ProduceRequest: correlation id 11, acks 2, timeout 6."""
-APPEND_OVERHEAD_BYTES: Final = 26
-"""Of an Append: its own length 6, of the topic's name 3, partition 6, the batch's length 6; and 5 to spare."""
+APPEND_OVERHEAD_BYTES: Final = 60
+"""Of an Append: its own length 6, of the topic's name 3, partition 6, the batch's length 6, the topic's id 34; and 5 to spare."""
 TOPIC_NAME_BYTES_MAX: Final = 249
 """metadata/model.py: ASCII."""
 LONE_BATCH_OVERHEAD_BYTES: Final = REQUEST_OVERHEAD_BYTES + APPEND_OVERHEAD_BYTES + TOPIC_NAME_BYTES_MAX

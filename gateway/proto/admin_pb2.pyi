@@ -1,5 +1,6 @@
 from google.protobuf import empty_pb2 as _empty_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
+from google.rpc import status_pb2 as _status_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -34,7 +35,7 @@ class Topic(_message.Message):
     def __init__(self, name: _Optional[str] = ..., id: _Optional[str] = ..., partition_count: _Optional[int] = ..., settings: _Optional[_Mapping[str, str]] = ..., created_at_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionState, _Mapping]]] = ..., batch_bytes_max: _Optional[int] = ...) -> None: ...
 
 class PartitionState(_message.Message):
-    __slots__ = ("partition", "log_start_offset", "high_watermark", "leader_epoch", "leader", "leader_http_address", "leader_grpc_address")
+    __slots__ = ("partition", "log_start_offset", "high_watermark", "leader_epoch", "leader", "leader_http_address", "leader_grpc_address", "error")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +43,7 @@ class PartitionState(_message.Message):
     LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADER_HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEADER_GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     partition: int
     log_start_offset: int
     high_watermark: int
@@ -49,7 +51,8 @@ class PartitionState(_message.Message):
     leader: str
     leader_http_address: str
     leader_grpc_address: str
-    def __init__(self, partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[str] = ..., leader_http_address: _Optional[str] = ..., leader_grpc_address: _Optional[str] = ...) -> None: ...
+    error: _status_pb2.Status
+    def __init__(self, partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., leader: _Optional[str] = ..., leader_http_address: _Optional[str] = ..., leader_grpc_address: _Optional[str] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("topic", "validate_only")
@@ -104,16 +107,18 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterDescription(_message.Message):
-    __slots__ = ("cluster_id", "version", "bucket", "brokers")
+    __slots__ = ("cluster_id", "version", "bucket", "brokers", "metadata_age_ms")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     version: str
     bucket: str
     brokers: _containers.RepeatedCompositeFieldContainer[Broker]
-    def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., bucket: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ...) -> None: ...
+    metadata_age_ms: int
+    def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., bucket: _Optional[str] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., metadata_age_ms: _Optional[int] = ...) -> None: ...
 
 class Broker(_message.Message):
     __slots__ = ("broker_id", "http_address", "grpc_address", "session", "draining", "limits", "rack", "version", "partitions_led", "controller")

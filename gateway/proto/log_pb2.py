@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gateway/proto/log.proto\x12\ntidelog.v1\x1a\x17google/rpc/status.proto\"\x15\n\x13InitProducerRequest\"C\n\x14InitProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\"\x81\x01\n\x0eProduceRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x1e\n\x04\x61\x63ks\x18\x02 \x01(\x0e\x32\x10.tidelog.v1.Acks\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\x12#\n\x07\x61ppends\x18\x04 \x03(\x0b\x32\x12.tidelog.v1.Append\"\xcf\x01\n\x06\x41ppend\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\tpartition\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\x0crecord_batch\x18\x03 \x01(\x0cH\x00\x12)\n\x07records\x18\x04 \x01(\x0b\x32\x16.tidelog.v1.RecordListH\x00\x12\x1c\n\x0f\x65xpected_offset\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x10\n\x08topic_id\x18\x06 \x01(\tB\t\n\x07payloadB\x0c\n\n_partitionB\x12\n\x10_expected_offset\"1\n\nRecordList\x12#\n\x07records\x18\x01 \x03(\x0b\x32\x12.tidelog.v1.Record\"\xc7\x01\n\x06Record\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12#\n\x07headers\x18\x03 \x03(\x0b\x32\x12.tidelog.v1.Header\x12\x19\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x16\n\tpartition\x18\x05 \x01(\x05H\x03\x88\x01\x01\x12\x0e\n\x06offset\x18\x06 \x01(\x03\x42\x06\n\x04_keyB\x08\n\x06_valueB\x0f\n\r_timestamp_msB\x0c\n\n_partition\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"T\n\x0fProduceResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12)\n\x07results\x18\x02 \x03(\x0b\x32\x18.tidelog.v1.AppendResult\"\\\n\x0c\x41ppendResult\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\x12)\n\nplacements\x18\x02 \x03(\x0b\x32\x15.tidelog.v1.Placement\"\x8e\x01\n\tPlacement\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x11\n\tduplicate\x18\x05 \x01(\x08\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.google.rpc.Status\"\xa2\x01\n\x0c\x46\x65tchRequest\x12.\n\npartitions\x18\x01 \x03(\x0b\x32\x1a.tidelog.v1.FetchPartition\x12\x11\n\tmax_bytes\x18\x02 \x01(\r\x12\x11\n\tmin_bytes\x18\x03 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\r\x12\'\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\x17.tidelog.v1.FetchFormat\"g\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\x12\x10\n\x08topic_id\x18\x05 \x01(\t\"A\n\rFetchResponse\x12\x30\n\npartitions\x18\x01 \x03(\x0b\x32\x1c.tidelog.v1.FetchedPartition\"\xdb\x01\n\x10\x46\x65tchedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x05 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x06 \x01(\x03\x12\x16\n\x0erecord_batches\x18\x07 \x01(\x0c\x12#\n\x07records\x18\x08 \x03(\x0b\x32\x12.tidelog.v1.Record\">\n\x12ListOffsetsRequest\x12(\n\x07queries\x18\x01 \x03(\x0b\x32\x17.tidelog.v1.OffsetQuery\"\x85\x01\n\x0bOffsetQuery\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x12\n\x08\x65\x61rliest\x18\x03 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x04 \x01(\x08H\x00\x12\x16\n\x0ctimestamp_ms\x18\x05 \x01(\x03H\x00\x12\x10\n\x08topic_id\x18\x06 \x01(\tB\x04\n\x02\x61t\"@\n\x13ListOffsetsResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.tidelog.v1.OffsetResult\"m\n\x0cOffsetResult\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\"b\n\x16\x46indWrittenOnceRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x03(\x05\x12\x13\n\x0bproducer_id\x18\x04 \x01(\x03\"C\n\x17\x46indWrittenOnceResponse\x12(\n\x07written\x18\x01 \x03(\x0b\x32\x17.tidelog.v1.WrittenOnce\"\x90\x01\n\x0bWrittenOnce\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x15\n\rbase_sequence\x18\x03 \x01(\x05\x12\x15\n\rlast_sequence\x18\x04 \x01(\x05\x12\x13\n\x0b\x62\x61se_offset\x18\x05 \x01(\x03\x12\x13\n\x0blast_offset\x18\x06 \x01(\x03*J\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x43KS_ALL\x10\x01\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x02\x12\r\n\tACKS_NONE\x10\x03*_\n\x0b\x46\x65tchFormat\x12\x1c\n\x18\x46\x45TCH_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46\x45TCH_FORMAT_BATCHES\x10\x01\x12\x18\n\x14\x46\x45TCH_FORMAT_RECORDS\x10\x02\x32\xd4\x03\n\x03Log\x12Q\n\x0cInitProducer\x12\x1f.tidelog.v1.InitProducerRequest\x1a .tidelog.v1.InitProducerResponse\x12\x42\n\x07Produce\x12\x1a.tidelog.v1.ProduceRequest\x1a\x1b.tidelog.v1.ProduceResponse\x12L\n\rProduceStream\x12\x1a.tidelog.v1.ProduceRequest\x1a\x1b.tidelog.v1.ProduceResponse(\x01\x30\x01\x12<\n\x05\x46\x65tch\x12\x18.tidelog.v1.FetchRequest\x1a\x19.tidelog.v1.FetchResponse\x12N\n\x0bListOffsets\x12\x1e.tidelog.v1.ListOffsetsRequest\x1a\x1f.tidelog.v1.ListOffsetsResponse\x12Z\n\x0f\x46indWrittenOnce\x12\".tidelog.v1.FindWrittenOnceRequest\x1a#.tidelog.v1.FindWrittenOnceResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17gateway/proto/log.proto\x12\ntidelog.v1\x1a\x17google/rpc/status.proto\"\x15\n\x13InitProducerRequest\"C\n\x14InitProducerResponse\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\"\x81\x01\n\x0eProduceRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x1e\n\x04\x61\x63ks\x18\x02 \x01(\x0e\x32\x10.tidelog.v1.Acks\x12\x12\n\ntimeout_ms\x18\x03 \x01(\r\x12#\n\x07\x61ppends\x18\x04 \x03(\x0b\x32\x12.tidelog.v1.Append\"\xcf\x01\n\x06\x41ppend\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\tpartition\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x16\n\x0crecord_batch\x18\x03 \x01(\x0cH\x00\x12)\n\x07records\x18\x04 \x01(\x0b\x32\x16.tidelog.v1.RecordListH\x00\x12\x1c\n\x0f\x65xpected_offset\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x10\n\x08topic_id\x18\x06 \x01(\tB\t\n\x07payloadB\x0c\n\n_partitionB\x12\n\x10_expected_offset\"1\n\nRecordList\x12#\n\x07records\x18\x01 \x03(\x0b\x32\x12.tidelog.v1.Record\"\xc7\x01\n\x06Record\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12#\n\x07headers\x18\x03 \x03(\x0b\x32\x12.tidelog.v1.Header\x12\x19\n\x0ctimestamp_ms\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x16\n\tpartition\x18\x05 \x01(\x05H\x03\x88\x01\x01\x12\x0e\n\x06offset\x18\x06 \x01(\x03\x42\x06\n\x04_keyB\x08\n\x06_valueB\x0f\n\r_timestamp_msB\x0c\n\n_partition\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"T\n\x0fProduceResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12)\n\x07results\x18\x02 \x03(\x0b\x32\x18.tidelog.v1.AppendResult\"\\\n\x0c\x41ppendResult\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\x12)\n\nplacements\x18\x02 \x03(\x0b\x32\x15.tidelog.v1.Placement\"\x8e\x01\n\tPlacement\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x11\n\tduplicate\x18\x05 \x01(\x08\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.google.rpc.Status\"\xa2\x01\n\x0c\x46\x65tchRequest\x12.\n\npartitions\x18\x01 \x03(\x0b\x32\x1a.tidelog.v1.FetchPartition\x12\x11\n\tmax_bytes\x18\x02 \x01(\r\x12\x11\n\tmin_bytes\x18\x03 \x01(\r\x12\x13\n\x0bmax_wait_ms\x18\x04 \x01(\r\x12\'\n\x06\x66ormat\x18\x05 \x01(\x0e\x32\x17.tidelog.v1.FetchFormat\"\xa3\x01\n\x0e\x46\x65tchPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x11\n\tmax_bytes\x18\x04 \x01(\r\x12\x10\n\x08topic_id\x18\x05 \x01(\t\x12!\n\x14\x63urrent_leader_epoch\x18\x06 \x01(\x05H\x00\x88\x01\x01\x42\x17\n\x15_current_leader_epoch\"A\n\rFetchResponse\x12\x30\n\npartitions\x18\x01 \x03(\x0b\x32\x1c.tidelog.v1.FetchedPartition\"\xf1\x01\n\x10\x46\x65tchedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x05 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x06 \x01(\x03\x12\x16\n\x0erecord_batches\x18\x07 \x01(\x0c\x12#\n\x07records\x18\x08 \x03(\x0b\x32\x12.tidelog.v1.Record\x12\x14\n\x0cleader_epoch\x18\t \x01(\x05\">\n\x12ListOffsetsRequest\x12(\n\x07queries\x18\x01 \x03(\x0b\x32\x17.tidelog.v1.OffsetQuery\"\xc1\x01\n\x0bOffsetQuery\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x12\n\x08\x65\x61rliest\x18\x03 \x01(\x08H\x00\x12\x10\n\x06latest\x18\x04 \x01(\x08H\x00\x12\x16\n\x0ctimestamp_ms\x18\x05 \x01(\x03H\x00\x12\x10\n\x08topic_id\x18\x06 \x01(\t\x12!\n\x14\x63urrent_leader_epoch\x18\x07 \x01(\x05H\x01\x88\x01\x01\x42\x04\n\x02\x61tB\x17\n\x15_current_leader_epoch\"@\n\x13ListOffsetsResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.tidelog.v1.OffsetResult\"m\n\x0cOffsetResult\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x14\n\x0ctimestamp_ms\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\"L\n\x1bOffsetForLeaderEpochRequest\x12-\n\x07queries\x18\x01 \x03(\x0b\x32\x1c.tidelog.v1.LeaderEpochQuery\"\x98\x01\n\x10LeaderEpochQuery\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x10\n\x08topic_id\x18\x04 \x01(\t\x12!\n\x14\x63urrent_leader_epoch\x18\x05 \x01(\x05H\x00\x88\x01\x01\x42\x17\n\x15_current_leader_epoch\"B\n\x1cOffsetForLeaderEpochResponse\x12\"\n\x04\x65nds\x18\x01 \x03(\x0b\x32\x14.tidelog.v1.EpochEnd\"W\n\x08\x45pochEnd\x12!\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x12.google.rpc.Status\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x05\x12\x12\n\nend_offset\x18\x03 \x01(\x03\"b\n\x16\x46indWrittenOnceRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x03(\x05\x12\x13\n\x0bproducer_id\x18\x04 \x01(\x03\"C\n\x17\x46indWrittenOnceResponse\x12(\n\x07written\x18\x01 \x03(\x0b\x32\x17.tidelog.v1.WrittenOnce\"\x90\x01\n\x0bWrittenOnce\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x15\n\rbase_sequence\x18\x03 \x01(\x05\x12\x15\n\rlast_sequence\x18\x04 \x01(\x05\x12\x13\n\x0b\x62\x61se_offset\x18\x05 \x01(\x03\x12\x13\n\x0blast_offset\x18\x06 \x01(\x03*J\n\x04\x41\x63ks\x12\x14\n\x10\x41\x43KS_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x43KS_ALL\x10\x01\x12\x0f\n\x0b\x41\x43KS_LEADER\x10\x02\x12\r\n\tACKS_NONE\x10\x03*_\n\x0b\x46\x65tchFormat\x12\x1c\n\x18\x46\x45TCH_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n\x14\x46\x45TCH_FORMAT_BATCHES\x10\x01\x12\x18\n\x14\x46\x45TCH_FORMAT_RECORDS\x10\x02\x32\xbf\x04\n\x03Log\x12Q\n\x0cInitProducer\x12\x1f.tidelog.v1.InitProducerRequest\x1a .tidelog.v1.InitProducerResponse\x12\x42\n\x07Produce\x12\x1a.tidelog.v1.ProduceRequest\x1a\x1b.tidelog.v1.ProduceResponse\x12L\n\rProduceStream\x12\x1a.tidelog.v1.ProduceRequest\x1a\x1b.tidelog.v1.ProduceResponse(\x01\x30\x01\x12<\n\x05\x46\x65tch\x12\x18.tidelog.v1.FetchRequest\x1a\x19.tidelog.v1.FetchResponse\x12N\n\x0bListOffsets\x12\x1e.tidelog.v1.ListOffsetsRequest\x1a\x1f.tidelog.v1.ListOffsetsResponse\x12i\n\x14OffsetForLeaderEpoch\x12\'.tidelog.v1.OffsetForLeaderEpochRequest\x1a(.tidelog.v1.OffsetForLeaderEpochResponse\x12Z\n\x0f\x46indWrittenOnce\x12\".tidelog.v1.FindWrittenOnceRequest\x1a#.tidelog.v1.FindWrittenOnceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gateway.proto.log_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACKS']._serialized_start=2381
-  _globals['_ACKS']._serialized_end=2455
-  _globals['_FETCHFORMAT']._serialized_start=2457
-  _globals['_FETCHFORMAT']._serialized_end=2552
+  _globals['_ACKS']._serialized_start=2914
+  _globals['_ACKS']._serialized_end=2988
+  _globals['_FETCHFORMAT']._serialized_start=2990
+  _globals['_FETCHFORMAT']._serialized_end=3085
   _globals['_INITPRODUCERREQUEST']._serialized_start=64
   _globals['_INITPRODUCERREQUEST']._serialized_end=85
   _globals['_INITPRODUCERRESPONSE']._serialized_start=87
@@ -58,26 +58,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLACEMENT']._serialized_end=1127
   _globals['_FETCHREQUEST']._serialized_start=1130
   _globals['_FETCHREQUEST']._serialized_end=1292
-  _globals['_FETCHPARTITION']._serialized_start=1294
-  _globals['_FETCHPARTITION']._serialized_end=1397
-  _globals['_FETCHRESPONSE']._serialized_start=1399
-  _globals['_FETCHRESPONSE']._serialized_end=1464
-  _globals['_FETCHEDPARTITION']._serialized_start=1467
-  _globals['_FETCHEDPARTITION']._serialized_end=1686
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=1688
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=1750
-  _globals['_OFFSETQUERY']._serialized_start=1753
-  _globals['_OFFSETQUERY']._serialized_end=1886
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1888
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1952
-  _globals['_OFFSETRESULT']._serialized_start=1954
-  _globals['_OFFSETRESULT']._serialized_end=2063
-  _globals['_FINDWRITTENONCEREQUEST']._serialized_start=2065
-  _globals['_FINDWRITTENONCEREQUEST']._serialized_end=2163
-  _globals['_FINDWRITTENONCERESPONSE']._serialized_start=2165
-  _globals['_FINDWRITTENONCERESPONSE']._serialized_end=2232
-  _globals['_WRITTENONCE']._serialized_start=2235
-  _globals['_WRITTENONCE']._serialized_end=2379
-  _globals['_LOG']._serialized_start=2555
-  _globals['_LOG']._serialized_end=3023
+  _globals['_FETCHPARTITION']._serialized_start=1295
+  _globals['_FETCHPARTITION']._serialized_end=1458
+  _globals['_FETCHRESPONSE']._serialized_start=1460
+  _globals['_FETCHRESPONSE']._serialized_end=1525
+  _globals['_FETCHEDPARTITION']._serialized_start=1528
+  _globals['_FETCHEDPARTITION']._serialized_end=1769
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=1771
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=1833
+  _globals['_OFFSETQUERY']._serialized_start=1836
+  _globals['_OFFSETQUERY']._serialized_end=2029
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=2031
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=2095
+  _globals['_OFFSETRESULT']._serialized_start=2097
+  _globals['_OFFSETRESULT']._serialized_end=2206
+  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_start=2208
+  _globals['_OFFSETFORLEADEREPOCHREQUEST']._serialized_end=2284
+  _globals['_LEADEREPOCHQUERY']._serialized_start=2287
+  _globals['_LEADEREPOCHQUERY']._serialized_end=2439
+  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_start=2441
+  _globals['_OFFSETFORLEADEREPOCHRESPONSE']._serialized_end=2507
+  _globals['_EPOCHEND']._serialized_start=2509
+  _globals['_EPOCHEND']._serialized_end=2596
+  _globals['_FINDWRITTENONCEREQUEST']._serialized_start=2598
+  _globals['_FINDWRITTENONCEREQUEST']._serialized_end=2696
+  _globals['_FINDWRITTENONCERESPONSE']._serialized_start=2698
+  _globals['_FINDWRITTENONCERESPONSE']._serialized_end=2765
+  _globals['_WRITTENONCE']._serialized_start=2768
+  _globals['_WRITTENONCE']._serialized_end=2912
+  _globals['_LOG']._serialized_start=3088
+  _globals['_LOG']._serialized_end=3663
 # @@protoc_insertion_point(module_scope)

@@ -61,6 +61,11 @@ class LogStub:
                 request_serializer=gateway_dot_proto_dot_log__pb2.ListOffsetsRequest.SerializeToString,
                 response_deserializer=gateway_dot_proto_dot_log__pb2.ListOffsetsResponse.FromString,
                 _registered_method=True)
+        self.OffsetForLeaderEpoch = channel.unary_unary(
+                '/tidelog.v1.Log/OffsetForLeaderEpoch',
+                request_serializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochResponse.FromString,
+                _registered_method=True)
         self.FindWrittenOnce = channel.unary_unary(
                 '/tidelog.v1.Log/FindWrittenOnce',
                 request_serializer=gateway_dot_proto_dot_log__pb2.FindWrittenOnceRequest.SerializeToString,
@@ -107,6 +112,13 @@ class LogServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OffsetForLeaderEpoch(self, request, context):
+        """Where the records of a leader epoch end, so that a reader learns whether what it has read is still the log (KIP-101, KIP-320).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FindWrittenOnce(self, request, context):
         """What a request with an Idempotency-Key has written so far. Between brokers: they meet such requests in parts.
         """
@@ -141,6 +153,11 @@ def add_LogServicer_to_server(servicer, server):
                     servicer.ListOffsets,
                     request_deserializer=gateway_dot_proto_dot_log__pb2.ListOffsetsRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_log__pb2.ListOffsetsResponse.SerializeToString,
+            ),
+            'OffsetForLeaderEpoch': grpc.unary_unary_rpc_method_handler(
+                    servicer.OffsetForLeaderEpoch,
+                    request_deserializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochResponse.SerializeToString,
             ),
             'FindWrittenOnce': grpc.unary_unary_rpc_method_handler(
                     servicer.FindWrittenOnce,
@@ -285,6 +302,33 @@ class Log:
             '/tidelog.v1.Log/ListOffsets',
             gateway_dot_proto_dot_log__pb2.ListOffsetsRequest.SerializeToString,
             gateway_dot_proto_dot_log__pb2.ListOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OffsetForLeaderEpoch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Log/OffsetForLeaderEpoch',
+            gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochRequest.SerializeToString,
+            gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,11 @@ class KVStub:
                 request_serializer=metadata_dot_proto_dot_etcd__pb2.TxnRequest.SerializeToString,
                 response_deserializer=metadata_dot_proto_dot_etcd__pb2.TxnResponse.FromString,
                 _registered_method=True)
+        self.Compact = channel.unary_unary(
+                '/etcdserverpb.KV/Compact',
+                request_serializer=metadata_dot_proto_dot_etcd__pb2.CompactionRequest.SerializeToString,
+                response_deserializer=metadata_dot_proto_dot_etcd__pb2.CompactionResponse.FromString,
+                _registered_method=True)
 
 
 class KVServicer:
@@ -61,6 +66,12 @@ class KVServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Compact(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KVServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -73,6 +84,11 @@ def add_KVServicer_to_server(servicer, server):
                     servicer.Txn,
                     request_deserializer=metadata_dot_proto_dot_etcd__pb2.TxnRequest.FromString,
                     response_serializer=metadata_dot_proto_dot_etcd__pb2.TxnResponse.SerializeToString,
+            ),
+            'Compact': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compact,
+                    request_deserializer=metadata_dot_proto_dot_etcd__pb2.CompactionRequest.FromString,
+                    response_serializer=metadata_dot_proto_dot_etcd__pb2.CompactionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -129,6 +145,33 @@ class KV:
             '/etcdserverpb.KV/Txn',
             metadata_dot_proto_dot_etcd__pb2.TxnRequest.SerializeToString,
             metadata_dot_proto_dot_etcd__pb2.TxnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Compact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.KV/Compact',
+            metadata_dot_proto_dot_etcd__pb2.CompactionRequest.SerializeToString,
+            metadata_dot_proto_dot_etcd__pb2.CompactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -14,11 +14,11 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from tests.chaos.broken_broker import RULES
+from tests.chaos.broken_broker import FOUND_BY
 from tests.chaos.cluster import TIDELOG
 from tests.chaos.history import AnyEvent, History, read_history
 from tests.chaos.history_checker import check
@@ -38,14 +38,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of the faults; another one each time where none is given")
     parser.add_argument("--keep", action="store_true", help="keep the history and the logs in any case")
     parser.add_argument("--judge", type=Path, metavar="HISTORY", help="judge this history, and run nothing")
-    rules = [rule.value for rule in RULES]
-    parser.add_argument("--break", dest="rule", choices=rules, help="break this rule in every broker: it must be found")
+    parser.add_argument("--break", dest="rule", choices=list(FOUND_BY), help="break this rule in every broker: it must be found")
+    parser.add_argument("--prove", action="store_true", help="break one rule after the other; exit code 1 where one is not found")
     chosen = parser.parse_args()
     if chosen.judge is not None:
         return judge(read_history(chosen.judge))
     if not chosen.minutes > 0:
         parser.error("--minutes must be above 0")
     seed = secrets.randbelow(1 << 31) if chosen.seed is None else chosen.seed
+    if chosen.prove:
+        return prove([chosen.rule] if chosen.rule else list(FOUND_BY), seed, for_s=chosen.minutes * 60)
     directory = Path(tempfile.mkdtemp(prefix=f"tidelog-chaos-{seed}-"))
     logging.basicConfig(filename=directory / "clients.log", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     print(f"seed {seed}", flush=True)
@@ -64,20 +66,53 @@ def main() -> int:
     return code
 
 
+def prove(rules: Sequence[str], seed: int, *, for_s: float) -> int:
+    """Exit code 0 when each broken rule is found by an anomaly that stands for it."""
+    logging.getLogger().addHandler(logging.NullHandler())  # what the SDK says of faults is for those who look into one
+    missed = []
+    for rule in rules:
+        with tempfile.TemporaryDirectory(prefix=f"tidelog-chaos-{rule}-") as scratch:
+            directory = Path(scratch)
+            with chosen_s3_server(directory) as s3, History(directory / "history.ndjson") as history:
+                program = ("tests.chaos.broken_broker", rule)
+                asyncio.run(_run_to_the_end(directory, s3, history, seed, for_s=for_s, program=program, say=lambda text: None))
+                counted = Counter(violation.anomaly for violation in check(history.events))
+        told = ", ".join(f"{anomaly} {count}" for anomaly, count in sorted(counted.items())) or "nothing"
+        found = bool(FOUND_BY[rule] & counted.keys())
+        print(f"{rule:22} {'found' if found else 'MISSED'}: {told}", flush=True)
+        if not found:
+            missed.append(rule)
+    print(
+        f"not found: {', '.join(missed)}" if missed else f"broken rules that were found: {len(rules)} of {len(rules)}", flush=True
+    )
+    return int(bool(missed))
+
+
 def _run(directory: Path, seed: int, *, for_s: float, program: Sequence[str]) -> int:
     with chosen_s3_server(directory) as s3, History(directory / "history.ndjson") as history:
-        asyncio.run(_run_to_the_end(directory, s3, history, seed, for_s=for_s, program=program))
+        asyncio.run(_run_to_the_end(directory, s3, history, seed, for_s=for_s, program=program, say=_say))
         return judge(history.events)
 
 
 async def _run_to_the_end(
-    directory: Path, s3: S3Server, history: History, seed: int, *, for_s: float, program: Sequence[str]
+    directory: Path,
+    s3: S3Server,
+    history: History,
+    seed: int,
+    *,
+    for_s: float,
+    program: Sequence[str],
+    say: Callable[[str], None],
 ) -> None:
     """SIGTERM breaks it off as Ctrl-C does: every process that was started is ended."""
     run = asyncio.current_task()
     assert run is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, run.cancel)
-    await run_chaos(directory, s3, history, seed=seed, for_s=for_s, say=lambda text: print(text, flush=True), program=program)
+    await run_chaos(directory, s3, history, seed=seed, for_s=for_s, say=say, program=program)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def judge(events: list[AnyEvent]) -> int:

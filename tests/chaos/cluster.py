@@ -17,18 +17,23 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
+from typing import Literal
+
+import aiohttp
 
 from tests.chaos.history import Ended, History, Unexpected
-from tests.chaos.tcp_proxy import Link, link
 from tests.etcd_server import EtcdMember, running_etcd
 from tests.servers import ROOT, S3Server, free_port
+from tests.tcp_proxy import TcpProxy, tcp_proxy
 
 BROKERS = ("b1", "b2", "b3")
-SESSION_TIMEOUT_S = 2.0
+SESSION_TIMEOUT_S = 3.0
 START_TIMEOUT_S = 60.0
 DRAIN_TIMEOUT_S = 60.0
 """A broker that was asked to end must have ended after this."""
+ORDER_TIMEOUT_S = 5.0
 POLL_S = 0.1
 PREFIX = "chaos"
 TIDELOG = ("tidelog.cli.main",)
@@ -39,8 +44,8 @@ class Broker:
     broker_id: str
     http_port: int
     grpc_port: int
-    etcd: Link
-    s3: Link
+    etcd: TcpProxy
+    s3: TcpProxy
     bucket_url: str
     directory: Path
     environment: Mapping[str, str]
@@ -98,6 +103,18 @@ class Broker:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    async def order(self, verb: Literal["drain", "undrain"]) -> bool:
+        """What `tidelog cluster drain` and `undrain` ask for, of the broker itself. Whether it was granted."""
+        timeout = aiohttp.ClientTimeout(total=ORDER_TIMEOUT_S)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
+                session.post(f"{self.http_url}/v1/brokers/{self.broker_id}/{verb}") as answer,
+            ):
+                return answer.status == HTTPStatus.OK
+        except (aiohttp.ClientError, TimeoutError):
+            return False
 
     def pause(self) -> None:
         """SIGSTOP: it keeps its connections, and says nothing."""
@@ -182,8 +199,8 @@ async def running_cluster(
         etcd = parts.enter_context(running_etcd(directory))
         brokers = []
         for broker_id in BROKERS:
-            to_etcd = await parts.enter_async_context(link(etcd.client_port))
-            to_s3 = await parts.enter_async_context(link(s3_port))
+            to_etcd = await parts.enter_async_context(tcp_proxy(etcd.client_port))
+            to_s3 = await parts.enter_async_context(tcp_proxy(s3_port))
             url = _bucket_url(bucket, f"http://127.0.0.1:{to_s3.port}")
             broker = Broker(broker_id, free_port(), free_port(), to_etcd, to_s3, url, directory, environment, program)
             parts.callback(broker.kill)

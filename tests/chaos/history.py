@@ -110,11 +110,19 @@ class Leaders(Event, frozen=True, tag="leaders"):
     """Leader epoch by partition: each change of its leader raises it."""
 
 
+class Topics(Event, frozen=True, tag="topics"):
+    """How many lives the topic had that is made and deleted all the time."""
+
+    lives: int
+
+
 class Healed(Event, frozen=True, tag="healed"):
     """From here on nothing is broken on purpose."""
 
 
-AnyEvent = Sent | Acknowledged | Refused | Unknown | Unexpected | Polled | Served | OnBucket | Blow | Ended | Leaders | Healed
+AnyEvent = (
+    Sent | Acknowledged | Refused | Unknown | Unexpected | Polled | Served | OnBucket | Blow | Ended | Leaders | Topics | Healed
+)
 
 
 class History:

@@ -13,7 +13,9 @@ import asyncio
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from http import HTTPStatus
 from typing import Any, Literal, NamedTuple
 
 import aiohttp
@@ -28,6 +30,8 @@ PAUSE_S = 0.1
 SETTLE_S = 60.0
 """A batch that has no outcome after this is given up."""
 POLL_WAIT_MS = 100
+SILENT_S = 5.0
+"""A stream that brings nothing for so long is taken up anew, though its pings are further apart: a frozen broker says nothing."""
 RECORDS_PER_REQUEST_MAX = 3
 FORGET_CHANCE = 0.1
 """After an answer, to ask any broker again instead of the one that is known to lead."""
@@ -42,7 +46,8 @@ class Answer(NamedTuple):
 class HttpDoors:
     """The brokers' HTTP addresses, and which of them led each partition when last heard of."""
 
-    def __init__(self, urls: Mapping[str, str], session: aiohttp.ClientSession, rng: random.Random) -> None:
+    def __init__(self, urls: Mapping[str, str], session: aiohttp.ClientSession, rng: random.Random, *, topic: str = TOPIC) -> None:
+        self.topic = f"/v1/topics/{topic}"
         self._urls = urls
         self._session = session
         self._rng = rng
@@ -71,14 +76,14 @@ class HttpDoors:
         """By partition, as soon as a broker knows the leaders of all."""
         while True:
             for url in self._urls.values():
-                answer = await self._ask("GET", f"{url}/v1/topics/{TOPIC}", None, None)
+                answer = await self._ask("GET", url + self.topic, None, None)
                 if answer.outcome == "done" and all(partition["leader"] for partition in answer.content["partitions"]):
                     return tuple(partition["leader_epoch"] for partition in answer.content["partitions"])
             await asyncio.sleep(PAUSE_S)
 
     async def _learn_leader(self, partition: int) -> None:
         for broker_id in self._rng.sample(sorted(self._urls), len(self._urls)):
-            answer = await self._ask("GET", f"{self._urls[broker_id]}/v1/topics/{TOPIC}", None, None)
+            answer = await self._ask("GET", self._urls[broker_id] + self.topic, None, None)
             if answer.outcome == "done":
                 leader = answer.content["partitions"][partition]["leader"]
                 if leader in self._urls:
@@ -187,7 +192,7 @@ class PlainProducer(HttpProducer):
     repeats = False
 
     async def send(self, partition: int, values: Sequence[str]) -> Answer:
-        return await self.doors.ask("POST", f"/v1/topics/{TOPIC}/records", partition, body=_body(partition, values), headers=_JSON)
+        return await self.doors.ask("POST", f"{self.doors.topic}/records", partition, body=_body(partition, values), headers=_JSON)
 
 
 class KeyedProducer(HttpProducer):
@@ -196,7 +201,7 @@ class KeyedProducer(HttpProducer):
     async def send(self, partition: int, values: Sequence[str]) -> Answer:
         headers = _JSON | {"idempotency-key": values[0]}
         return await self.doors.ask(
-            "POST", f"/v1/topics/{TOPIC}/records", partition, body=_body(partition, values), headers=headers
+            "POST", f"{self.doors.topic}/records", partition, body=_body(partition, values), headers=headers
         )
 
 
@@ -206,7 +211,7 @@ class SpreadProducer(HttpProducer):
     async def send(self, partition: int, values: Sequence[str]) -> Answer:
         rows = [{"key": f"k{value}", "value": stored_value(value).decode()} for value in values]
         headers = _JSON | {"idempotency-key": values[0]}
-        return await self.doors.ask("POST", f"/v1/topics/{TOPIC}/records", None, body=_records(rows), headers=headers)
+        return await self.doors.ask("POST", f"{self.doors.topic}/records", None, body=_records(rows), headers=headers)
 
 
 class KeylessProducer(HttpProducer):
@@ -216,7 +221,7 @@ class KeylessProducer(HttpProducer):
 
     async def send(self, partition: int, values: Sequence[str]) -> Answer:
         rows = [{"value": stored_value(value).decode()} for value in values]
-        return await self.doors.ask("POST", f"/v1/topics/{TOPIC}/records", None, body=_records(rows), headers=_JSON)
+        return await self.doors.ask("POST", f"{self.doors.topic}/records", None, body=_records(rows), headers=_JSON)
 
 
 class SequencedProducer(HttpProducer):
@@ -235,7 +240,7 @@ class SequencedProducer(HttpProducer):
             self._producer_id, self._sequence = answer.content["producer_id"], [0] * PARTITIONS
         query = f"?producer_id={self._producer_id}&producer_epoch=0&base_sequence={self._sequence[partition]}&partition={partition}"
         return await self.doors.ask(
-            "POST", f"/v1/topics/{TOPIC}/records{query}", partition, body=_body(partition, values), headers=_JSON
+            "POST", f"{self.doors.topic}/records{query}", partition, body=_body(partition, values), headers=_JSON
         )
 
     def accepted(self, partition: int, count: int) -> None:
@@ -273,7 +278,7 @@ class HttpReader:
     async def poll(self, partition: int) -> int | None:
         """The high watermark that the answer tells; None without an answer."""
         offset = self.positions[partition]
-        path = f"/v1/topics/{TOPIC}/partitions/{partition}/records?offset={offset}&value_format=text&wait_ms={POLL_WAIT_MS}"
+        path = f"{self._doors.topic}/partitions/{partition}/records?offset={offset}&value_format=text&wait_ms={POLL_WAIT_MS}"
         answer = await self._doors.ask("GET", path, partition)
         if answer.outcome == "refused for good":
             self._history.add(Unexpected(self._history.now_s, self.name, answer.why))
@@ -286,6 +291,101 @@ class HttpReader:
         self._history.add(Polled(self._history.now_s, self.name, partition, offset, records, high_watermark))
         self.positions[partition] = told["next_offset"]
         return high_watermark
+
+
+class StreamReader(ABC):
+    """A stream over HTTP that is taken up again at any broker, however it ended. `run` until it is cancelled."""
+
+    def __init__(
+        self,
+        name: str,
+        urls: Mapping[str, str],
+        session: aiohttp.ClientSession,
+        history: History,
+        *,
+        seed: int,
+        topic: str = TOPIC,
+    ) -> None:
+        self.name = name
+        self.positions = dict.fromkeys(range(PARTITIONS), 0)
+        self.topic = f"/v1/topics/{topic}"
+        self._urls = urls
+        self._session = session
+        self._history = history
+        self._rng = random.Random(seed)
+
+    @abstractmethod
+    async def run(self) -> None: ...
+
+    async def lines(self, path: str, headers: Mapping[str, str]) -> AsyncGenerator[str]:
+        """Of one stream, from some broker, until it ends."""
+        url = self._urls[self._rng.choice(sorted(self._urls))]
+        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S, sock_read=SILENT_S)
+        with suppress(aiohttp.ClientError, TimeoutError):  # it ends as streams end, and goes on where it was
+            async with self._session.get(url + path, headers=headers, timeout=timeout) as response:
+                if response.status != HTTPStatus.OK:
+                    self.ended(response.status, await response.json(content_type=None))
+                    return
+                async for line in response.content:
+                    if not line.endswith(b"\n"):
+                        return  # cut off
+                    yield line.decode().rstrip("\n")
+
+    def took(self, record: Any) -> None:
+        partition, offset = record["partition"], record["offset"]
+        placed: Placed = ((offset, value_of(record["value"].encode())),)
+        self._history.add(Polled(self._history.now_s, self.name, partition, self.positions[partition], placed))
+        self.positions[partition] = offset + 1
+
+    def ended(self, status: int, told: Any) -> None:
+        answer = judge(status, told)
+        if answer.outcome == "refused for good":
+            self._history.add(Unexpected(self._history.now_s, self.name, answer.why))
+
+
+class EventReader(StreamReader):
+    """Server-sent events over all partitions, resumed with the id of the last one."""
+
+    async def run(self) -> None:
+        last_id = ""
+        path = f"{self.topic}/records?offset=earliest&value_format=text"
+        while True:
+            event: dict[str, str] = {}
+            headers = {"accept": "text/event-stream"} | ({"last-event-id": last_id} if last_id else {})
+            async with aclosing(self.lines(path, headers)) as lines:
+                async for line in lines:
+                    name, _, value = line.partition(": ")
+                    if name:
+                        event[name] = value
+                        continue
+                    if event.get("event") == "error":
+                        self.ended(HTTPStatus.SERVICE_UNAVAILABLE, json.loads(event["data"]))
+                    elif "data" in event:
+                        self.took(json.loads(event["data"]))
+                        last_id = event["id"]
+                    event = {}
+            await asyncio.sleep(PAUSE_S)
+
+
+class LineReader(StreamReader):
+    """NDJSON of each partition, in long polls from the next offset on."""
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as streams:
+            for partition in range(PARTITIONS):
+                streams.create_task(self._read(partition))
+
+    async def _read(self, partition: int) -> None:
+        while True:
+            path = f"{self.topic}/partitions/{partition}/records?offset={self.positions[partition]}&value_format=text&wait_ms=1000"
+            async with aclosing(self.lines(path, {"accept": "application/x-ndjson"})) as lines:
+                async for line in lines:
+                    told = json.loads(line)
+                    if "error" in told:
+                        self.ended(HTTPStatus.SERVICE_UNAVAILABLE, told["error"])
+                    else:
+                        self.took(told)
+            await asyncio.sleep(PAUSE_S)
 
 
 def _placed(told: Any) -> Placed:

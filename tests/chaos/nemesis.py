@@ -16,39 +16,50 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from tests.chaos.cluster import BROKERS, SESSION_TIMEOUT_S, Broker, Cluster
 from tests.chaos.history import Blow, Unexpected
-from tests.chaos.tcp_proxy import Fault, Link
+from tests.tcp_proxy import Fault, TcpProxy
 
 Kind = Literal[
     "kill",
+    "kill two",
     "pause past the lease",
     "short pause",
     "drain",
+    "drain by command",
     "etcd refuses",
     "etcd stalls",
+    "etcd requests lost",
+    "etcd answers lost",
     "bucket refuses",
     "bucket stalls",
+    "bucket requests lost",
+    "bucket answers lost",
     "cut off from both",
     "slow links",
     "resets",
     "503 storm",
     "etcd restart",
+    "etcd pause",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-OF_ALL_BROKERS: Final[frozenset[Kind]] = frozenset({"503 storm", "etcd restart"})
+OF_ALL_BROKERS: Final[frozenset[Kind]] = frozenset({"503 storm", "etcd restart", "etcd pause"})
 """These have no single broker for their target."""
 
 LASTS_S: Final[dict[Kind, tuple[float, float]]] = {
     "kill": (0.0, 2 * SESSION_TIMEOUT_S),
+    "kill two": (0.0, 2 * SESSION_TIMEOUT_S),
     "pause past the lease": (SESSION_TIMEOUT_S, 3 * SESSION_TIMEOUT_S),
     "short pause": (0.1, SESSION_TIMEOUT_S / 2),
     "drain": (0.0, 1.0),
     "etcd restart": (0.0, 2 * SESSION_TIMEOUT_S),
+    "etcd pause": (0.1, 2 * SESSION_TIMEOUT_S),
 }
 OTHERS_LAST_S: Final = (0.3, 3 * SESSION_TIMEOUT_S)
 REST_S: Final = (0.5, 3.0)
 HANDS: Final = 2
 SLOW_S: Final = 0.1
 RESET_EVERY_S: Final = 0.2
+UNDRAIN_TRIES: Final = 60
+UNDRAIN_EVERY_S: Final = 0.5
 
 
 class Planned(NamedTuple):
@@ -58,6 +69,14 @@ class Planned(NamedTuple):
     lasts_s: float
     rest_s: float
     """Afterwards."""
+
+    @property
+    def targets(self) -> frozenset[str]:
+        if not self.broker:
+            return frozenset(BROKERS)
+        if self.kind == "kill two":
+            return frozenset({self.broker, BROKERS[(BROKERS.index(self.broker) + 1) % len(BROKERS)]})
+        return frozenset({self.broker})
 
 
 def plan(seed: int) -> Iterator[Planned]:
@@ -90,37 +109,48 @@ async def _strike_until(
     for blow in blows:
         if clock() >= end_s:
             return
-        targets = {blow.broker} if blow.broker else set(BROKERS)
-        if not targets & struck:
-            struck |= targets
+        if not blow.targets & struck:
+            struck |= blow.targets
             try:
                 cluster.history.add(Blow(cluster.history.now_s, blow.kind, blow.broker, blow.lasts_s))
                 say(f"{cluster.history.now_s:7.1f} s  {blow.kind} {blow.broker or 'everywhere'} for {blow.lasts_s} s")
                 await strike(cluster, blow)
             finally:
-                struck -= targets
+                struck -= blow.targets
         await asyncio.sleep(blow.rest_s)
 
 
 async def strike(cluster: Cluster, blow: Planned) -> None:
-    struck = [broker for broker in cluster.brokers if blow.broker in ("", broker.broker_id)]
+    struck = [broker for broker in cluster.brokers if broker.broker_id in blow.targets]
     match blow.kind:
-        case "kill":
-            await _kill(struck[0], blow.lasts_s)
+        case "kill" | "kill two":
+            await _kill(struck, blow.lasts_s)
         case "pause past the lease" | "short pause":
             await _pause(struck[0], blow.lasts_s)
         case "drain":
             await _drain(cluster, struck[0], blow.lasts_s)
+        case "drain by command":
+            await _drain_by_command(cluster, struck[0], blow.lasts_s)
         case "etcd restart":
             await _restart_etcd(cluster, blow.lasts_s)
+        case "etcd pause":
+            await _pause_etcd(cluster, blow.lasts_s)
         case "etcd refuses":
             await _break([struck[0].etcd], "refuses", blow.lasts_s)
         case "etcd stalls":
             await _break([struck[0].etcd], "stalls", blow.lasts_s)
+        case "etcd requests lost":
+            await _break([struck[0].etcd], "requests are lost", blow.lasts_s)
+        case "etcd answers lost":
+            await _break([struck[0].etcd], "answers are lost", blow.lasts_s)
         case "bucket refuses":
             await _break([struck[0].s3], "refuses", blow.lasts_s)
         case "bucket stalls":
             await _break([struck[0].s3], "stalls", blow.lasts_s)
+        case "bucket requests lost":
+            await _break([struck[0].s3], "requests are lost", blow.lasts_s)
+        case "bucket answers lost":
+            await _break([struck[0].s3], "answers are lost", blow.lasts_s)
         case "cut off from both":
             await _break([struck[0].etcd, struck[0].s3], "stalls", blow.lasts_s)
         case "503 storm":
@@ -131,12 +161,14 @@ async def strike(cluster: Cluster, blow: Planned) -> None:
             await _reset([struck[0].etcd, struck[0].s3], blow.lasts_s)
 
 
-async def _kill(broker: Broker, lasts_s: float) -> None:
-    broker.kill()
+async def _kill(brokers: list[Broker], lasts_s: float) -> None:
+    for broker in brokers:
+        broker.kill()
     try:
         await asyncio.sleep(lasts_s)
     finally:
-        broker.start()
+        for broker in brokers:
+            broker.start()
 
 
 async def _pause(broker: Broker, lasts_s: float) -> None:
@@ -162,6 +194,29 @@ async def _drain(cluster: Cluster, broker: Broker, lasts_s: float) -> None:
         broker.start()
 
 
+async def _drain_by_command(cluster: Cluster, broker: Broker, lasts_s: float) -> None:
+    """Refused where no other broker takes partitions, and then nothing happens; who drains must be let in again."""
+    await broker.order("drain")
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        for _ in range(UNDRAIN_TRIES):
+            if await broker.order("undrain"):
+                break
+            await asyncio.sleep(UNDRAIN_EVERY_S)
+        else:
+            what = f"it could not be undrained in {UNDRAIN_TRIES} attempts"
+            cluster.history.add(Unexpected(cluster.history.now_s, broker.broker_id, what))
+
+
+async def _pause_etcd(cluster: Cluster, lasts_s: float) -> None:
+    cluster.etcd.freeze()
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        cluster.etcd.thaw()
+
+
 async def _restart_etcd(cluster: Cluster, lasts_s: float) -> None:
     await asyncio.to_thread(cluster.etcd.kill)
     try:
@@ -170,7 +225,7 @@ async def _restart_etcd(cluster: Cluster, lasts_s: float) -> None:
         await asyncio.to_thread(cluster.etcd.start)
 
 
-async def _break(links: list[Link], fault: Fault, lasts_s: float) -> None:
+async def _break(links: list[TcpProxy], fault: Fault, lasts_s: float) -> None:
     for link in links:
         link.break_(fault)
     try:
@@ -180,7 +235,7 @@ async def _break(links: list[Link], fault: Fault, lasts_s: float) -> None:
             link.break_("none")
 
 
-async def _slow(links: list[Link], lasts_s: float) -> None:
+async def _slow(links: list[TcpProxy], lasts_s: float) -> None:
     for link in links:
         link.delay_s = SLOW_S
     try:
@@ -190,7 +245,7 @@ async def _slow(links: list[Link], lasts_s: float) -> None:
             link.delay_s = 0.0
 
 
-async def _reset(links: list[Link], lasts_s: float) -> None:
+async def _reset(links: list[TcpProxy], lasts_s: float) -> None:
     for _ in range(max(1, round(lasts_s / RESET_EVERY_S))):
         for link in links:
             link.reset()

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-from tests.chaos.history import Acknowledged, AnyEvent, Blow, Ended, Healed, Leaders, Polled, Refused, Sent, Served, Unknown
+from tests.chaos.history import Acknowledged, AnyEvent, Blow, Ended, Healed, Leaders, Polled, Refused, Sent, Served, Topics, Unknown
 
 
 def summary(events: Sequence[AnyEvent]) -> str:
@@ -35,6 +35,7 @@ def summary(events: Sequence[AnyEvent]) -> str:
         f"  blows: {', '.join(f'{what} {count}' for what, count in sorted(blows.items()))}",
         f"  brokers that ended by themselves: {kinds[Ended]}",
         f"  changes of leaders: {leader_changes(events)}",
+        f"  lives of the topic that is made and deleted: {sum(event.lives for event in events if isinstance(event, Topics))}",
         f"  records in the log: {sum(len(event.records) for event in events if isinstance(event, Served)):,}",
         f"  {pauses(events)}",
     ]

@@ -13,21 +13,28 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import aiohttp
+
 from segments.s3_store import S3Store
 from tests.chaos.cluster import PREFIX, TIDELOG, Cluster, running_cluster
-from tests.chaos.history import Healed, History, Leaders, OnBucket, Placed, Polled, Served, Unexpected
+from tests.chaos.history import Healed, History, Leaders, OnBucket, Placed, Polled, Served, Topics, Unexpected
 from tests.chaos.http_workload import (
+    EventReader,
     HttpDoors,
     HttpProducer,
     HttpReader,
     KeyedProducer,
     KeylessProducer,
+    LineReader,
     PlainProducer,
     SequencedProducer,
     SpreadProducer,
+    StreamReader,
     http_session,
 )
 from tests.chaos.nemesis import torment
+from tests.chaos.topic_workload import NAME as TOPIC_CHANGER
+from tests.chaos.topic_workload import TopicChanger
 from tests.chaos.workload import PARTITIONS, TOPIC, SdkProducer, SdkReader, told_value
 from tests.servers import ROOT, S3Server
 from tests.simulation.bucket_reader import read_bucket
@@ -41,6 +48,8 @@ RECONNECT_AFTER_CHUNKS = 100
 """The second SDK reader makes a new connection after so many."""
 VERIFY_TIMEOUT_S = 300.0
 POLL_S = 0.05
+
+Reader = SdkReader | HttpReader | StreamReader
 
 
 async def run_chaos(
@@ -62,11 +71,11 @@ async def run_chaos(
         async with asyncio.TaskGroup() as life:
             supervision = life.create_task(cluster.supervise(), name="supervise")
             async with connect(*cluster.urls.values()) as log:
-                await log.topics.create(TOPIC, partitions=PARTITIONS)
+                topic_id = (await log.topics.create(TOPIC, partitions=PARTITIONS)).id
             await _load(cluster, life, seed=seed, for_s=for_s, say=say)
             await cluster.stop()
             supervision.cancel()
-        await _read_bucket_alone(cluster)
+        await _read_bucket_alone(cluster, topic_id)
         await _verify_bucket(cluster)
 
 
@@ -74,11 +83,13 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
     history = cluster.history
     async with http_session() as session:
         doors = HttpDoors(cluster.urls, session, random.Random(seed))
-        await _in_time(_tell_leaders(doors, history), history, "not every partition has a leader")
-        readers = _readers(cluster, doors)
+        await _in_time(tell_leaders(doors, history), history, "not every partition has a leader")
+        readers = _readers(cluster, doors, session, seed)
         reading = [life.create_task(reader.run(), name=reader.name) for reader in readers]
         enough = asyncio.Event()
         producing = [life.create_task(one.run(enough), name=one.name) for one in _producers(cluster, doors, seed)]
+        changer = TopicChanger(tuple(cluster.urls.values()), history)
+        producing.append(life.create_task(changer.run(enough), name=TOPIC_CHANGER))
         await torment(cluster, seed, for_s=for_s, say=say)
         history.add(Healed(history.now_s))
         say(f"{history.now_s:7.1f} s  all healed")
@@ -88,20 +99,23 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
         for task in unsettled:
             history.add(Unexpected(history.now_s, task.get_name(), f"it waits for answers, {QUIET_S} s after the last fault"))
             task.cancel()
-        await _in_time(_tell_leaders(doors, history), history, "not every partition has a leader")
-        await _in_time(_serve_all(doors, history), history, "not every partition can be read to its end")
-        await _in_time(_caught_up(readers, history), history, "not every reader reaches the end")
+        history.add(Topics(history.now_s, changer.lives))
+        await _in_time(tell_leaders(doors, history), history, "not every partition has a leader")
+        await _in_time(serve_all(doors, history), history, "not every partition can be read to its end")
+        await _in_time(caught_up(readers, history), history, "not every reader reaches the end")
         for task in reading:
             task.cancel()
         await asyncio.wait(reading)
 
 
-def _readers(cluster: Cluster, doors: HttpDoors) -> list[SdkReader | HttpReader]:
+def _readers(cluster: Cluster, doors: HttpDoors, session: aiohttp.ClientSession, seed: int) -> list[Reader]:
     addresses, history = tuple(cluster.urls.values()), cluster.history
     return [
         SdkReader("sdk-reader", addresses, history),
         SdkReader("sdk-reader-again", addresses, history, chunks_max=RECONNECT_AFTER_CHUNKS),
         HttpReader("http-reader", doors, history),
+        EventReader("http-events", cluster.urls, session, history, seed=seed),
+        LineReader("http-lines", cluster.urls, session, history, seed=seed + 1),
     ]
 
 
@@ -126,12 +140,12 @@ async def _in_time(waiting: Awaitable[None], history: History, else_: str) -> No
         history.add(Unexpected(history.now_s, "the cluster", f"{else_}, for {QUIET_S} s while nothing is broken"))
 
 
-async def _tell_leaders(doors: HttpDoors, history: History) -> None:
+async def tell_leaders(doors: HttpDoors, history: History) -> None:
     epochs = await doors.leader_epochs()
     history.add(Leaders(history.now_s, epochs))
 
 
-async def _serve_all(doors: HttpDoors, history: History) -> None:
+async def serve_all(doors: HttpDoors, history: History) -> None:
     """Reads every partition whole, as a new reader."""
     reader = HttpReader("last-reader", doors, history)
     for partition in range(PARTITIONS):
@@ -142,13 +156,13 @@ async def _serve_all(doors: HttpDoors, history: History) -> None:
         history.add(Served(history.now_s, partition, tuple(placed for poll in polls for placed in poll.records)))
 
 
-async def _caught_up(readers: Sequence[SdkReader | HttpReader], history: History) -> None:
+async def caught_up(readers: Sequence[Reader], history: History) -> None:
     ends = {event.partition: event.records[-1][0] + 1 for event in history.events if isinstance(event, Served) and event.records}
     while any(reader.positions[partition] < end for reader in readers for partition, end in ends.items()):  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
 
 
-async def _read_bucket_alone(cluster: Cluster) -> None:
+async def _read_bucket_alone(cluster: Cluster, topic_id: str) -> None:
     os.environ.update(cluster.s3.environment)
     store = await S3Store.open(cluster.bucket, PREFIX, cluster.s3.settings)
     try:
@@ -159,6 +173,7 @@ async def _read_bucket_alone(cluster: Cluster) -> None:
     logs: dict[int, Placed] = {
         int(partition.rpartition("/")[2]): tuple((offset, told_value(record)) for offset, record in records)
         for partition, records in contents.log.items()
+        if partition.startswith(f"{topic_id}/")
     }
     for partition in range(PARTITIONS):
         history.add(OnBucket(history.now_s, partition, logs.get(partition, ())))

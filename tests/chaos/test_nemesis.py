@@ -13,10 +13,10 @@ from tests.chaos import nemesis
 from tests.chaos.cluster import BROKERS, Broker, Cluster
 from tests.chaos.history import Blow, History, Unexpected
 from tests.chaos.nemesis import KINDS, OF_ALL_BROKERS, Kind, Planned, plan, strike, torment
-from tests.chaos.tcp_proxy import Link
 from tests.etcd_server import EtcdMember
 from tests.servers import S3Server
 from tests.simulation.virtual_loop import run
+from tests.tcp_proxy import TcpProxy
 
 
 class RecordedProcess:
@@ -46,6 +46,12 @@ class RecordedProcess:
         self.stopped = False
         self._log.append(f"resume {self.name}")
 
+    def freeze(self) -> None:
+        self.pause()
+
+    def thaw(self) -> None:
+        self.resume()
+
     async def drain(self) -> int | None:
         self.runs = False
         self._log.append(f"drain {self.name}")
@@ -57,7 +63,13 @@ class RecordedBroker(RecordedProcess):
         super().__init__(broker_id, log, exit_code)
         self.broker_id = broker_id
         self.ready = True
-        self.etcd, self.s3 = Link(1), Link(2)
+        self.drains = False
+        self.etcd, self.s3 = TcpProxy(1), TcpProxy(2)
+
+    async def order(self, verb: str) -> bool:
+        self.drains = verb == "drain"
+        self._log.append(f"{verb} {self.name}")
+        return True
 
     @property
     def process(self) -> object | None:
@@ -84,8 +96,10 @@ class Recorded:
     @property
     def is_whole(self) -> bool:
         links = [link for broker in self.brokers for link in (broker.etcd, broker.s3)]
-        return all(process.runs and not process.stopped for process in (*self.brokers, self.etcd)) and all(
-            link.fault == "none" and link.delay_s == 0 for link in links
+        return (
+            all(process.runs and not process.stopped for process in (*self.brokers, self.etcd))
+            and all(link.fault == "none" and link.delay_s == 0 for link in links)
+            and not any(broker.drains for broker in self.brokers)
         )
 
 
@@ -147,13 +161,12 @@ def test_two_hands_strike_and_never_the_same_broker_at_once(tmp_path: Path, monk
 
     async def struck(held: Cluster, blow: Planned) -> None:
         nonlocal most
-        targets = [blow.broker] if blow.broker else list(BROKERS)
-        for broker in targets:
+        for broker in blow.targets:
             now[broker] += 1
         assert max(now.values()) == 1
         most = max(most, sum(now.values()))
         await asyncio.sleep(blow.lasts_s)
-        for broker in targets:
+        for broker in blow.targets:
             now[broker] -= 1
 
     monkeypatch.setattr(nemesis, "strike", struck)

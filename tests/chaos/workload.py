@@ -41,8 +41,18 @@ def told_value(record: RecordId) -> str:
 class SdkProducer:
     """`run` until `enough`, then until all that was sent has its outcome. Idempotent, acks=all."""
 
-    def __init__(self, name: str, addresses: Sequence[str], history: History, *, keyed: bool, per_second: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        addresses: Sequence[str],
+        history: History,
+        *,
+        keyed: bool,
+        per_second: float,
+        topic: str = TOPIC,
+    ) -> None:
         self.name = name
+        self._topic = topic
         self._addresses = addresses
         self._history = history
         self._keyed = keyed
@@ -60,7 +70,7 @@ class SdkProducer:
                 key = f"k{number % KEYS}" if self._keyed else None
                 operation = self._history.sent(value, ordered=True)
                 try:
-                    delivery = await log.send(TOPIC, stored_value(value), key=key)
+                    delivery = await log.send(self._topic, stored_value(value), key=key)
                 except TidelogError as error:
                     places.release()
                     self._failed(operation, error)
@@ -93,8 +103,11 @@ class SdkProducer:
 class SdkReader:
     """`run` until it is cancelled. With `chunks_max` it makes a new connection after so many, and goes on where it was."""
 
-    def __init__(self, name: str, addresses: Sequence[str], history: History, *, chunks_max: int | None = None) -> None:
+    def __init__(
+        self, name: str, addresses: Sequence[str], history: History, *, chunks_max: int | None = None, topic: str = TOPIC
+    ) -> None:
         self.name = name
+        self._topic = topic
         self.positions = dict.fromkeys(range(PARTITIONS), 0)
         self._addresses = addresses
         self._history = history
@@ -109,7 +122,7 @@ class SdkReader:
                 await asyncio.sleep(1.0)
 
     async def _read(self) -> None:
-        async with connect(*self._addresses) as log, aclosing(log.consume(TOPIC, from_=dict(self.positions))) as consumer:
+        async with connect(*self._addresses) as log, aclosing(log.consume(self._topic, from_=dict(self.positions))) as consumer:
             chunks = 0
             while self._chunks_max is None or chunks < self._chunks_max:
                 records = await consumer.chunk()

@@ -16,11 +16,13 @@ from gateway.settings import BrokerSettings
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
 from metadata.sqlite_store import SqliteStore
+from metadata.store import Put
 from segments.settings import SegmentSettings
 from segments.watched_store import WatchedStore
 from tests.gateway.small_broker import HeldStore, until
 
 READY_S = 10.0
+CLUSTER_ID = "cluster-of-a-test"
 SEGMENTS = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)
 
 
@@ -44,6 +46,7 @@ class Cluster:
 async def broker_cluster(tmp_path: Path, count: int) -> AsyncIterator[Cluster]:
     metadata, bucket, layout = SqliteStore(tmp_path / "metadata.sqlite"), HeldStore(), EtcdLayout()
     cluster = Cluster([], bucket)
+    await metadata.transact([], [Put(layout.cluster_id, CLUSTER_ID.encode())])
     async with asyncio.TaskGroup() as tasks:
         housekeeping = tasks.create_task(metadata.run())
         running = []
@@ -56,7 +59,7 @@ async def broker_cluster(tmp_path: Path, count: int) -> AsyncIterator[Cluster]:
                 segments=SEGMENTS,
                 membership=ClusterSettings(session_timeout_ms=3_000),
             )
-            broker = Broker(settings, WatchedStore(bucket), metadata, layout, cluster_id="cluster of a test")
+            broker = Broker(settings, WatchedStore(bucket), metadata, layout, cluster_id=CLUSTER_ID)
             ready = asyncio.Event()
             running.append(tasks.create_task(broker.run(ready)))
             await ready.wait()

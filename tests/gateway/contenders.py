@@ -55,6 +55,7 @@ class Contender:
             lease=lease,
             release_timeout_s=RELEASE_TIMEOUT_S,
             snapshot_interval_s=1e9,
+            history_s=1e9,
             now_ms=virtual_loop().now_ms,
         )
         caches = (self.topics, self.brokers, self.partitions)
@@ -135,6 +136,7 @@ class Stage:
 def on_stage(scenario: Callable[[Stage], Awaitable[None]]) -> None:
     async def main() -> None:
         stage = Stage()
+        await stage.write(Put(LAYOUT.cluster_id, b"the-cluster"))
         housekeeping = asyncio.ensure_future(stage.sqlite.run())
         await scenario(stage)
         for contender in stage.contenders.values():

@@ -24,6 +24,7 @@ from segments.log import FetchTarget
 from segments.log_reader import Fetched
 from segments.memory_store import MemoryStore
 from segments.settings import SegmentSettings
+from segments.watched_store import WatchedStore
 from tests.segments.batches import TIMESTAMP_MS, header_of, records_in, sequenced_batch
 
 LAYOUT = EtcdLayout()
@@ -40,7 +41,7 @@ class Broker:
     def __init__(self, bucket: MemoryStore, metadata: MetadataStore, broker_id: str, cluster: ClusterSettings) -> None:
         self.view = ClusterView(metadata, LAYOUT)
         self.leadership = Leadership(
-            bucket,
+            WatchedStore(bucket),
             metadata,
             self.view,
             SegmentSettings(linger_ms=0, index_every_segments=4),

@@ -19,7 +19,7 @@ from gateway.http_server import HttpServer
 from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
 from metadata.broker_registry import Registration
-from metadata.errors import NotFound, Stopping
+from metadata.errors import Corrupt, NotFound, Stopping
 from metadata.model import LeaderEpoch, Partition, SessionId, TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.sqlite_store import SqliteStore
@@ -73,6 +73,8 @@ class SmallBroker:
         self.started = self.serving = True
         self.draining = False
         self.bucket_trouble: Trouble | None = None
+        self.metadata_trouble: Trouble | None = None
+        self.metadata_age_ms = 0
         self.topics = Topics(metadata, max_message_bytes=settings.message_bytes_max)
         self.topic_cache = TopicCache(metadata)
         self.producer_ids = ProducerIds(metadata)
@@ -101,7 +103,14 @@ class SmallBroker:
             grpc_address=self.grpc_address,
         )
 
-    async def brokers(self) -> list[BrokerDescription]:
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        return 7
+
+    @property
+    def refused(self) -> Mapping[TopicPartition, Corrupt]:
+        return self.log.damaged
+
+    def brokers(self) -> list[BrokerDescription]:
         draining = self.started and not self.serving
         return [
             BrokerDescription(

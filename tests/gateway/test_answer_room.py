@@ -14,7 +14,7 @@ from gateway.answer_room import OPENINGS_MAX, ROOM_WAIT_S, AnswerRoom
 from gateway.long_waits import LongWaits
 from gateway.settings import GatewaySettings
 from metadata.errors import Throttled
-from metadata.model import Offset
+from metadata.model import LeaderEpoch, Offset
 from segments.compression import Codec
 from segments.log_reader import Fetched
 from segments.record_columns import encode_records
@@ -157,7 +157,7 @@ def test_the_bound_holds_and_nothing_leaks_whoever_comes_and_gives_up_when(
 
 
 def fetched(*batches: bytes) -> Fetched:
-    return Fetched(list(batches), sum(map(len, batches)), Offset(10), Offset(10), Offset(0))
+    return Fetched(list(batches), sum(map(len, batches)), Offset(10), Offset(10), Offset(0), LeaderEpoch(0))
 
 
 def test_what_is_short_is_opened_at_once_and_what_is_long_in_a_thread() -> None:

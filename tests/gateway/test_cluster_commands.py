@@ -24,6 +24,7 @@ from metadata.store import Delete
 from metadata.topics import Topics
 from segments.memory_store import MemoryStore
 from segments.settings import SegmentSettings
+from segments.watched_store import WatchedStore
 from tests.segments.batches import TIMESTAMP_MS
 
 LAYOUT = EtcdLayout()
@@ -41,7 +42,7 @@ class Cluster:
         bucket = MemoryStore()
         self.brokers = {
             broker_id: Leadership(
-                bucket,
+                WatchedStore(bucket),
                 self.metadata,
                 self.view,
                 SegmentSettings(linger_ms=0),

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from gateway.cluster_identity import identify_cluster
-from metadata.errors import Rejected
+from gateway.broker import Broker
+from gateway.cluster_identity import LOOK_INTERVAL_S, Seen, identify_cluster, stay_in_cluster, what_happened
+from gateway.settings import BrokerSettings
+from gateway.snapshots import take_snapshot
+from metadata.errors import Denied, Rejected
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import SegmentSeq, SessionId
+from metadata.etcd_store import EtcdStore
+from metadata.model import Revision, SegmentSeq, SessionId
 from metadata.sqlite_store import SqliteStore
-from metadata.store import DeletePrefix, Put
+from metadata.store import NOW, Delete, DeletePrefix, Put, RangeResult
 from segments.bucket_layout import segment_key
 from segments.cluster_record import read_cluster_record, sign_bucket
 from segments.memory_store import MemoryStore
+from segments.watched_store import WatchedStore
+from tests.etcd_server import in_thread, running_etcd, settings
+from tests.metadata.faulty_store import FaultyStore, unavailable
+from tests.simulation.virtual_loop import run as virtually
+from tests.simulation.virtual_loop import virtual_loop
 
 LAYOUT = EtcdLayout()
 
@@ -87,8 +97,184 @@ def test_records_without_a_cluster_json_are_no_empty_bucket_either(tmp_path: Pat
     with_parts(tmp_path, test)
 
 
+def test_metadata_that_are_older_than_their_copy_on_the_bucket_are_refused(tmp_path: Path) -> None:
+    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+        await identify(bucket, metadata, "ours")
+        for _ in range(5):
+            await metadata.transact([], [Put(LAYOUT.topic("a"), b"")])
+        copied = await take_snapshot(bucket, metadata, LAYOUT, now_ms=lambda: 0)
+        assert await identify(bucket, metadata) == "ours"
+        backup = SqliteStore(tmp_path / "backup.sqlite")
+        await backup.transact([], [Put(LAYOUT.cluster_id, b"ours")])
+        with pytest.raises(Rejected, match=f"at revision 2, and were at {copied} when they were copied") as refused:
+            await identify(bucket, backup)
+        assert "tidelog cluster restore" in refused.value.hint
+        await backup.transact([], [Put(LAYOUT.revision_base, b"1000")])
+        assert await identify(bucket, backup) == "ours", "a restore counts on from there"
+        await backup.close()
+
+    with_parts(tmp_path, test)
+
+
 def test_brokers_that_start_at_once_on_a_new_bucket_all_start(tmp_path: Path) -> None:
     async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
         assert len(set(await asyncio.gather(*(identify(bucket, metadata, f"id-{n}") for n in range(8))))) == 1
 
     with_parts(tmp_path, test)
+
+
+# ── while a broker runs ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def seen(cluster_id: str | None = "ours", *, written_at: int = 3, revision: int = 90) -> Seen:
+    return Seen(cluster_id, Revision(written_at), Revision(revision))
+
+
+@pytest.mark.parametrize(
+    ("now", "happened"),
+    [
+        (seen(), None),
+        (seen(revision=91), None),
+        (seen(None, written_at=0, revision=91), "are gone"),
+        (seen(None, written_at=0, revision=1), "are gone"),
+        (seen("other"), "are those of cluster other now"),
+        (seen(revision=89), "were set back from revision 90 to 89"),
+        (seen(written_at=91, revision=91), "were written anew, as a restore does"),
+    ],
+)
+def test_metadata_that_are_not_those_of_before_are_told_apart(now: Seen, happened: str | None) -> None:
+    assert what_happened("ours", seen(), now) == happened
+
+
+def stays_until(break_it: Callable[[FaultyStore], Awaitable[object]]) -> Rejected:
+    """What ends a broker that has stayed for an hour."""
+
+    async def main() -> Rejected:
+        sqlite = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
+        store = FaultyStore(sqlite)
+        await sqlite.transact([], [Put(LAYOUT.cluster_id, b"ours")])
+        for _ in range(9):
+            await sqlite.transact([], [Put(LAYOUT.topic("a"), b"")])
+        staying = asyncio.ensure_future(stay_in_cluster(store, LAYOUT, "ours"))
+        await asyncio.sleep(3600)
+        assert not staying.done(), staying
+        await break_it(store)
+        await asyncio.wait((staying,), timeout=2 * LOOK_INTERVAL_S)
+        await sqlite.close()
+        error = staying.exception()
+        assert isinstance(error, Rejected)
+        return error
+
+    return virtually(main())
+
+
+def test_a_broker_ends_when_the_metadata_are_emptied_and_says_how_they_are_restored() -> None:
+    error = stays_until(lambda store: store.store.transact([], [DeletePrefix(LAYOUT.root)]))
+    assert "the metadata of cluster ours are gone" in error.message
+    assert "tidelog cluster restore" in error.hint
+
+
+def test_a_broker_ends_when_etcd_comes_back_with_an_older_disk() -> None:
+    async def restore_a_backup(store: FaultyStore) -> None:
+        older = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
+        await older.transact([], [Put(LAYOUT.cluster_id, b"ours")])
+        store.store = older
+
+    error = stays_until(restore_a_backup)
+    assert "were set back from revision 11 to 2" in error.message
+    assert "tidelog cluster restore" in error.hint
+
+
+def test_a_broker_that_was_left_running_over_a_restore_ends() -> None:
+    async def restore(store: FaultyStore) -> None:
+        store.down = unavailable()
+        await store.store.transact([], [DeletePrefix(LAYOUT.root)])
+        await store.store.transact([], [Put(LAYOUT.cluster_id, b"ours")])
+        store.down = None
+
+    assert "written anew" in stays_until(restore).message
+
+
+def test_a_broker_ends_when_another_etcd_answers_in_the_place_of_its_own() -> None:
+    async def replace(store: FaultyStore) -> None:
+        store.down = Rejected("etcd http://a:2379 belongs to cluster b, not to a as the members before", etcd_cluster_id="b")
+
+    error = stays_until(replace)
+    assert "belongs to cluster b" in error.message
+    assert "tidelog cluster restore" in error.hint
+
+
+def test_while_etcd_is_away_or_denies_us_a_broker_goes_on() -> None:
+    async def away_for_hours(store: FaultyStore) -> None:
+        for trouble in (unavailable(), Denied("the token has expired")):
+            store.down = trouble
+            await asyncio.sleep(3600)
+        store.down = None
+        await asyncio.sleep(60)
+        await store.store.transact([], [Delete(LAYOUT.cluster_id)])
+
+    assert "are gone" in stays_until(away_for_hours).message
+
+
+def test_a_whole_broker_stops_when_its_metadata_are_emptied(tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata = SqliteStore(tmp_path / "metadata.sqlite")
+        identity = await identify_cluster(MemoryStore(), metadata, LAYOUT, new_id="ours", now_ms=0)
+        settings = BrokerSettings(data_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0")
+        broker = Broker(settings, WatchedStore(MemoryStore()), metadata, LAYOUT, cluster_id=identity)
+        ready = asyncio.Event()
+        running = asyncio.ensure_future(broker.run(ready))
+        await ready.wait()
+        await metadata.transact([], [DeletePrefix(LAYOUT.root)])
+        await asyncio.wait((running,), timeout=30)
+        await metadata.close()
+        with pytest.raises(ExceptionGroup) as ended:
+            running.result()
+        assert ended.group_contains(Rejected, match="the metadata of cluster ours are gone")
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comes_back", ["empty", "as a backup"])
+def test_a_broker_ends_when_its_etcd_comes_back_with_another_disk(tmp_path: Path, comes_back: str) -> None:
+    """With the same name and addresses it has the same cluster id, too; and a watch from a revision to come waits in silence."""
+
+    async def main() -> None:
+        with running_etcd(tmp_path) as member:
+            store = EtcdStore(settings(member.url))
+            await store.transact([], [Put(LAYOUT.cluster_id, b"ours")])
+            if comes_back == "as a backup":
+                await in_thread(member.kill)
+                await in_thread(lambda: shutil.copytree(tmp_path / member.name, tmp_path / "backup"))
+                await in_thread(member.start)
+            for _ in range(20):
+                await store.transact([], [Put(LAYOUT.topic("a"), b"")])
+            looked = asyncio.Event()
+            staying = asyncio.ensure_future(stay_in_cluster(Looked(store, looked), LAYOUT, "ours"))
+            await looked.wait()
+            await in_thread(member.kill)
+            await in_thread(lambda: shutil.rmtree(tmp_path / member.name))
+            if comes_back == "as a backup":
+                await in_thread(lambda: shutil.move(tmp_path / "backup", tmp_path / member.name))
+            await in_thread(member.start)
+            await asyncio.wait((staying,), timeout=30)
+            await store.close()
+            error = staying.exception()
+            assert isinstance(error, Rejected)
+            assert ("are gone" if comes_back == "empty" else "were set back") in error.message
+
+    asyncio.run(main())
+
+
+class Looked(FaultyStore):
+    """Tells when it has been looked at."""
+
+    def __init__(self, store: EtcdStore, looked: asyncio.Event) -> None:
+        super().__init__(store)
+        self._looked = looked
+
+    async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
+        found = await super().range(prefix, start_after=start_after, limit=limit, revision=revision)
+        self._looked.set()
+        return found

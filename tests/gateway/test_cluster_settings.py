@@ -47,7 +47,9 @@ def test_who_listens_everywhere_must_say_where_others_reach_it(door: str, listen
     load_settings({"data_dir": "d", door: listens}, {})  # a broker that is alone is not looked for
 
 
-@pytest.mark.parametrize("name", ["session_timeout_ms", "release_timeout_ms", "drain_timeout_ms", "snapshot_interval_ms"])
+@pytest.mark.parametrize(
+    "name", ["session_timeout_ms", "release_timeout_ms", "drain_timeout_ms", "snapshot_interval_ms", "metadata_history_ms"]
+)
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_times_are_above_zero_and_finite(name: str, value: float) -> None:
     with pytest.raises(InvalidArgument, match=f"{name} is {value}"):

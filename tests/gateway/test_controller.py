@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -12,11 +13,11 @@ import pytest
 from gateway import controller as controller_module
 from metadata import topics
 from metadata.broker_registry import Registration, encode_registration
-from metadata.controller_plan import Steps, View
+from metadata.controller_plan import Steps
 from metadata.errors import Denied, Unavailable
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.partition_assignments import FORMAT_VERSION, PartitionState, appointed, moving, read_all
-from metadata.store import Compare, Delete, KeyValue, Put, RevisionCompacted
+from metadata.store import Compare, Delete, DeletePrefix, KeyValue, Operation, Put, RevisionCompacted, TransactionResult
 from metadata.topic import Topic
 from segments.bucket_layout import segment_key
 from tests.gateway.contenders import LAYOUT, RELEASE_TIMEOUT_S, Contender, Stage, on_stage, soon
@@ -147,7 +148,8 @@ def test_everything_that_a_controller_writes_is_under_its_guard() -> None:
         await stage.topics.delete("orders")
         await soon()
         assert await stage.leaders(topic) == [None] * 4
-        elected = [operations for _, operations in contender.store.transactions if operations[0].key == LAYOUT.controller]  # type: ignore[union-attr]
+        written = [operations for _, operations in contender.store.transactions if operations]
+        elected = [operations for operations in written if operations[0].key == LAYOUT.controller]  # type: ignore[union-attr]
         assert len(elected) == 1
         held = await stage.sqlite.get(LAYOUT.controller)
         assert held is not None
@@ -384,6 +386,20 @@ def test_the_states_of_a_deleted_topic_are_forgotten_also_while_they_move() -> N
     on_stage(scenario)
 
 
+def test_topics_that_are_gone_with_all_the_metadata_are_not_marked_as_deleted_on_the_bucket() -> None:
+    """A restore would leave them out. The controller hears of the topics first: each range has a watch of its own."""
+
+    async def scenario(stage: Stage) -> None:
+        _, contender = await led_by_two(stage)
+        contender.partitions._watched._apply = lambda events: None
+        await stage.write(DeletePrefix(LAYOUT.root))
+        await asyncio.sleep(60)
+        assert contender.topics.topics() == ()
+        assert [call.key for call in stage.bucket.calls if "/deleted-" in call.key] == []
+
+    on_stage(scenario)
+
+
 def test_a_topic_that_only_the_cache_does_not_know_keeps_its_states() -> None:
     async def scenario(stage: Stage) -> None:
         _, contender = await led_by_two(stage)
@@ -583,10 +599,71 @@ def test_a_cluster_at_rest_costs_nothing() -> None:
     on_stage(scenario)
 
 
+@pytest.mark.parametrize(("plan_takes_s", "plans_max"), [(0.0, 31), (0.1, 3)])
+def test_a_storm_of_changes_costs_a_few_plans_and_not_one_for_each(
+    monkeypatch: pytest.MonkeyPatch, plan_takes_s: float, plans_max: int
+) -> None:
+    plans = 0
+
+    async def slowly(work: object, *args: object) -> object:
+        nonlocal plans
+        plans += 1
+        await asyncio.sleep(plan_takes_s)
+        return work(*args)  # type: ignore[operator]
+
+    monkeypatch.setattr(asyncio, "to_thread", slowly)
+
+    async def scenario(stage: Stage) -> None:
+        nonlocal plans
+        await stage.register(1)
+        topic = await stage.topic("orders", 1)
+        await stage.stand(1)
+        await asyncio.sleep(30)
+        plans = 0
+        for _ in range(300):  # in 0.6 s
+            await stage.put_state(topic, 0, appointed(None, SessionId(1)))
+            await asyncio.sleep(0.002)
+        assert 1 <= plans <= plans_max
+        larger = await stage.topics.alter("orders", partition_count=2)
+        await asyncio.sleep(30)
+        assert await stage.leaders(larger) == [1, 1], "the last change is heard of, too"
+
+    on_stage(scenario)
+
+
+def test_a_broker_that_dies_while_much_is_written_is_given_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_module, "WRITTEN_AT_ONCE", 10)
+
+    async def scenario(stage: Stage) -> None:
+        topic, contender = await led_by_two(stage, partitions=200)
+        await stage.register(3)
+        await soon()
+        await stage.hand_over_all()
+        await soon()
+        transact = contender.store.transact
+        written: list[SessionId] = []
+
+        async def dies_meanwhile(compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
+            given = [msgspec.json.decode(put.value, type=PartitionState) for put in operations if isinstance(put, Put)]
+            written.extend(state.leader_session for state in given)
+            if len(written) == 20:
+                await stage.end(3)
+                await asyncio.sleep(0.1)  # it is heard of
+            return await transact(compares, operations)
+
+        monkeypatch.setattr(contender.store, "transact", dies_meanwhile)
+        await stage.end(2)
+        await asyncio.sleep(60)
+        assert 3 not in written[20:]
+        assert set(await stage.leaders(topic)) == {1}
+
+    on_stage(scenario)
+
+
 def test_planning_for_many_partitions_does_not_hold_up_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     planned_in: list[str] = []
 
-    def plan(view: View, sealed: object) -> Steps:
+    def plan(*question: object) -> Steps:
         planned_in.append(threading.current_thread().name)
         return Steps([], [], [])
 

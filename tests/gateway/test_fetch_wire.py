@@ -16,7 +16,15 @@ partitions = st.builds(
     high_watermark=st.integers(0, 2**63 - 1),
     log_start_offset=st.integers(0, 2**63 - 1),
     next_offset=st.integers(0, 2**63 - 1),
+    leader_epoch=st.integers(0, 2**31 - 1),
 )
+
+
+def answer_of(partition: log_pb2.FetchedPartition, pieces: list[bytes], *, structured: bool = False) -> PartitionAnswer:
+    head = log_pb2.FetchedPartition()
+    head.CopyFrom(partition)
+    head.ClearField("leader_epoch")
+    return PartitionAnswer(head, pieces, sum(map(len, pieces)), structured, partition.leader_epoch)
 
 
 records = st.lists(
@@ -34,7 +42,7 @@ records = st.lists(
 @settings(deadline=None)
 @given(st.lists(st.tuples(partitions, st.lists(st.binary(max_size=400), max_size=4)), max_size=5))
 def test_protobuf_reads_what_it_would_have_written(answers: list[tuple[log_pb2.FetchedPartition, list[bytes]]]) -> None:
-    message = encode_fetch_response(PartitionAnswer(head, batches, sum(map(len, batches))) for head, batches in answers)
+    message = encode_fetch_response(answer_of(head, batches) for head, batches in answers)
     expected = log_pb2.FetchResponse()
     for head, batches in answers:
         told = expected.partitions.add()
@@ -53,7 +61,7 @@ def test_structured_records_come_slice_by_slice_as_protobuf_would_write_them_all
     expected = log_pb2.FetchResponse()
     for head, slices in answers:
         pieces = [encode_records(of_slice, head.partition) for of_slice in slices]
-        told.append(PartitionAnswer(head, pieces, sum(map(len, pieces)), structured=True))
+        told.append(answer_of(head, pieces, structured=True))
         partition = expected.partitions.add()
         partition.CopyFrom(head)
         for offset, timestamp_ms, key, value, headers in chain(*slices):

@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from gateway import forwarding, outbox
 from gateway.cluster_view import ClusterView
-from gateway.forwarding import ForwardedAppend, Forwarding
+from gateway.forwarded_append import ForwardedAppend
+from gateway.forwarding import Forwarding
 from gateway.grpc_status import status_of
 from gateway.peers import Peers
 from gateway.proto import log_pb2
@@ -20,10 +22,11 @@ from metadata.model import Partition, SessionId, TopicId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.log import Acks, Log
 from segments.settings import KIB
-from tests.segments.batches import batch_of, header_of
+from tests.segments.batches import batch_of, header_of, sequenced_batch
 
 PLACE = TopicPartition(TopicId("0" * 32), Partition(3))
 LEADER = Registration(broker_id="broker-2", session=SessionId(2), grpc_address="127.0.0.1:1")
+NEXT = Registration(broker_id="broker-3", session=SessionId(3), grpc_address="127.0.0.1:2")
 
 
 class Leader:
@@ -33,13 +36,23 @@ class Leader:
         self.answers: list[list[TidelogError | None] | TidelogError] = []
         self.seen: list[list[bytes]] = []
         self.taken: list[bytes] = []
+        self.frozen: set[str] = set()
+        """Ids of those that never answer."""
+        self.at_once = self.at_once_peak = 0
         self.open = asyncio.Event()
         self.open.set()
 
-    async def call(self, _peer: object, _method: str, request: log_pb2.ProduceRequest, *_: object, **__: object) -> object:
+    async def call(self, peer: Registration, _method: str, request: log_pb2.ProduceRequest, *_: object, **__: object) -> object:
         batches = [append.record_batch for append in request.appends]
         self.seen.append(batches)
-        await self.open.wait()
+        self.at_once += 1
+        self.at_once_peak = max(self.at_once, self.at_once_peak)
+        try:
+            if peer.broker_id in self.frozen:
+                await asyncio.Event().wait()
+            await self.open.wait()
+        finally:
+            self.at_once -= 1
         answer = self.answers.pop(0) if self.answers else [None] * len(batches)
         if isinstance(answer, TidelogError):
             raise answer
@@ -58,16 +71,22 @@ class Leader:
     async def close(self) -> None: ...
 
 
-class Lane:
+class Lanes:
+    """Batches of one partition, or of several, and a view of the cluster that a test changes."""
+
     def __init__(self, leader: Leader, *, leads: Registration | None = LEADER) -> None:
         self.budget = ByteBudget(400 * KIB)
         self.leads = leads
         self.others = {"broker-2": LEADER}
         self.is_stopping = False
+        self._changed: Callable[[set[TopicPartition]], None] = lambda _: None
         view = SimpleNamespace(
             leader=lambda _: self.leads,
             topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders", id=PLACE.topic_id)),
-            partitions=SimpleNamespace(subscribe=lambda _: None),
+            partitions=SimpleNamespace(
+                subscribe=lambda changed: setattr(self, "_changed", changed),
+                get=lambda _: SimpleNamespace(leader_session=self.leads.session) if self.leads else None,
+            ),
             brokers=SimpleNamespace(subscribe=lambda _: None, brokers=self.others),
         )
         self.forwarding = Forwarding(
@@ -79,9 +98,16 @@ class Lane:
             is_stopping=lambda: self.is_stopping,
         )
 
-    def append(self, batch: bytes, message: Admission | None = None, *, timeout_s: float = 5.0) -> ForwardedAppend:
+    def led_by(self, leader: Registration | None, *partitions: TopicPartition) -> None:
+        """What the watches tell."""
+        self.leads = leader
+        self._changed(set(partitions or (PLACE,)))
+
+    def append(
+        self, batch: bytes, message: Admission | None = None, *, timeout_s: float = 5.0, partition: TopicPartition = PLACE
+    ) -> ForwardedAppend:
         return self.forwarding.append(
-            PLACE,
+            partition,
             batch,
             header_of(batch),
             message or Admission(self.budget, 0, timeout_s=0),
@@ -96,10 +122,10 @@ class Lane:
         return int(decided.base_offset)
 
 
-def run(scenario: Callable[[Lane, Leader], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Lanes, Leader], Awaitable[None]]) -> None:
     async def main() -> None:
         leader = Leader()
-        lane = Lane(leader)
+        lane = Lanes(leader)
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(lane.forwarding.run())
             await asyncio.sleep(0)
@@ -111,7 +137,7 @@ def run(scenario: Callable[[Lane, Leader], Awaitable[None]]) -> None:
 
 
 def test_what_comes_while_a_message_is_on_its_way_goes_with_the_next_in_order() -> None:
-    async def scenario(lane: Lane, leader: Leader) -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
         batches = [batch_of(b"%d" % at) for at in range(10)]
         leader.open.clear()
         first = lane.append(batches[0])
@@ -126,7 +152,7 @@ def test_what_comes_while_a_message_is_on_its_way_goes_with_the_next_in_order() 
 
 
 def test_batches_that_the_old_leader_refused_are_sent_again_and_nothing_overtakes_them() -> None:
-    async def scenario(lane: Lane, leader: Leader) -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
         batches = [batch_of(b"%d" % at) for at in range(4)]
         leader.answers = [[None, NotLeader("it leads no more"), NotLeader("it leads no more")], NoLeader("can't be reached")]
         waiting = [lane.append(batch) for batch in batches[:3]]
@@ -140,7 +166,7 @@ def test_batches_that_the_old_leader_refused_are_sent_again_and_nothing_overtake
 
 
 def test_a_batch_that_is_refused_for_good_takes_along_its_own_message_and_no_other() -> None:
-    async def scenario(lane: Lane, leader: Leader) -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
         batches = [batch_of(b"%d" % at) for at in range(3)]
         unseen = Unavailable("append 1 was not looked at")
         leader.answers = [[ConditionFailed("another end"), unseen, unseen]]
@@ -157,7 +183,7 @@ def test_a_batch_that_is_refused_for_good_takes_along_its_own_message_and_no_oth
 
 
 def test_an_outcome_that_was_lost_is_told_and_not_tried_again() -> None:
-    async def scenario(lane: Lane, leader: Leader) -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
         leader.answers = [OutcomeUnknown("the connection broke")]
         with pytest.raises(OutcomeUnknown):
             await lane.offset(lane.append(batch_of(b"a")))
@@ -167,7 +193,7 @@ def test_an_outcome_that_was_lost_is_told_and_not_tried_again() -> None:
 
 
 def test_a_batch_that_nobody_takes_in_time_is_refused_with_nothing_written_and_never_sent_later() -> None:
-    async def scenario(lane: Lane, leader: Leader) -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
         lane.leads = None
         waiting = lane.append(batch_of(b"a"), timeout_s=0.05)
         with pytest.raises(NoLeader):
@@ -180,7 +206,7 @@ def test_a_batch_that_nobody_takes_in_time_is_refused_with_nothing_written_and_n
 
 
 def test_a_slow_leader_takes_a_quarter_of_the_buffer_and_no_more() -> None:
-    async def scenario(lane: Lane, leader: Leader) -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
         leader.open.clear()
         waiting = [lane.append(batch_of(bytes(30 * KIB))) for _ in range(3)]
         with pytest.raises(Throttled, match="wait to be forwarded"):
@@ -192,8 +218,93 @@ def test_a_slow_leader_takes_a_quarter_of_the_buffer_and_no_more() -> None:
     run(scenario)
 
 
+async def until_seen(leader: Leader, messages: int) -> None:
+    while len(leader.seen) < messages:  # noqa: ASYNC110  # the leader of a test tells nobody
+        await asyncio.sleep(0)
+
+
+def test_what_a_frozen_leader_was_sent_goes_to_the_next_one_and_what_could_be_written_twice_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarding, "OVERTAKEN_S", 0.0)
+
+    async def scenario(lane: Lanes, leader: Leader) -> None:
+        leader.frozen.add("broker-2")
+        sequenced = [sequenced_batch(5, 0), sequenced_batch(5, 1)]
+        waiting = [lane.append(batch) for batch in sequenced]
+        plain = lane.append(batch_of(b"plain"))
+        await until_seen(leader, 1)
+        behind = lane.append(sequenced_batch(5, 2))
+        lane.led_by(None)  # its lease has ended
+        await asyncio.sleep(0.05)
+        assert not plain.outcome.done()
+        assert len(leader.seen) == 1, "nobody leads yet"
+        lane.led_by(NEXT)
+        assert [await lane.offset(append) for append in (*waiting, behind)] == [0, 1, 2]
+        with pytest.raises(OutcomeUnknown, match="another leads by now"):
+            await lane.offset(plain)
+        assert leader.taken == [*sequenced, sequenced_batch(5, 2)]
+        assert leader.at_once == 0, "the call to the frozen one was ended"
+
+    run(scenario)
+
+
+def test_a_leader_that_is_slow_and_hands_over_may_answer_still() -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
+        leader.open.clear()
+        plain = lane.append(batch_of(b"plain"))
+        await until_seen(leader, 1)
+        lane.led_by(NEXT)
+        leader.open.set()
+        assert await lane.offset(plain) == 0
+        assert len(leader.seen) == 1
+
+    run(scenario)
+
+
+def test_an_answer_that_was_lost_is_asked_for_again_where_that_is_safe() -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
+        leader.answers = [OutcomeUnknown("the connection broke"), NoLeader("can't be reached"), OutcomeUnknown("broke again")]
+        assert await lane.offset(lane.append(sequenced_batch(5, 0))) == 0
+        assert len(leader.seen) == 4
+
+    run(scenario)
+
+
+def test_many_partitions_share_messages_and_calls() -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
+        places = [TopicPartition(PLACE.topic_id, Partition(number)) for number in range(5_000)]
+        leader.open.clear()
+        batch = batch_of(b"a")
+        lane.budget.bytes_max = 1 << 30
+        waiting = [lane.append(batch, partition=place) for place in places]
+        await until_seen(leader, 5)
+        leader.open.set()
+        assert sorted([await lane.offset(append) for append in waiting]) == list(range(5_000))
+        assert len(leader.seen) == 5
+        assert all(len(message) == outbox.MESSAGE_APPENDS for message in leader.seen)
+
+    run(scenario)
+
+
+def test_a_client_that_hangs_up_leaves_what_it_had_appended_and_its_room_is_given_back_once() -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
+        leader.open.clear()
+        waiting = lane.append(batch_of(b"a"))
+        async with asyncio.TaskGroup() as clients:
+            client = clients.create_task(lane.offset(waiting))
+            await until_seen(leader, 1)
+            client.cancel()
+        assert lane.budget.bytes_used > 0
+        leader.open.set()
+        await asyncio.wait((waiting.outcome,))
+        assert leader.taken == [batch_of(b"a")]
+
+    run(scenario)
+
+
 def test_where_the_only_broker_stops_nobody_is_waited_for() -> None:
-    async def scenario(lane: Lane, leader: Leader) -> None:
+    async def scenario(lane: Lanes, leader: Leader) -> None:
         lane.leads, lane.is_stopping = None, True
         lane.others.clear()
         with pytest.raises(Stopping):

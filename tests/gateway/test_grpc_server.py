@@ -139,7 +139,7 @@ def test_calls_that_fail_do_not_count_any_more(tmp_path: Path) -> None:
         topics = topics_stub(channel)
         for _ in range(10):
             assert (await refusal(topics.GetTopic(admin_pb2.GetTopicRequest(name="nothing"))))[1] == "UNKNOWN_TOPIC"
-        broker.topics = None  # type: ignore[assignment]  # an error of the broker's own
+        broker.topic_cache = None  # type: ignore[assignment]  # an error of the broker's own
         for _ in range(10):
             assert (await refusal(topics.ListTopics(admin_pb2.ListTopicsRequest())))[1] == "INTERNAL"
 

@@ -7,8 +7,9 @@ import pytest
 from fastapi.routing import APIRoute
 from openapi_spec_validator import validate
 
+from gateway.doors import partition_of
 from gateway.http_admin import admin_api
-from metadata.errors import NoLeader, Stopping, TidelogError
+from metadata.errors import Corrupt, NoLeader, Stopping, TidelogError
 from metadata.topic_settings import SETTINGS
 from segments.watched_store import Trouble
 from tests.gateway.http_client import Client, serve
@@ -298,6 +299,7 @@ def test_the_cluster_tells_its_brokers(tmp_path: Path) -> None:
         ]
         assert (await client.get("/v1/brokers")).json == {"brokers": brokers}
         assert (await client.get("/v1/cluster")).json == {
+            "metadata_age_ms": 0,
             "cluster_id": broker.cluster_id,
             "version": "0.0.0+test",
             "bucket": "memory://",
@@ -406,7 +408,7 @@ def test_an_error_of_our_own_is_told_without_its_insides(
 ) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         with monkeypatch.context() as broken:
-            broken.setattr(broker.topics, "list", lambda **_: 1 / 0)
+            broken.setattr(broker.topic_cache, "topics", lambda: 1 / 0)
             broken.setattr(broker.topic_cache, "get", lambda _: 1 / 0)
             for path in ("/v1/topics", "/v1/topics/single/partitions/0/records"):
                 answer = await client.get(path, x_request_id="r-7")
@@ -448,5 +450,32 @@ def test_a_broker_is_drained_and_takes_partitions_again(tmp_path: Path) -> None:
         assert [(answer.status, answer.json["draining"]) for answer in asked] == [(200, True), (200, False), (200, True)]
         assert broker.draining
         assert await client.refused(client.ask("POST", "/v1/brokers/b9/drain")) == (404, "NOT_FOUND")
+
+    serve(tmp_path, scenario)
+
+
+def test_a_broker_that_refuses_damaged_partitions_stays_ready_and_says_which_and_why(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        orders = broker.topic_cache.get("orders")
+        hurt = partition_of(orders, 1)
+        broker.log.drop(hurt)
+        broker.log.refuse(hurt, Corrupt(f"wal/1/2, which may hold records of {hurt}, is damaged", hint="Restore it."))
+        ready = await client.get("/readyz")
+        assert (ready.status, ready.json["status"]) == (200, "damaged partitions")
+        assert ready.json["refused_partitions"] == [
+            {
+                "topic": "orders",
+                "partition": 1,
+                "reason": "wal/1/2, which may hold records of orders/1, is damaged",
+                "hint": "Restore it.",
+            }
+        ]
+        _, damaged, sound = (await client.get("/v1/topics/orders")).json["partitions"]
+        assert (damaged["high_watermark"], damaged["leader"]) == (-1, "broker-1")
+        assert (damaged["error"]["code"], damaged["error"]["hint"]) == ("CORRUPT", "Restore it.")
+        assert "error" not in sound
+        broker.metadata_trouble = Trouble("etcd is away", "Bring it back.")
+        ready = await client.get("/readyz")
+        assert (ready.status, ready.json["status"], len(ready.json["refused_partitions"])) == (200, "no changes", 1)
 
     serve(tmp_path, scenario)

@@ -28,6 +28,7 @@ from segments.memory_store import MemoryStore
 from segments.segment_file import SEAL_BYTES
 from segments.session import seal
 from segments.settings import SegmentSettings
+from segments.watched_store import WatchedStore
 from tests.segments.batches import TIMESTAMP_MS, batch_of, header_of, records_in
 
 LAYOUT = EtcdLayout()
@@ -48,7 +49,7 @@ class OneBroker:
         self.view = ClusterView(self.metadata, LAYOUT)
         self.topics = Topics(self.metadata, LAYOUT)
         self.leadership = Leadership(
-            bucket,
+            WatchedStore(bucket),
             self.metadata,
             self.view,
             SegmentSettings(linger_ms=0),
@@ -184,6 +185,7 @@ def test_a_deleted_topic_is_served_no_more_and_its_name_begins_anew(tmp_path: Pa
             await broker.produce(partition_of(old), b"a")
             await broker.topics.delete("orders")
             new = await broker.create("orders")
+            await until(lambda: not broker.leadership.log.leads(partition_of(old)))
             with pytest.raises(NoLeader):
                 await broker.produce(partition_of(old), b"b")
             assert await broker.read(partition_of(new)) == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway import reads
 from gateway.reads import Opened, open_records, takes_long
 from metadata.errors import Corrupt, InvalidArgument
-from metadata.model import Offset
+from metadata.model import LeaderEpoch, Offset
 from segments.batch_kernel import NewRecordTuple, RecordTuple
 from segments.compression import Codec
 from segments.log_reader import Fetched
@@ -20,7 +20,7 @@ NEW: list[NewRecordTuple] = [(None, b"%d" % number, (), number) for number in ra
 
 
 def fetched(*batches: bytes, next_offset: int = 10) -> Fetched:
-    return Fetched(list(batches), sum(map(len, batches)), Offset(next_offset), Offset(next_offset), Offset(0))
+    return Fetched(list(batches), sum(map(len, batches)), Offset(next_offset), Offset(next_offset), Offset(0), LeaderEpoch(0))
 
 
 def offsets_in(records: list[RecordTuple]) -> bytes:

@@ -18,7 +18,7 @@ from gateway.record_answers import (
     error_line,
 )
 from metadata.errors import Corrupt, InvalidArgument
-from metadata.model import Offset
+from metadata.model import LeaderEpoch, Offset
 from segments.batch_kernel import NewRecordTuple, RecordTuple
 from segments.compression import Codec
 from segments.json_values import JsonFormat
@@ -34,7 +34,7 @@ RECORDS: list[RecordTuple] = [
 
 
 def fetched(*batches: bytes, next_offset: int = 0) -> Fetched:
-    return Fetched(list(batches), sum(map(len, batches)), Offset(next_offset), Offset(90), Offset(2))
+    return Fetched(list(batches), sum(map(len, batches)), Offset(next_offset), Offset(90), Offset(2), LeaderEpoch(0))
 
 
 def test_a_page_tells_records_and_where_to_read_on() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
 from docs import settings_page
-from gateway.settings import load_settings
+from gateway.settings import default_broker_id, load_settings
+from metadata.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
 
 
@@ -70,6 +72,32 @@ def test_the_password_of_an_etcd_may_lie_in_a_file(tmp_path: Path) -> None:
     assert password.reveal() == "hunter2 "
     with pytest.raises(InvalidArgument, match="are both set"):
         load_settings(flags, {"TIDELOG_ETCD_PASSWORD": "hunter3"})
+
+
+def test_brokers_that_share_an_etcd_are_called_by_host_and_port_unless_told_otherwise(tmp_path: Path) -> None:
+    shared: dict[str, object] = {"bucket": "s3://b", "etcd": "http://a:2379"}
+    one, other = (load_settings(shared | {"http": f"127.0.0.1:{port}"}, {}).broker_id for port in (8081, 8082))
+    assert (one, other) == (default_broker_id(gethostname(), ":8081", 1), default_broker_id(gethostname(), ":8082", 2))
+    assert one != other
+    assert load_settings(shared, {}).broker_id == default_broker_id(gethostname(), ":8080", 1)
+    assert load_settings(shared | {"broker_id": "b1"}, {}).broker_id == "b1"
+    assert load_settings({"data_dir": tmp_path}, {}).broker_id == "broker-1", "alone, it needs no other name"
+
+
+@pytest.mark.parametrize(
+    ("host", "http", "broker_id"),
+    [
+        ("tidelog-0", "0.0.0.0:8080", "tidelog-0-8080"),
+        ("tidelog-0", "[::]:8080", "tidelog-0-8080"),
+        ("tidelog-0", "127.0.0.1:0", "tidelog-0-pid77"),
+        ("tidelog-0", "nonsense", "tidelog-0-pid77"),
+        ("ein rechner/ö", "127.0.0.1:80", "ein-rechner--80"),
+        ("", "127.0.0.1:80", "host-80"),
+        ("h" * 255, "127.0.0.1:80", "h" * 200 + "-80"),
+    ],
+)
+def test_a_broker_is_called_by_host_and_port_or_process_where_any_port_will_do(host: str, http: str, broker_id: str) -> None:
+    assert check_broker_id(default_broker_id(host, http, 77)) == broker_id
 
 
 @pytest.mark.parametrize(("held", "said"), [(None, "can't be read: No such file"), (b"\n", "is empty"), (b"\xff2", "not text")])

@@ -8,7 +8,16 @@ from grpc import StatusCode
 from gateway import http_rejections
 from gateway.wire_errors import WIRE_CODES, wire_codes
 from metadata import errors
-from metadata.errors import Corrupt, NotLeader, OutcomeUnknown, Throttled, TidelogError, UnknownTopic
+from metadata.errors import (
+    Corrupt,
+    FencedLeaderEpoch,
+    NotLeader,
+    OutcomeUnknown,
+    Throttled,
+    TidelogError,
+    UnknownLeaderEpoch,
+    UnknownTopic,
+)
 
 
 def classes(kind: type[TidelogError] = TidelogError) -> Iterator[type[TidelogError]]:
@@ -19,7 +28,7 @@ def classes(kind: type[TidelogError] = TidelogError) -> Iterator[type[TidelogErr
 
 
 EVERY_CLASS = sorted(set(classes()), key=lambda kind: kind.__name__)
-KAFKA_RETRIABLE = {5, 6, 7, 56, 89}
+KAFKA_RETRIABLE = {5, 6, 7, 56, 74, 75, 89}
 
 
 def test_every_class_of_the_tree_has_a_row_of_its_own_and_no_row_is_left_over() -> None:
@@ -63,3 +72,4 @@ def test_the_codes_that_users_know_by_heart() -> None:
     assert wire_codes(UnknownTopic("x")).http == 404
     assert wire_codes(Throttled("x")).http == 429
     assert wire_codes(Corrupt("x")).grpc is StatusCode.DATA_LOSS
+    assert [wire_codes(kind("x")).kafka for kind in (FencedLeaderEpoch, UnknownLeaderEpoch)] == [74, 75]

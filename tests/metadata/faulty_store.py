@@ -69,6 +69,10 @@ class FaultyStore:
             self._check_up()
             yield batch
 
+    async def compact(self, to_revision: Revision) -> None:
+        self._check_up()
+        await self.store.compact(to_revision)
+
     async def close(self) -> None:
         await self.store.close()
 

@@ -22,6 +22,7 @@ from metadata.model import Revision
 from metadata.sqlite_store import SqliteStore
 from metadata.store import NO_LEASE, Compare, Delete, LeaseId, MetadataStore, Operation, Put, WatchBatch
 from tests.etcd_server import OF_THE_SYSTEM, SHARED, SharedEtcd, settings
+from tests.simulation.etcd_model import EtcdModel
 
 T = TypeVar("T")
 NOW = Revision(0)
@@ -93,6 +94,22 @@ async def open_sqlite(directory: Path) -> AsyncIterator[OpenStore]:
         await store.close()
 
 
+@asynccontextmanager
+async def open_model(directory: Path) -> AsyncIterator[OpenStore]:
+    """The etcd of the simulation."""
+    clock = Clock()
+    store = EtcdModel(clock)
+
+    async def pass_time(seconds: float) -> None:
+        clock.now += seconds
+        await store.get("/any")  # every call first ends the leases that are due
+
+    try:
+        yield OpenStore(store, "/contract/", pass_time, store.compact)
+    finally:
+        await store.close()
+
+
 class EtcdWithClock(EtcdStore):
     """An etcd whose leases end by a clock that the test moves."""
 
@@ -135,10 +152,10 @@ async def open_etcd(directory: Path, *, shared: SharedEtcd = SHARED) -> AsyncIte
         await store.close()
 
 
-STORES: dict[str, Opener] = {"sqlite": open_sqlite, "etcd": open_etcd}
+STORES: dict[str, Opener] = {"sqlite": open_sqlite, "model": open_model, "etcd": open_etcd}
 if OF_THE_SYSTEM is not None:
     STORES["etcd of the system"] = partial(open_etcd, shared=OF_THE_SYSTEM)
-EACH_STORE = [pytest.param(opener, id=name, marks=[pytest.mark.slow] * (name != "sqlite")) for name, opener in STORES.items()]
+EACH_STORE = [pytest.param(opener, id=name, marks=[pytest.mark.slow] * name.startswith("etcd")) for name, opener in STORES.items()]
 
 
 async def take(batches: AsyncIterator[WatchBatch], count: int) -> list[WatchBatch]:

@@ -173,7 +173,7 @@ def test_a_hole_in_history_takes_those_who_left_meanwhile_off_the_list() -> None
         await register(store, cache, "b1", broker("b1", 1))
         store.down = unavailable()
         await store.store.transact([], [Put(LAYOUT.broker("b2"), broker("b2", 2)), Delete(LAYOUT.broker("b1"))])
-        await store.store.compact((await store.store.range("/")).revision)  # type: ignore[attr-defined]
+        await store.store.compact((await store.store.range("/")).revision)
         await asyncio.sleep(10)
         store.down = None
         await asyncio.sleep(10)

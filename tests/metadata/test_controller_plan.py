@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.controller_plan import Steps, View, plan
+from metadata import controller_plan
+from metadata.controller_plan import MOVES_MAX, Steps
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.partition_assignments import FORMAT_VERSION, PartitionState, appointed, handed_over, moving
+from metadata.partition_ledger import Changes, PartitionLedger
 from metadata.placement import Candidate
 
 TOPIC, OTHER = TopicId("a" * 32), TopicId("b" * 32)
 NOTHING = Steps([], [], [])
 States = dict[TopicPartition, tuple[PartitionState, Revision]]
+
+
+class View(NamedTuple):
+    partition_counts: Mapping[TopicId, int]
+    states: States
+    unreadable: Set[TopicPartition]
+    candidates: Sequence[Candidate]
+
+
+def plan(view: View, sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> Steps:
+    """Of a ledger that was told everything at once."""
+    ledger = PartitionLedger()
+    ledger.apply(Changes(view.partition_counts, {**dict.fromkeys(view.unreadable), **view.states}, view.unreadable))
+    return controller_plan.plan(ledger, view.candidates, sealed, moves_max=moves_max)
 
 
 def partition(number: int, topic: TopicId = TOPIC) -> TopicPartition:
@@ -97,7 +116,7 @@ def test_only_so_many_partitions_move_at_a_time() -> None:
 
 def test_states_of_partitions_that_no_topic_has_are_forgotten() -> None:
     states = {partition(0): led(1), partition(0, OTHER): led(1), partition(7): led(1)}
-    assert plan(view(states, 1, count=1), set()) == Steps([], [], [partition(0, OTHER), partition(7)])
+    assert plan(view(states, 1, count=1), set()) == Steps([], [], [partition(7), partition(0, OTHER)])
 
 
 def test_a_state_that_can_not_be_read_is_left_as_it_is() -> None:

@@ -224,3 +224,23 @@ def test_a_stored_id_that_is_none_is_corrupt(tmp_path: Path) -> None:
                 await cluster_id(store, "first")
 
     run(test())
+
+
+def test_producers_can_begin_while_the_store_is_away_as_long_as_half_a_block_lasts(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with opened(tmp_path) as store:
+            ids = ProducerIds(store)
+            async with asyncio.TaskGroup() as tasks:
+                ahead = tasks.create_task(ids.run())
+                while not ids.in_hand:  # noqa: ASYNC110  # the store has no event for what only a test looks at
+                    await asyncio.sleep(0)
+                first = [await ids.next() for _ in range(BLOCK // 2 + 1)]
+                while ids.in_hand < BLOCK:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                ahead.cancel()
+            with pytest.MonkeyPatch.context() as broken:
+                broken.setattr(store, "transact", lambda *_: pytest.fail("the store is away"))
+                more = [await ids.next() for _ in range(BLOCK // 2)]
+            assert first + more == list(range(1, len(first + more) + 1))
+
+    run(test())

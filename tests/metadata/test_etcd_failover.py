@@ -11,12 +11,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
+import grpc.aio
 import pytest
+from grpc.aio._call import StreamStreamCall
 
 from metadata import etcd_store
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.etcd_store import EtcdStore
-from metadata.held_lease import HeldLease
 from metadata.model import Revision
 from metadata.store import NO_LEASE, Compare, LeaseId, Put, RevisionCompacted, WatchBatch
 from tests.etcd_server import SHARED, EtcdCluster, EtcdMember, in_thread, running_cluster, running_etcd, settings
@@ -60,6 +61,32 @@ async def restart(member: EtcdMember) -> None:
     await in_thread(member.start)
 
 
+# A stream that ends under a renewal
+
+
+def test_a_renewal_whose_stream_ends_while_it_is_written_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """grpc raises an error of its own there (InternalError), which ended the broker."""
+    writing_ended = StreamStreamCall.done_writing
+    times = 0
+
+    async def ended_once(call: Any) -> None:
+        nonlocal times
+        times += 1
+        if times == 1:
+            call.cancel()
+            raise grpc.aio.InternalError("execute_batch")
+        await writing_ended(call)
+
+    async def test() -> None:
+        async with opened(SHARED.member.url) as store:
+            lease = await store.grant_lease(60)
+            monkeypatch.setattr(StreamStreamCall, "done_writing", ended_once)
+            assert await store.keep_alive(lease) == 60
+            assert times == 2
+
+    run(test())
+
+
 # A write whose answer is lost
 
 
@@ -68,13 +95,13 @@ def test_a_write_whose_answer_is_lost_is_unknown_and_was_sent_once() -> None:
         async with proxied(etcd_request_timeout_s=0.3) as (proxy, store, direct):
             key = new_key()
             await store.get(key)
-            proxy.fault = "answers are lost"
+            proxy.break_("answers are lost")
             with pytest.raises(OutcomeUnknown, match="no answer in time; it may have happened or not") as unknown:
                 await put(store, key)
             assert proxy.url in str(unknown.value)
             assert unknown.value.hint == "Read back whether it happened before you send it again."
-            proxy.fault = "none"
-            proxy.cut()
+            proxy.break_("none")
+            proxy.reset()
             for reader in (direct, store):
                 found = await reader.get(key)
                 assert found is not None
@@ -88,7 +115,7 @@ def test_a_write_that_was_lost_on_its_way_is_unknown_too() -> None:
         async with proxied(etcd_request_timeout_s=0.3) as (proxy, store, direct):
             key = new_key()
             await store.get(key)
-            proxy.fault = "requests are lost"
+            proxy.break_("requests are lost")
             with pytest.raises(OutcomeUnknown):
                 await put(store, key)
             assert await direct.get(key) is None
@@ -101,13 +128,13 @@ def test_a_write_whose_connection_breaks_is_unknown_and_the_next_one_has_a_new_c
         async with proxied() as (proxy, store, direct):
             key = new_key()
             await store.get(key)
-            proxy.fault = "answers are lost"
+            proxy.break_("answers are lost")
             writing = asyncio.ensure_future(put(store, key))
             async with asyncio.timeout(PATIENCE_S):
                 while await direct.get(key) is None:
                     pass
-            proxy.fault = "none"
-            proxy.cut()
+            proxy.break_("none")
+            proxy.reset()
             with pytest.raises(OutcomeUnknown):
                 await writing
             await put(store, key)
@@ -123,7 +150,7 @@ def test_a_write_that_finds_no_connection_was_not_sent() -> None:
         async with proxied(etcd_deadline_s=0.4) as (proxy, store, direct):
             key = new_key()
             await store.get(key)
-            proxy.refuse()
+            proxy.break_("refuses")
             await until(lambda: not store._client._members[0].connected)
             with pytest.raises(Unavailable) as down:
                 await put(store, key)
@@ -141,11 +168,11 @@ def test_reads_and_leases_are_asked_again_when_their_answer_is_lost() -> None:
             await put(store, key, b"x", lease)
             calls = (store.get(key), store.range(key), store.keep_alive(lease), store.grant_lease(60), store.transact([], []))
             for call in calls:
-                proxy.fault, proxy.lost_bytes = "answers are lost", 0
+                proxy.break_("answers are lost")
                 asking = asyncio.ensure_future(cast(Coroutine[Any, Any, Any], call))
                 await until(lambda: proxy.lost_bytes > 0)
-                proxy.fault = "none"
-                proxy.cut()
+                proxy.break_("none")
+                proxy.reset()
                 assert await asking is not None
             await store.revoke_lease(lease)
             assert await store.get(key) is None
@@ -207,11 +234,11 @@ def test_a_watch_goes_on_over_restarts_and_cuts_without_gap_or_repeat(tmp_path: 
                     watching = tasks.create_task(watch())
                     for n in range(1, 6):
                         await until(lambda: len(seen) == len(written))  # noqa: B023 (it is called before the next turn)
-                        proxy.cut()
+                        proxy.reset()
                         for m in range(20):
                             written += [(await writer.transact([], [Put(f"/a/{n}/{m}/{i}", b"") for i in range(3)])).revision]
                             if m == 10:
-                                proxy.cut()
+                                proxy.reset()
                     await restart(member)
                     written += [await put(writer, "/a/6")]
                     await until(lambda: len(seen) >= len(written))
@@ -229,11 +256,11 @@ def test_a_watch_that_was_cut_off_while_history_went_on_without_it_is_told_where
             first = await put(direct, key)
             watch = store.watch(key, first)
             assert (await anext(watch)).revision == first
-            proxy.refuse()
+            proxy.break_("refuses")
             for _ in range(3):
                 last = await put(direct, key)
             await SHARED.member.compact(last)
-            proxy.fault = "none"
+            proxy.break_("none")
             with pytest.raises(RevisionCompacted) as compacted:
                 await take(watch, 1)
             assert compacted.value.oldest == last + 1
@@ -250,11 +277,11 @@ def test_a_watch_that_nobody_serves_says_so_and_a_new_one_goes_on() -> None:
             first = await put(direct, key)
             watch = store.watch(key, first)
             assert (await anext(watch)).revision == first
-            proxy.refuse()
+            proxy.break_("refuses")
             with pytest.raises(Unavailable, match=f"watch '{key}'"):
                 await take(watch, 1)
             missed = await put(direct, key)
-            proxy.fault = "none"
+            proxy.break_("none")
             assert [batch.revision for batch in await take(store.watch(key, Revision(first + 1)), 1)] == [missed]
 
     run(test())
@@ -273,7 +300,7 @@ def test_a_watch_leaves_a_member_that_has_fallen_silent_though_nobody_asks_it_an
             first = await put(direct, key)
             watch = store.watch(key, first)
             assert (await anext(watch)).revision == first
-            proxy.fault = "answers are lost"
+            proxy.break_("answers are lost")
             missed = await put(direct, key)
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(store.run())
@@ -295,20 +322,25 @@ class CountsRenewals(EtcdStore):
         return ttl_s
 
 
+async def kept(store: EtcdStore, lease: LeaseId) -> None:
+    while True:
+        ttl_s = await store.keep_alive(lease)
+        await asyncio.sleep(ttl_s / 3)
+
+
 def test_a_lease_lives_on_over_a_restart_of_etcd(tmp_path: Path) -> None:
     async def test() -> None:
         with running_etcd(tmp_path) as member:
             store = CountsRenewals(settings(member.url))
-            lease = await HeldLease.take(store, 2.0)
-            await put(store, "/leased", b"", lease.id)
+            lease = await store.grant_lease(2.0)
+            await put(store, "/leased", b"", lease)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(lease.run())
+                keeping = tasks.create_task(kept(store, lease))
                 await restart(member)
                 before = store.renewals
                 await until(lambda: store.renewals > before)
-                assert lease.held
                 assert await store.get("/leased") is not None
-                await lease.release()
+                keeping.cancel()
             await store.close()
 
     run(test())
@@ -334,7 +366,7 @@ def test_a_member_that_is_not_there_is_passed_over_at_once() -> None:
 def test_a_member_that_accepts_and_says_nothing_is_left_within_its_timeout() -> None:
     async def test() -> None:
         async with tcp_proxy(SHARED.member.client_port) as silent:
-            silent.fault = "requests are lost"
+            silent.break_("requests are lost")
             async with opened(f"{silent.url},{SHARED.member.url}", etcd_connect_timeout_s=0.3) as store:
                 assert await timed(put(store, new_key())) < 0.6
                 assert await timed(put(store, new_key())) < 0.1  # and not asked again
@@ -357,7 +389,7 @@ def test_a_member_of_another_cluster_is_not_asked(tmp_path: Path) -> None:
                 opened(f"{proxy.url},{another.url}", etcd_deadline_s=0.5) as store,
             ):
                 await put(store, key)
-                proxy.refuse()
+                proxy.break_("refuses")
                 await until(lambda: not store._client._members[0].connected)
                 with pytest.raises(Unavailable, match="belongs to cluster"):
                     await put(store, key)

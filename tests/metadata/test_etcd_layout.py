@@ -20,6 +20,7 @@ def test_every_key_is_where_the_documentation_says() -> None:
     assert layout.next_producer_id == "/tidelog/next_producer_id"
     assert layout.partition_count == "/tidelog/partition_count"
     assert layout.revision_base == "/tidelog/revision_base"
+    assert layout.restoration == "/tidelog/restoration"
     assert layout.restoring == "/tidelog/restoring"
     assert layout.restoring.startswith(layout.root)
     assert layout.scratch("0a") == "/tidelog/scratch/0a"

@@ -14,7 +14,7 @@ from metadata.errors import Denied, InvalidArgument, Unavailable
 from metadata.etcd_store import EtcdStore
 from metadata.model import Revision
 from metadata.secret import Secret
-from metadata.store import Put
+from metadata.store import Put, RevisionCompacted
 from tests.certificates import Certificates, make_certificates
 from tests.etcd_server import SHARED, EtcdMember, in_thread, running_etcd, settings
 from tests.metadata.stores import run, take, until
@@ -163,6 +163,21 @@ def test_a_user_is_let_in_to_what_is_granted_and_no_further(tmp_path: Path, capl
 
     run(test())
     assert "hunter" not in caplog.text
+
+
+def test_a_user_who_may_write_to_a_prefix_only_may_compact_history(tmp_path: Path) -> None:
+    """Which is that of all: etcd grants it to whoever it lets in."""
+
+    async def test() -> None:
+        with etcd_with_users(tmp_path) as member:
+            async with opened(member.url, **USER) as store:
+                first = (await store.transact([], [Put("/ours/a", b"1")])).revision
+                last = (await store.transact([], [Put("/ours/a", b"2")])).revision
+                await store.compact(last)
+                with pytest.raises(RevisionCompacted):
+                    await store.range("/ours/", revision=first)
+
+    run(test())
 
 
 def test_a_token_that_has_ended_is_replaced_under_requests_and_watches(tmp_path: Path) -> None:

@@ -17,10 +17,9 @@ from metadata.errors import Corrupt, InvalidArgument, OutcomeUnknown, Rejected, 
 from metadata.etcd_settings import EtcdSettings
 from metadata.etcd_store import EtcdStore
 from metadata.etcd_watch_batches import WatchBatches
-from metadata.held_lease import HeldLease
 from metadata.model import Revision
 from metadata.proto import etcd_pb2
-from metadata.store import NO_LEASE, DeletePrefix, LeaseId, Put, WatchBatch
+from metadata.store import NO_LEASE, DeletePrefix, LeaseId, LeaseLost, Put, WatchBatch
 from tests.etcd_server import SHARED, in_thread, running_etcd, settings
 from tests.metadata.stores import PATIENCE_S, run, take, until
 from tests.tcp_proxy import tcp_proxy
@@ -217,16 +216,16 @@ def test_a_full_etcd_leaves_a_write_unknown_and_says_what_to_do(tmp_path: Path) 
 # Leases in real time
 
 
-def test_etcd_ends_a_lease_only_when_its_holder_has_given_it_up() -> None:
+def test_etcd_ends_a_lease_that_nobody_renews_and_its_keys_with_it() -> None:
     async def test() -> None:
         async with opened() as store:
             key = new_prefix()
-            lease = await HeldLease.take(store, 1.0)
-            written = await put(store, key, b"", lease.id)
-            assert lease.held
+            lease = await store.grant_lease(1.0)
+            written = await put(store, key, b"", lease)
             (batch,) = await take(store.watch(key, Revision(written + 1)), 1)
             assert [event.kind for event in batch.events] == ["delete"]
-            assert not lease.held
+            with pytest.raises(LeaseLost):
+                await store.keep_alive(lease)
 
     run(test())
 
@@ -240,18 +239,24 @@ class CountsRenewals(EtcdStore):
         return ttl_s
 
 
+async def kept(store: EtcdStore, lease: LeaseId) -> None:
+    while True:
+        ttl_s = await store.keep_alive(lease)
+        await asyncio.sleep(ttl_s / 3)
+
+
 def test_a_lease_that_is_kept_outlives_its_time_to_live() -> None:
     async def test() -> None:
         store = CountsRenewals(settings(SHARED.member.url))
         key = new_prefix()
-        lease = await HeldLease.take(store, 2.0)
-        await put(store, key, b"", lease.id)
+        lease = await store.grant_lease(2.0)
+        await put(store, key, b"", lease)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(lease.run())
+            keeping = tasks.create_task(kept(store, lease))
             await until(lambda: store.renewals >= 4)  # more than a time to live
-            assert lease.held
             assert await store.get(key) is not None
-            await lease.release()
+            keeping.cancel()
+            await store.revoke_lease(lease)
             assert await store.get(key) is None
         await store.close()
 

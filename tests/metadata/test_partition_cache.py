@@ -199,3 +199,21 @@ def test_whatever_is_written_the_tables_agree_with_the_states(steps: list[tuple[
             assert msgspec.json.encode(states[partition]) == stored[partition].value
 
     with_cache(scenario)
+
+
+def test_a_reading_tells_only_of_what_is_different_from_before() -> None:
+    """With many partitions, to tell of all that are the same would stop the broker for a moment."""
+
+    async def scenario(c: Cached) -> None:
+        await c.write(put(P0, led(1)), put(P1, led(1)), spoil(P2))
+        c.told.clear()
+        c.store.down = unavailable()
+        await c.sqlite.transact([], [put(P1, led(1))])
+        await c.sqlite.compact((await c.sqlite.range("/")).revision)
+        await asyncio.sleep(10)
+        c.store.down = None
+        await asyncio.sleep(10)
+        assert c.told == [{P1}]
+        assert c.cache.corrupt == {P2}
+
+    with_cache(scenario)

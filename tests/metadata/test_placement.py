@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metadata import placement
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
-from metadata.placement import Candidate, Placement, is_balanced, place
+from metadata.placement import Candidate, Placement, is_balanced
 
 TOPICS = [TopicId(letter * 32) for letter in "abc"]
 
@@ -21,6 +22,24 @@ def partitions(count: int, topic: TopicId = TOPICS[0]) -> list[TopicPartition]:
 
 def brokers(count: int, racks: str = "") -> list[Candidate]:
     return [Candidate(SessionId(number), racks[number - 1] if racks else "") for number in range(1, count + 1)]
+
+
+def place(
+    leaders: Mapping[TopicPartition, SessionId | None],
+    candidates: Sequence[Candidate],
+    *,
+    arriving: Mapping[TopicPartition, SessionId] | None = None,
+    moves_max: int | None = None,
+) -> Placement:
+    """`leaders` are all partitions with the session that leads each; None, or one that is no candidate: nobody."""
+    led: dict[SessionId, dict[TopicId, set[TopicPartition]]] = defaultdict(lambda: defaultdict(set))
+    present = {candidate.session for candidate in candidates}
+    for partition, session in leaders.items():
+        if session is not None:
+            led[session][partition.topic_id].add(partition)
+    leaderless = [partition for partition, session in leaders.items() if session not in present]
+    on_their_way = (arriving or {}).items()
+    return placement.place(led, leaderless, candidates, arriving=on_their_way, moves_max=moves_max)
 
 
 def after(leaders: Mapping[TopicPartition, SessionId | None], placement: Placement) -> dict[TopicPartition, SessionId | None]:
@@ -131,6 +150,17 @@ def test_the_order_of_the_question_does_not_matter(
 ) -> None:
     candidates, leaders = cluster
     assert place(dict(reversed(leaders.items())), candidates[::-1]) == place(leaders, candidates)
+
+
+@given(clusters, st.integers(0, 2**39 - 1))
+def test_what_is_on_its_way_counts_like_what_has_arrived(
+    cluster: tuple[list[Candidate], dict[TopicPartition, SessionId | None]], which: int
+) -> None:
+    candidates, leaders = cluster
+    present = {candidate.session for candidate in candidates}
+    arriving = {p: s for n, (p, s) in enumerate(leaders.items()) if s is not None and s in present and which >> n & 1}
+    arrived = {partition: session for partition, session in leaders.items() if partition not in arriving}
+    assert place(arrived, candidates, arriving=arriving) == place(leaders, candidates)
 
 
 @pytest.mark.parametrize("count", [1, 7, 100])

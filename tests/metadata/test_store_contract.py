@@ -596,6 +596,27 @@ def test_a_watch_from_what_history_no_longer_holds_says_where_history_begins(on_
     on_store(test)
 
 
+def test_history_is_dropped_below_a_watch_that_has_seen_it_and_the_watch_goes_on(on_store: OnStore) -> None:
+    async def test(s: OpenStore) -> None:
+        first = await s.put("a")
+        watch = s.store.watch(s.prefix, first)
+        assert (await anext(watch)).revision == first
+        second = await s.put("a")
+        assert (await anext(watch)).revision == second
+        await s.store.compact(second)
+        await s.store.compact(first)
+        await s.store.compact(second)
+        third = await s.put("a")
+        assert (await anext(watch)).revision == third
+        with pytest.raises(RevisionCompacted):
+            await s.names(first)
+        assert [batch.revision for batch in await s.watched(third, 1)] == [third]
+        with pytest.raises(InvalidArgument):
+            await s.store.compact(Revision(third + 1_000_000))
+
+    on_store(test)
+
+
 def test_a_watcher_that_history_has_overtaken_is_told(on_store: OnStore) -> None:
     async def test(s: OpenStore) -> None:
         first = await s.put("a")

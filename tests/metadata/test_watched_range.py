@@ -117,7 +117,7 @@ def test_a_hole_in_history_is_met_by_reading_everything_again() -> None:
             f.store.down = unavailable()
             await f.write(Put(PREFIX + "stays", b"2"), Delete(PREFIX + "goes"))
             revision = await f.put("comes")
-            await f.store.store.compact(revision)  # type: ignore[attr-defined]
+            await f.store.store.compact(revision)
             await asyncio.sleep(30)
             f.store.down = None
             assert await f.watched.wait_for(revision, timeout_s=30)
@@ -140,7 +140,7 @@ def test_history_that_is_compacted_between_two_pages_is_met_by_beginning_again(m
         async def compacted_once(*args: object, **how: object) -> object:
             page = await read(*args, **how)  # type: ignore[arg-type]
             if f.store.ranges == 2:
-                await f.store.store.compact(await f.put("a", b"2"))  # type: ignore[attr-defined]
+                await f.store.store.compact(await f.put("a", b"2"))
             return page
 
         monkeypatch.setattr(f.store, "range", compacted_once)
@@ -148,6 +148,27 @@ def test_history_that_is_compacted_between_two_pages_is_met_by_beginning_again(m
             assert await f.watched.wait_for(Revision(6), timeout_s=5)
         assert f.told == ["all of 5"]
         assert f.held["a"] == b"2"
+
+    follow(scenario)
+
+
+def test_a_store_that_was_emptied_is_not_believed() -> None:
+    """Etcd with an empty disk: topics that are "gone" would be told to clients, and marked as deleted on the bucket."""
+
+    async def scenario(f: Follower) -> None:
+        await f.write(Put(PREFIX + "a", b"1"))
+        revision = await f.write(Put(PREFIX + "b", b"1"))
+        async with f.running():
+            assert await f.watched.wait_for(revision, timeout_s=1)
+            f.store.down = unavailable()
+            await f.put("c")
+            await asyncio.sleep(10)
+            emptied = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
+            f.store.store, f.store.down = emptied, None
+            await asyncio.sleep(60)
+            assert set(f.held) == {"a", "b"}
+            assert f.watched.revision == revision
+            await emptied.close()
 
     follow(scenario)
 
@@ -244,7 +265,7 @@ def test_whatever_happens_what_is_known_in_the_end_is_what_is_there(happening: l
                     await f.write(Delete(f"{PREFIX}{number}"))
                 elif what == "compact":
                     at = (await f.store.store.range(PREFIX)).revision
-                    await f.store.store.compact(at)  # type: ignore[attr-defined]
+                    await f.store.store.compact(at)
                 elif what == "wait":
                     await asyncio.sleep(number)
                 else:

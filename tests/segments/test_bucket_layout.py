@@ -19,10 +19,12 @@ from segments.bucket_layout import (
     end_of_session,
     end_of_topic,
     index_key,
+    parse_restoration_key,
     parse_snapshot_key,
     parse_topic_key,
     parse_wal_key,
     proof_key,
+    restoration_key,
     segment_key,
     session_prefix,
     snapshot_key,
@@ -48,6 +50,9 @@ def test_the_keys_are_those_of_the_drawing() -> None:
     assert topic_mirror_key("orders", ID, Revision(9)) == f"topics/orders/{ID}/_log/topic-00000000000000000009.json"
     assert deleted_topic_key("orders", ID, Revision(10)) == f"topics/orders/{ID}/_log/deleted-00000000000000000010"
     assert snapshot_key(Revision(11)) == "metadata/snapshot-00000000000000000011"
+    assert restoration_key(11) == "metadata/restored-000000000000000b"
+    assert parse_restoration_key(restoration_key(11)) == 11
+    assert parse_restoration_key("metadata/restored-b") is None
 
 
 @given(SESSIONS, SEQS)

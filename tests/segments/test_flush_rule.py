@@ -53,6 +53,12 @@ def test_closing_does_not_linger() -> None:
     assert exhausted_rule(SETTINGS, now_s=10).due_at_s(state, now_s=10) == 10
 
 
+def test_what_a_handover_waits_for_does_not_linger_either_and_waits_for_a_place_in_flight() -> None:
+    state = FlushState(full_segments=0, open_since_s=10, in_flight=1, closing=False, waited_for=True)
+    assert exhausted_rule(SETTINGS, now_s=10).due_at_s(state, now_s=10) == 10
+    assert FlushRule(SETTINGS).due_at_s(state._replace(in_flight=4), now_s=10) is None
+
+
 def test_without_budget_even_a_quiet_broker_lingers() -> None:
     rule = exhausted_rule(SETTINGS, now_s=10)
     assert rule.due_at_s(NOTHING._replace(open_since_s=10), now_s=10) == pytest.approx(10.1)

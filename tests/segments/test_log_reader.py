@@ -140,7 +140,7 @@ def test_history_is_read_from_the_bucket_and_goes_over_into_the_hot_pool() -> No
 
 def test_at_the_high_watermark_there_is_nothing_yet_and_beyond_it_nobody_may_stand() -> None:
     partition = Partition([A], first_offset=10)
-    assert partition.read(12) == Fetched([], 0, Offset(12), Offset(12), Offset(10))
+    assert partition.read(12) == Fetched([], 0, Offset(12), Offset(12), Offset(10), EPOCH)
     for offset in (9, 13, -1):
         with pytest.raises(OutOfRange) as refusal:
             partition.read(offset)

@@ -1,14 +1,15 @@
-"""Where the runs of a partition lie: found by offset and by time, in order, without a gap."""
+"""Where the runs of a partition lie: found by offset, by time and by leader epoch, in order, without a gap."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
-from metadata.model import Offset, SegmentSeq, SessionId
-from segments.run_index import RunIndex, RunPlace
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
+from segments.run_index import NO_EPOCH_END, EpochEnd, RunIndex, RunPlace
 from segments.segment_file import Run
 from tests.segments.batches import EPOCH, run_of
 
@@ -66,3 +67,35 @@ def test_finding_agrees_with_looking_at_every_run(lengths: list[int], start_offs
         found = index.find(offset)
         expected = next((run for run in runs if offset in run), None)
         assert (None if found is None else range(found.base_offset, found.last_offset + 1)) == expected
+
+
+def in_epoch(run: Run, leader_epoch: int) -> Run:
+    return msgspec.structs.replace(run, leader_epoch=LeaderEpoch(leader_epoch))
+
+
+def test_an_epoch_ends_behind_its_last_record_and_one_without_records_where_the_one_before_it_does() -> None:
+    index = index_of(in_epoch(run_of(0, 3), 2), in_epoch(run_of(3, 1), 2), in_epoch(run_of(4, 5), 7))
+    assert [index.end_of_epoch(epoch) for epoch in (0, 1)] == [NO_EPOCH_END] * 2
+    assert [index.end_of_epoch(epoch) for epoch in (2, 3, 6)] == [EpochEnd(LeaderEpoch(2), Offset(4))] * 3
+    assert [index.end_of_epoch(epoch) for epoch in (7, 2**31 - 1)] == [EpochEnd(LeaderEpoch(7), Offset(9))] * 2
+    assert RunIndex().end_of_epoch(5) == NO_EPOCH_END == (-1, -1)
+
+
+def test_a_run_of_an_earlier_leader_behind_one_of_a_later_is_corrupt_and_is_not_taken_in() -> None:
+    index = index_of(in_epoch(run_of(10, 3), 4))
+    with pytest.raises(Corrupt, match="goes on in leader epoch 3, behind records of epoch 4"):
+        index.add(in_epoch(run_of(13, 2), 3), session=SESSION, seq=SegmentSeq(9))
+    assert (len(index), index.end_offset) == (1, 13)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=20), st.integers(0, 2**40))
+def test_the_end_of_each_epoch_agrees_with_looking_at_every_record(steps: list[tuple[int, int]], start_offset: int) -> None:
+    index, epochs, at, epoch = RunIndex(), list[int](), start_offset, 0
+    for seq, (leaders, length) in enumerate(steps):
+        epoch += leaders
+        index.add(in_epoch(run_of(at, length), epoch), session=SESSION, seq=SegmentSeq(seq))
+        epochs += [epoch] * length
+        at += length
+    for asked in range(epoch + 2):
+        held = [(of_record, start_offset + place + 1) for place, of_record in enumerate(epochs) if of_record <= asked]
+        assert index.end_of_epoch(asked) == (held[-1] if held else NO_EPOCH_END)

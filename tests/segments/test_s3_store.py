@@ -490,6 +490,16 @@ def test_a_range_without_the_size_of_the_object_is_not_believed() -> None:
     with_answers(always(206, b"789", Content_Range="bytes 7-9/*"), scenario)
 
 
+def test_the_range_of_an_empty_object_may_end_before_it_begins() -> None:
+    """MinIO answers so."""
+
+    async def scenario(store: S3Store, server: HttpScript) -> None:
+        tail = await store.tail("a", 3)
+        assert (tail.body, tail.size) == (b"", 0)
+
+    with_answers(always(206, Content_Range="bytes 0--1/0"), scenario)
+
+
 def test_a_body_that_is_shorter_than_announced_is_not_taken_for_the_object() -> None:
     async def main() -> None:
         async def cut_short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -11,7 +11,7 @@ import pytest
 from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, Unavailable
 from segments.memory_store import MemoryStore
 from segments.object_store import Buffer
-from segments.watched_store import Trouble, WatchedStore
+from segments.watched_store import Trouble, Unwritable, WatchedStore
 from tests.simulation.virtual_loop import run
 
 
@@ -20,9 +20,15 @@ class Moody(MemoryStore):
 
     trouble: Exception | None = None
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+        self.answers.set()
+
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         if self.trouble is not None:
             raise self.trouble
+        await self.answers.wait()
         await super().create(key, body, crc32c=crc32c)
 
 
@@ -143,3 +149,42 @@ def test_the_trouble_can_be_asked_for_while_it_lasts() -> None:
 
     run(main())
     assert found == [None, Trouble("the bucket takes no writes: no space left on device", "Make room."), None]
+
+
+def test_a_write_without_an_answer_and_one_that_its_caller_gave_up_are_told_as_not_written() -> None:
+    async def main() -> None:
+        bucket = Moody()
+        store = WatchedStore(bucket)
+        assert [store.unwritable] == [None]
+        bucket.answers.clear()
+        writing = asyncio.ensure_future(write(store))
+        await asyncio.sleep(3)
+        assert store.unwritable == Unwritable(for_s=3.0, bytes_min=8)
+        writing.cancel()
+        await asyncio.sleep(2)
+        assert store.unwritable == Unwritable(for_s=5.0, bytes_min=8)
+        assert store.trouble is not None
+        await asyncio.sleep(10)
+        assert [store.unwritable] == [None], "nobody has wanted to write since"
+        bucket.answers.set()
+        await write(store)
+        assert store.trouble is None
+
+    run(main())
+
+
+def test_the_slower_one_of_two_writes_that_is_given_up_is_no_failure() -> None:
+    async def main() -> None:
+        bucket = Moody()
+        store = WatchedStore(bucket)
+        assert [store.unwritable] == [None]
+        bucket.answers.clear()
+        slow = asyncio.ensure_future(write(store))
+        await asyncio.sleep(2)
+        bucket.answers.set()
+        await write(store)
+        slow.cancel()
+        await asyncio.sleep(0)
+        assert store.unwritable is None
+
+    run(main())

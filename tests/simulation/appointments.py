@@ -13,20 +13,22 @@ it released it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from metadata.broker_registry import decode_registration
+from metadata.errors import Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.partition_assignments import PartitionState, decode_state
-from metadata.sqlite_store import SqliteStore
 from metadata.store import Event, KeyValue, WatchBatch
 from segments.bucket_layout import parse_wal_key, segment_key
 from segments.memory_store import MemoryStore
 from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_seal
 from tests.simulation.bucket_reader import VisibleRun
+from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.history_checker import Invariant, Violation
 
 
@@ -179,7 +181,7 @@ def _kept(event: Event) -> KeyValue:
 class Recorder:
     """Writes down what `judge` needs. Its owner runs `run()` as a task, and gives `wrote` and `landed` to whoever does so."""
 
-    def __init__(self, bucket: MemoryStore, metadata: SqliteStore, layout: EtcdLayout) -> None:
+    def __init__(self, bucket: MemoryStore, metadata: EtcdModel, layout: EtcdLayout) -> None:
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout
@@ -193,15 +195,18 @@ class Recorder:
         return self._transactions[-1].revision if self._transactions else Revision(0)
 
     async def run(self) -> None:
-        async for transaction in self._metadata.watch("/", Revision(1)):
-            self._transactions.append(transaction)
+        while True:
+            with contextlib.suppress(Unavailable):  # the store restarts
+                async for transaction in self._metadata.watch("/", Revision(self.revision + 1)):
+                    self._transactions.append(transaction)
 
     def wrote(self, revision: Revision, writer: Writer) -> None:
-        self._writers[revision] = writer
+        """The first who names a revision has written it: one whose transaction changed nothing is told the same number later."""
+        self._writers.setdefault(revision, writer)
 
     def landed(self, key: str) -> None:
         """An object has come to be."""
-        self._landed[key] = self._metadata._history.revision  # at this very instant, which no call can tell
+        self._landed[key] = self._metadata.revision  # at this very instant, which no call can tell
 
     async def judged(self, runs: Iterable[VisibleRun]) -> list[Violation]:
         seals: list[LandedSeal] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from metadata import partition_assignments
@@ -25,6 +26,8 @@ LOSSY = Faults(answer_lost=0.3, request_lost=0.1, late=0.2, lands_after_cancel=0
 SLOW = Faults(request_s=between(0.5, 3.0), answer_s=between(0.2, 2.0), late=0.1, late_s=between(5.0, 60.0))
 BUSY = Faults(error_503=0.7)
 CONFLICTS = Faults(conflict_409=0.5)
+MOVES_MAX = 60
+"""That one blow asks for: each reads the whole history anew."""
 
 
 class Blows:
@@ -34,6 +37,8 @@ class Blows:
         self._chance = chance
         self._note = note
         self._site = cluster.site
+        self.fallen: Counter[str] = Counter()
+        """How many there were of each kind."""
 
     async def rain(self, for_s: float) -> None:
         """One after the other, and several at a time; returns when the last has passed.
@@ -41,10 +46,11 @@ class Blows:
         Each world has blows that are frequent in it, and some that never fall: what needs several of one kind comes up that way.
         """
         blows: list[tuple[Callable[[], Awaitable[None]], int]] = [
-            (self._kill, 4),
-            (self._freeze, 4),
+            (self._kill, 6),
+            (self._freeze, 6),
             (self._double, 1),
             (self._drain, 2),
+            (self._drain_by_command, 2),
             (self._comes_back, 3),
             (self._takeovers_are_slow, 1),
             (self._cut_from_clients, 2),
@@ -58,6 +64,7 @@ class Blows:
             (self._metadata_loses_answers, 2),
             (self._history_compacted, 1),
             (self._lease_ends_early, 2),
+            (self._leases_end_late, 2),
             (self._controller_stalls, 2),
             (self._controller_changes, 2),
             (self._clock_jumps, 1),
@@ -70,9 +77,11 @@ class Blows:
         async with asyncio.TaskGroup() as under_way:
             while virtual_loop().time() < until_s:
                 (blow,) = self._chance.choices([blow for blow, _ in blows], weights)
-                self._note(blow.__name__.strip("_").replace("_", " "))
+                name = blow.__name__.strip("_").replace("_", " ")
+                self.fallen[name] += 1
+                self._note(name)
                 under_way.create_task(_called(blow))
-                await asyncio.sleep(self._chance.uniform(0.5, 8.0))
+                await asyncio.sleep(self._chance.uniform(0.5, 6.0))
 
     def _seconds(self, *choices: float) -> Awaitable[None]:
         return asyncio.sleep(self._chance.choice(choices))
@@ -100,8 +109,9 @@ class Blows:
     async def _pile_up(self, broker: BrokerProcess) -> None:
         """Lets several requests be on the wire when the blow falls, so that some land after the seal, and beyond it."""
         if self._chance.random() < 0.8:
-            broker.store.slow_factor = self._chance.choice((50.0, 200.0))
-            await asyncio.sleep(1.0)
+            broker.store.slow_factor = self._chance.choice((50.0, 200.0, 400.0))
+            with self._load.in_a_hurry():
+                await asyncio.sleep(1.0)
             broker.store.slow_factor = 1.0
 
     async def _double(self) -> None:
@@ -118,6 +128,15 @@ class Blows:
         self._cluster.kill(older)
         await self._seconds(0.0, 2.0, 10.0)
         self._cluster.start(older.broker_id)
+
+    async def _drain_by_command(self) -> None:
+        """It hands over all that it leads and lives on, unless another blow falls on it; an operator takes the drain back."""
+        drained = self._cluster.any().broker_id
+        if all(self._cluster.drains(other) for other in self._cluster.slots if other != drained):
+            return  # nobody would be left to lead
+        await self._cluster.drain(drained, True)
+        await self._seconds(0.2, 3.0, 15.0)
+        await self._cluster.drain(drained, False)
 
     async def _comes_back(self) -> None:
         """A broker that joins the others, or one that had ended by itself."""
@@ -186,6 +205,7 @@ class Blows:
         for broker in cut_off:
             broker.metadata.cut()
         await self._seconds(0.5, 3.0)
+        self._site.metadata.restart()
         for broker in cut_off:
             broker.metadata.mend()
 
@@ -202,20 +222,34 @@ class Blows:
         deaf.metadata.calm_down()
 
     async def _history_compacted(self) -> None:
-        """While a broker is cut off: its watches find a hole, and it must read everything again."""
-        cut_off = self._cluster.any()
-        cut_off.metadata.cut()
+        """While a broker is cut off, or its watches are far behind: they find a hole, and it must read everything again."""
+        behind = self._cluster.any()
+        if self._chance.random() < 0.5:
+            behind.metadata.cut()
+        else:
+            behind.metadata.watch_delay_s = 6.0
+            for _ in range(4):
+                await self._ask_for_a_move()
         await self._seconds(1.0, 5.0)
         revision = (await self._site.metadata.range("/", limit=1)).revision
         while self._site.recorder.revision < revision:  # noqa: ASYNC110  # nobody tells of it
             await asyncio.sleep(0.001)
         await self._site.metadata.compact(revision)
-        cut_off.metadata.mend()
+        behind.metadata.mend()
+        behind.metadata.calm_down()
 
     async def _lease_ends_early(self) -> None:
         leases = [item.lease for item in (await self._site.metadata.range(EtcdLayout().brokers)).items]
         if leases:
             await self._site.metadata.revoke_lease(self._chance.choice(leases))
+
+    async def _leases_end_late(self) -> None:
+        """As where etcd has changed its own leader: those who are gone seem to live on."""
+        self._site.metadata.late_s = self._chance.choice((1.0, 5.0, 20.0))
+        if self._chance.random() < 0.5:
+            self._cluster.kill(self._cluster.any())
+        await asyncio.sleep(self._chance.uniform(2.0, 20.0))
+        self._site.metadata.late_s = 0.0
 
     async def _controller_stalls(self) -> None:
         """What it has decided is still on its way when it is the controller no more."""
@@ -268,9 +302,12 @@ class Blows:
         """Partitions are asked to move, faster than they can, and often back to where they came from."""
         until_s = virtual_loop().time() + self._chance.uniform(2.0, 15.0)
         pace_s = self._chance.choice((0.05, 0.3, 1.0))
-        while virtual_loop().time() < until_s:
-            await self._ask_for_a_move()
-            await asyncio.sleep(self._chance.expovariate(1 / pace_s))
+        with self._load.in_a_hurry():
+            for _ in range(MOVES_MAX):
+                if virtual_loop().time() > until_s:
+                    return
+                await self._ask_for_a_move()
+                await asyncio.sleep(self._chance.expovariate(1 / pace_s))
 
     async def _ask_for_a_move(self) -> None:
         states = self._cluster.partitions.states

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from gateway import controller, leadership
+from gateway import controller, handover, leadership
 from metadata import partition_assignments
 from metadata.counters import next_session
 from metadata.errors import OutcomeUnknown, Unavailable
@@ -83,9 +83,9 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.SESSION_REUSED:
             return _session_reused()
         case BrokenRule.NOT_FLUSHED:
-            return [(leadership, "_release", _released_at_once)]
+            return [(handover, "release", _released_at_once)]
         case BrokenRule.RELEASED_TOO_EARLY:
-            return [(leadership, "_release", _released_too_early())]
+            return [(handover, "release", _released_too_early())]
         case BrokenRule.NOT_GIVEN_UP:
             return [(Log, "drop", Log.resume)]
         case BrokenRule.CONTROLLER_UNGUARDED:
@@ -136,7 +136,7 @@ async def _released_at_once(log: Log, partition: TopicPartition, state: Partitio
 
 
 def _released_too_early() -> Callable[..., Any]:
-    release = leadership._release
+    release = handover.release
 
     async def released(log: Log, partition: TopicPartition, state: PartitionState) -> Released:
         at_seq, sessions = await release(log, partition, state)

@@ -22,13 +22,14 @@ from metadata.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId
-from metadata.sqlite_store import SqliteStore
 from segments.bounded_store import BoundedStore
 from segments.log import Log
 from segments.memory_store import MemoryStore
 from segments.settings import SegmentSettings
+from segments.watched_store import WatchedStore
 from tests.faulty_store import Faults, FaultyStore
 from tests.simulation.appointments import Recorder, Writer
+from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.metadata_wire import MetadataWire
 from tests.simulation.virtual_loop import virtual_loop
 
@@ -43,7 +44,7 @@ class Site:
 
     seed: int
     bucket: MemoryStore
-    metadata: SqliteStore
+    metadata: EtcdModel
     settings: SegmentSettings
     cluster: ClusterSettings
     recorder: Recorder
@@ -79,7 +80,7 @@ class BrokerProcess:
         self.clock_skew_ms = self._chance.randint(-2000, 2000)
         self.view = ClusterView(self.metadata, EtcdLayout())
         self.leadership = Leadership(
-            BoundedStore(self.store, timeout_s=REQUEST_TIMEOUT_S),
+            WatchedStore(BoundedStore(self.store, timeout_s=REQUEST_TIMEOUT_S)),
             self.metadata,
             self.view,
             site.settings,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from metadata.errors import NotLeader, TidelogError
+from metadata.errors import FencedLeaderEpoch, TidelogError, UnknownLeaderEpoch
 from metadata.model import LeaderEpoch, TopicId, TopicPartition
 from segments.log import Acks, FetchTarget, Log
 from segments.log_reader import Fetched as FetchedBatches
@@ -33,6 +33,7 @@ from tests.simulation.history_checker import Acknowledged, Event, Fetched, Recor
 from tests.simulation.virtual_loop import virtual_loop
 
 MESSAGE_BYTES_MAX = 1 << 16
+IN_A_HURRY_S = 0.01
 
 
 class Kind(Enum):
@@ -57,6 +58,8 @@ class Clients:
     producer_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     finishing: bool = False
     """No new batches: producers end once everything that they sent is settled."""
+    in_a_hurry: int = 0
+    """While it is above 0, producers send as fast as they can, so that much is on its way when a blow falls."""
     deleted: set[TopicId] = field(default_factory=set)
     """Topics that are no more: producers of theirs end, and leave open what became of their last batches."""
     stale_epochs: int = 0
@@ -113,7 +116,8 @@ class Producer:
                         attempts.create_task(self._attempt(batch, broker, latency_s + jitter_s))
             while self._window and self._window[0].settled:
                 self._window.popleft()
-            await asyncio.sleep(chance.uniform(0.05, 1.0) if self._window else chance.expovariate(1 / self._pace_s))
+            pace_s = IN_A_HURRY_S if self._clients.in_a_hurry else self._pace_s
+            await asyncio.sleep(chance.uniform(0.05, 1.0) if self._window else chance.expovariate(1 / pace_s))
 
     @property
     def _is_idempotent(self) -> bool:
@@ -176,7 +180,7 @@ class Reader:
         self._clients = clients
         self._name = name
         self._chance = random.Random(f"{clients.seed}/{name}")
-        self._leader_epochs = dict.fromkeys(partitions, LeaderEpoch(-1))
+        self._leader_epochs: dict[TopicPartition, LeaderEpoch] = {}
         self.offsets: dict[TopicPartition, int] = dict.fromkeys(partitions, 0)
         """Where it reads on, by partition."""
 
@@ -197,17 +201,13 @@ class Reader:
 
     async def poll(self, broker: BrokerProcess, *, bytes_max: int, bytes_min: int = 1, wait_ms_max: int) -> list[Fetched]:
         """One fetch, written down; without the partitions that failed."""
-        targets = [FetchTarget(partition, offset, bytes_max) for partition, offset in self.offsets.items()]
-        known = dict(self._leader_epochs)
+        targets = [
+            FetchTarget(partition, offset, bytes_max, self._leader_epochs.get(partition))
+            for partition, offset in self.offsets.items()
+        ]
 
-        async def fetch(log: Log) -> list[tuple[LeaderEpoch, FetchedBatches] | TidelogError]:
-            refused = {target.partition: _stale(log, target.partition, known[target.partition]) for target in targets}
-            asked = [target for target in targets if refused[target.partition] is None]
-            fetched = await log.fetch(asked, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max) if asked else []
-            answers = {target.partition: answer for target, answer in zip(asked, fetched, strict=True)}
-            return [
-                refused[target.partition] or _with_epoch(log, target.partition, answers[target.partition]) for target in targets
-            ]
+        async def fetch(log: Log) -> list[FetchedBatches | TidelogError]:
+            return await log.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
 
         try:
             answers = await broker.call(fetch, latency_s=self._chance.uniform(0.0005, 0.005), timeout_s=10.0, hang_up=True)
@@ -220,43 +220,23 @@ class Reader:
             if (fetched := self._take_in(target, answer)) is not None
         ]
 
-    def _take_in(self, target: FetchTarget, answer: tuple[LeaderEpoch, FetchedBatches] | TidelogError) -> Fetched | None:
+    def _take_in(self, target: FetchTarget, answer: FetchedBatches | TidelogError) -> Fetched | None:
         partition = target.partition
         if isinstance(answer, TidelogError):
             self._clients.note(f"{self._name} was answered {answer.code} for {partition}")
-            if isinstance(answer, NotLeader):
+            if isinstance(answer, FencedLeaderEpoch | UnknownLeaderEpoch):
                 self._clients.stale_epochs += 1
-                self._leader_epochs[partition] = max(self._leader_epochs[partition], self._clients.epoch_of(partition))
+                self._learn(partition, self._clients.epoch_of(partition))
             return None
-        epoch, batches = answer
-        self._leader_epochs[partition] = max(self._leader_epochs[partition], epoch)
-        records = [held for held in records_of(split_batches(b"".join(batches.batches))) if held[0] >= target.offset]
-        fetched = Fetched(self._name, str(partition), target.offset, tuple(records), batches.high_watermark)
+        self._learn(partition, answer.leader_epoch)
+        records = [held for held in records_of(split_batches(b"".join(answer.batches))) if held[0] >= target.offset]
+        fetched = Fetched(self._name, str(partition), target.offset, tuple(records), answer.high_watermark)
         self._clients.record(fetched)
-        self._clients.left_out += not records and target.offset < batches.high_watermark
+        self._clients.left_out += not records and target.offset < answer.high_watermark
         if records:
             del self.offsets[partition]
-            self.offsets[partition] = batches.next_offset
+            self.offsets[partition] = answer.next_offset
         return fetched
 
-
-def _stale(log: Log, partition: TopicPartition, known: LeaderEpoch) -> TidelogError | None:
-    """As the doors do for a fetch that carries the reader's current leader epoch; -1 where it knows none yet."""
-    try:
-        led = log.bounds(partition).leader_epoch
-    except TidelogError as error:
-        return error
-    if known in (LeaderEpoch(-1), led):
-        return None
-    return NotLeader(f"{partition} is led here at epoch {led}; the reader knows epoch {known}")
-
-
-def _with_epoch(
-    log: Log, partition: TopicPartition, answer: FetchedBatches | TidelogError
-) -> tuple[LeaderEpoch, FetchedBatches] | TidelogError:
-    if isinstance(answer, TidelogError):
-        return answer
-    try:
-        return log.bounds(partition).leader_epoch, answer
-    except TidelogError as error:
-        return error
+    def _learn(self, partition: TopicPartition, epoch: LeaderEpoch) -> None:
+        self._leader_epochs[partition] = max(self._leader_epochs.get(partition, epoch), epoch)

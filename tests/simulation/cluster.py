@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 
-from metadata.broker_registry import BrokerCache
-from metadata.errors import TidelogError
+from metadata.broker_registry import BrokerCache, write_draining
+from metadata.errors import NotFound, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
 from metadata.partition_cache import PartitionCache
 from tests.faulty_store import CALM, Faults, Outage
+from tests.simulation.appointments import OPERATOR
 from tests.simulation.broker_process import BrokerProcess, Site
 
 BROKERS_MAX = 3
@@ -77,7 +79,7 @@ class Cluster:
             self.wake(broker)
 
     async def keep_up(self) -> None:
-        """Doubles die, and whoever ends begins anew, until cancelled."""
+        """Doubles die, whoever ends begins anew, and nobody is to be drained any more, until cancelled."""
         for broker in self.processes:
             if broker is not self.slots[broker.broker_id]:
                 self.kill(broker)
@@ -85,7 +87,18 @@ class Cluster:
             for broker_id, broker in list(self.slots.items()):
                 if broker.ended:
                     self.start(broker_id)
+                elif self.drains(broker_id):
+                    await self.drain(broker_id, False)
             await asyncio.sleep(1.0)
+
+    def drains(self, broker_id: str) -> bool:
+        registered = self.registered.brokers.get(broker_id)
+        return registered is not None and registered.draining
+
+    async def drain(self, broker_id: str, draining: bool) -> None:
+        """As `tidelog cluster drain` and `undrain` do, while the broker is registered."""
+        with contextlib.suppress(NotFound, Unavailable):
+            self.site.recorder.wrote(await write_draining(self.site.metadata, EtcdLayout(), broker_id, draining=draining), OPERATOR)
 
     # ── who leads ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -106,7 +119,7 @@ class Cluster:
 
     def epoch_of(self, partition: TopicPartition) -> LeaderEpoch:
         state = self.partitions.get(partition)
-        return state.leader_epoch if state is not None else LeaderEpoch(-1)
+        return state.leader_epoch if state is not None else LeaderEpoch(0)
 
     # ── rest ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -125,6 +138,9 @@ class Cluster:
                 found.append(f"{partition} is to move to {state.moving_to}")
             if not self._serves(partition, state.leader_session):
                 found.append(f"{partition} is not served by session {state.leader_session}")
+        for broker_id, registration in self.registered.brokers.items():
+            if registration.draining or registration.unwritable_bytes:
+                found.append(f"{broker_id} is to drain, or can't write")
         if len(sessions) != len(self.slots):
             found.append(f"{len(self.slots)} brokers run, and {len(sessions)} are registered")
         if loads and max(loads.values()) - min(loads.values()) > 1:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections.abc import Iterator
 
 from metadata.model import Partition, TopicPartition
-from metadata.sqlite_store import SqliteStore
+from metadata.store import MetadataStore
 from metadata.topic import Topic
 from metadata.topics import Topics
 from tests.simulation.clients import Clients, Kind, Producer, Reader
@@ -25,7 +27,7 @@ class Load:
     """`begin` starts its tasks in the owner's group; producers end by themselves once the clients are `finishing`."""
 
     def __init__(
-        self, clients: Clients, metadata: SqliteStore, chance: random.Random, failures: list[str], *, settle_s: float
+        self, clients: Clients, metadata: MetadataStore, chance: random.Random, failures: list[str], *, settle_s: float
     ) -> None:
         """A producer that has not come to its end by `settle_s` is a failure."""
         self.deleted: list[TopicPartition] = []
@@ -55,6 +57,15 @@ class Load:
         self._read(orders)
         if self._chance.random() < 0.7:
             self._produce_more(self._chance.choice(_partitions(await self._create(CHURN))))
+
+    @contextlib.contextmanager
+    def in_a_hurry(self) -> Iterator[None]:
+        """While it lasts, producers send as fast as they can."""
+        self._clients.in_a_hurry += 1
+        try:
+            yield
+        finally:
+            self._clients.in_a_hurry -= 1
 
     def stop_reading(self) -> None:
         for reader in self._readers:

@@ -146,5 +146,9 @@ class MetadataWire:
             await self._travel()
             yield batch
 
+    async def compact(self, to_revision: Revision) -> None:
+        await self._travel()
+        await self._store.compact(to_revision)
+
     async def close(self) -> None:
         return

@@ -6,7 +6,6 @@ These clusters have no id, and so no snapshots: all that is restored comes from 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +14,6 @@ import pytest
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId, TopicPartition
 from metadata.partition_assignments import PartitionState, read_all
-from metadata.sqlite_store import SqliteStore
 from metadata.topics import Topics
 from segments.cluster_record import sign_bucket
 from segments.object_store import ObjectStore
@@ -24,6 +22,7 @@ from segments.session import Session
 from segments.settings import SegmentSettings
 from tests.simulation import bucket_reader, world
 from tests.simulation.bucket_reader import BucketContents
+from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import virtual_loop
 from tidelog.cluster_restore import Restored, restore_cluster
 
@@ -40,11 +39,11 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_restored_is_what_was_lost(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"seed {seed}")
-    stores: list[SqliteStore] = []
+    stores: list[EtcdModel] = []
     judged: list[Restored] = []
 
-    def opened(*arguments: Any, **options: Any) -> SqliteStore:
-        stores.append(SqliteStore(*arguments, **options))
+    def opened(*arguments: Any, **options: Any) -> EtcdModel:
+        stores.append(EtcdModel(*arguments, **options))
         return stores[-1]
 
     async def read_and_restore(bucket: ObjectStore) -> BucketContents:
@@ -53,7 +52,7 @@ def test_what_is_restored_is_what_was_lost(seed: int, monkeypatch: pytest.Monkey
         judged.append(await restored_and_compared(bucket, stores[0], contents))
         return contents
 
-    monkeypatch.setattr(world, "SqliteStore", opened)
+    monkeypatch.setattr(world, "EtcdModel", opened)
     monkeypatch.setattr(world, "read_bucket", read_and_restore)
     outcome = world.simulate(seed, trouble_s=40)
     assert outcome.violations == []
@@ -62,8 +61,8 @@ def test_what_is_restored_is_what_was_lost(seed: int, monkeypatch: pytest.Monkey
     assert restored.plan.records > 0
 
 
-async def restored_and_compared(bucket: ObjectStore, lost: SqliteStore, contents: BucketContents) -> Restored:
-    empty = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
+async def restored_and_compared(bucket: ObjectStore, lost: EtcdModel, contents: BucketContents) -> Restored:
+    empty = EtcdModel(virtual_loop().time)
     restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=virtual_loop().now_ms)
     assert restored.written
     assert restored.damage == []

@@ -34,6 +34,28 @@ def test_timers_fire_in_the_order_of_their_times() -> None:
     assert run(main()) == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
 
 
+def test_timers_of_one_instant_fire_in_the_order_in_which_they_were_set() -> None:
+    async def main() -> list[int]:
+        loop, seen = asyncio.get_running_loop(), list[int]()
+        for number in range(20):
+            loop.call_at(1.0, seen.append, number)
+        await asyncio.sleep(2)
+        return seen
+
+    assert run(main()) == list(range(20))
+
+
+def test_a_cancelled_timer_neither_fires_nor_moves_the_clock() -> None:
+    async def main() -> tuple[list[str], float]:
+        loop, seen = asyncio.get_running_loop(), list[str]()
+        loop.call_later(5, seen.append, "cancelled").cancel()
+        loop.call_later(1, seen.append, "kept")
+        await asyncio.sleep(2)
+        return seen, loop.time()
+
+    assert run(main()) == (["kept"], 2.0)
+
+
 def test_a_timeout_strikes_in_virtual_time() -> None:
     async def main() -> float:
         with pytest.raises(TimeoutError):

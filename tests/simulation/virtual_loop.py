@@ -8,7 +8,8 @@ is no timer either, the run is stuck, and says where every task stands.
                 process runs nothing: what becomes ready is kept, and runs in that order once it thaws (SIGSTOP, SIGCONT).
                 A process that is frozen and never thawed died as under SIGKILL: not one `finally` of it runs.
     order       tasks and futures hash by their number and not by their address, so that sets of them (a TaskGroup's, those
-                of asyncio.wait) iterate alike in every run. Sets of strings depend on PYTHONHASHSEED.
+                of asyncio.wait) iterate alike in every run. Sets of strings depend on PYTHONHASHSEED. Timers of one instant
+                fire in the order in which they were set.
 
 Whether shuffling is sound: asyncio calls ready callbacks in the order in which they were scheduled, and promises so. With
 `shuffled`, only neighbours in the ready queue that are steps of different tasks change places. Plain callbacks stay where
@@ -27,7 +28,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -77,20 +78,22 @@ def virtual_loop() -> VirtualLoop:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    _ready: deque[_Handle]
     _stopping: bool
 
     def __init__(self, *, seed: int, shuffled: bool) -> None:
         super().__init__()
         self._now_s = 0.0
         self._random = random.Random(seed) if shuffled else None
-        self._numbers = itertools.count(1)
-        self._frozen: dict[str, list[asyncio.Handle]] = {}
+        self.numbers = itertools.count(1)
+        """Of tasks and futures, in the order in which somebody first asked for their hash."""
+        self._timers: list[tuple[float, int, _Handle]] = []
+        """A heap. Timers of one instant are called in the order in which they were set."""
+        self._timer_numbers = itertools.count()
+        self._frozen: dict[str, list[_Handle]] = {}
         self._sweeping = False
         self._passes_at_this_instant = 0
         self.unhandled: list[BaseException] = []
-        self.set_task_factory(self._new_task)
         self.set_exception_handler(self._keep_unhandled)
 
     def time(self) -> float:
@@ -116,55 +119,78 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # One pass
 
     def _run_once(self) -> None:
+        ready, frozen = self._ready, self._frozen
         self._move_clock()
-        while self._scheduled and self._scheduled[0].when() <= self._now_s:
-            self._ready.append(self._pop_timer())
-        if self._random is not None:
+        while self._timers and self._timers[0][0] <= self._now_s:
+            ready.append(heapq.heappop(self._timers)[2])
+        if self._random is not None and len(ready) > 1:
             self._shuffle(self._random)
-        for _ in range(len(self._ready)):
-            handle = self._ready.popleft()
-            if handle.cancelled():
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
                 continue
-            kept = self._frozen.get(_context_of(handle).get(_process, ""))
-            if kept is None:
-                handle._run()
-            else:
+            kept = frozen.get(handle._context.get(_process, "")) if frozen else None
+            if kept is not None:
                 kept.append(handle)
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001  # as asyncio does: a callback that fails stops no other
+                self.call_exception_handler({"message": f"{handle._callback} failed", "exception": error})
 
     def _move_clock(self) -> None:
-        while self._scheduled and self._scheduled[0].cancelled():
-            self._pop_timer()
+        while self._timers and self._timers[0][2]._cancelled:
+            heapq.heappop(self._timers)
         if self._ready or self._stopping:
             self._passes_at_this_instant += 1
             if self._passes_at_this_instant > PASSES_AT_ONE_INSTANT_MAX:
                 raise Stuck(f"the clock stands at {self._now_s:.3f} s, and yet there is always something to run{self._where()}")
-        elif self._scheduled:
-            self._now_s = max(self._now_s, self._scheduled[0].when())
+        elif self._timers:
+            self._now_s = max(self._now_s, self._timers[0][0])
             self._passes_at_this_instant = 0
         else:
             raise Stuck(f"deadlock at {self._now_s:.3f} s: nothing is ready, and no timer is set{self._where()}")
 
-    def _pop_timer(self) -> asyncio.TimerHandle:
-        handle = heapq.heappop(self._scheduled)
-        handle._scheduled = False  # type: ignore[attr-defined]  # what BaseEventLoop does: else a later cancel miscounts
-        return handle
-
     def _shuffle(self, chance: random.Random) -> None:
-        shuffled: list[asyncio.Handle] = []
+        shuffled: list[_Handle] = []
         for is_step, neighbours in itertools.groupby(self._ready, key=_is_task_step):
             handles = list(neighbours)
             if is_step:
                 chance.shuffle(handles)
             shuffled += handles
-        self._ready = deque(shuffled)
+        self._ready.clear()
+        self._ready.extend(shuffled)
 
     # What asyncio asks of a loop
 
-    def create_future(self) -> asyncio.Future[Any]:
-        return _NumberedFuture(next(self._numbers), self)
+    # These stand in for those of BaseEventLoop, which do the same and check much that can't go wrong here: a good part of a run.
 
-    def _new_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: Context | None = None) -> asyncio.Task[Any]:
-        return _NumberedTask(next(self._numbers), loop, coroutine, context)
+    def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+        handle = _Handle(callback, args, copy_context() if context is None else context, self._now_s)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = _Handle(callback, args, copy_context() if context is None else context, when)
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), handle))
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _NumberedFuture(loop=self)
+
+    def create_task(
+        self, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], *, name: object = None, context: Context | None = None
+    ) -> asyncio.Task[T]:
+        return _NumberedTask(coro, loop=self, name="" if name is None else str(name), context=context)
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Calls `func` here and now. The caller still has to await the answer, as it does with a thread."""
@@ -208,31 +234,53 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return "".join(lines)
 
 
-class _NumberedTask(asyncio.Task[Any]):
-    def __init__(self, number: int, loop: asyncio.AbstractEventLoop, coroutine: Any, context: Context | None) -> None:
-        self._number = number
-        super().__init__(coroutine, loop=loop, name=f"task-{number}", context=context)
+class _Handle(asyncio.TimerHandle):
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[..., object], args: Sequence[Any], context: Context, when: float) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self._when = when
+
+    def cancel(self) -> None:
+        """What it would have called is let go, for it may be long until its time comes."""
+        self._cancelled = True
+        self._callback = _nothing
+        self._args = ()
+
+
+class _NumberedTask(asyncio.Task[T]):
+    _number: int | None = None
 
     def __hash__(self) -> int:
+        if self._number is None:
+            self._number = next(_loop_of(self).numbers)
         return self._number
 
 
-class _NumberedFuture(asyncio.Future[Any]):
-    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = number
-        super().__init__(loop=loop)
+class _NumberedFuture(asyncio.Future[T]):
+    _number: int | None = None
 
     def __hash__(self) -> int:
+        if self._number is None:
+            self._number = next(_loop_of(self).numbers)
         return self._number
 
 
-def _context_of(handle: asyncio.Handle) -> Context:
-    context: Context = handle._context  # type: ignore[attr-defined]
-    return context
+def _loop_of(future: asyncio.Future[Any]) -> VirtualLoop:
+    loop = future.get_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop
 
 
-def _is_task_step(handle: asyncio.Handle) -> bool:
-    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)  # type: ignore[attr-defined]
+def _is_task_step(handle: _Handle) -> bool:
+    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
+
+
+def _nothing() -> None:
+    """A cancelled callback."""
 
 
 def _answer(future: asyncio.Future[T], result: T) -> None:

@@ -2,12 +2,12 @@
 
     0 s ────────────── trouble ──────────────▶ trouble_s ─ what is frozen wakes ─▶ calm ─▶ all settle ─▶ rest ─▶ read back, judge
 
-Up to three brokers share the bucket and the metadata, one of them as controller. While there is trouble (blows.py) they are killed,
-frozen, drained and doubled, cut off from their clients, from the metadata or from the bucket, their wall clocks jump; the bucket is
-slow, down or lies about outcomes; the metadata store fails, restarts, forgets its history, tells of changes late, and ends leases
-early; topics grow, go and come again. Then all is well again, and within CALM_S_MAX everything must be answered, led, in balance,
-and silent: a cluster at rest writes nothing. Same seed, same run: the trace tells every request and every answer, and is the same
-byte for byte.
+Up to three brokers share the bucket and the metadata, one of them as controller. While there is trouble (blows.py) they are
+killed, frozen, doubled, drained by signal and by command, cut off from their clients, from the metadata or from the bucket, their
+wall clocks jump; the bucket is slow, down or lies about outcomes; the metadata store fails, restarts, forgets its history, tells of
+changes late, and ends leases early or late; topics grow, go and come again. Then all is well again, and within CALM_S_MAX
+everything must be answered, led, in balance, and silent: a cluster at rest writes nothing. Same seed, same run: the trace tells
+every request and every answer, and is the same byte for byte.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from gateway.bucket_reach import LOOKS_S, PROOFS
 from gateway.cluster_settings import ClusterSettings
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
-from metadata.sqlite_store import SqliteStore
 from segments.memory_store import MemoryStore
 from segments.settings import SegmentSettings
 from tests.simulation.appointments import Recorder
@@ -30,6 +29,7 @@ from tests.simulation.broker_process import BrokerProcess, Site
 from tests.simulation.bucket_reader import BucketContents, read_bucket
 from tests.simulation.clients import Clients, Reader
 from tests.simulation.cluster import BROKERS_MAX, Cluster
+from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.history_checker import History, RecordId, Sampled, Violation, check
 from tests.simulation.load import Load
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -71,7 +71,7 @@ class World:
     async def run(self) -> Outcome:
         chance = self._chance
         bucket = MemoryStore()
-        metadata = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
+        metadata = EtcdModel(virtual_loop().time)
         recorder = Recorder(bucket, metadata, EtcdLayout())
         settings = ClusterSettings(session_timeout_ms=chance.choice((2000, 5000)), release_timeout_ms=5000, drain_timeout_ms=5000)
         site = Site(self._seed, bucket, metadata, _settings(chance), settings, recorder, self._trace, self._failures)
@@ -84,7 +84,8 @@ class World:
             cluster.start(f"b{number + 1}")
         async with asyncio.TaskGroup() as clients:
             await load.begin(clients)
-            await Blows(cluster, load, chance, self._note).rain(self._trouble_s)
+            self._blows = Blows(cluster, load, chance, self._note)
+            await self._blows.rain(self._trouble_s)
             await self._calm_down()
             background.append(asyncio.ensure_future(cluster.keep_up()))
             self._clients.finishing = True
@@ -126,7 +127,7 @@ class World:
                 self._failures += [f"it does not come to rest: {what}" for what in unrest]
                 return
             await asyncio.sleep(0.5)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(PROOFS * LOOKS_S + 1.0)  # a broker that proves to itself that it can write comes to an end with it
         self._note("rest")
         before = self._cluster.work_done()
         await asyncio.sleep(REST_S)
@@ -138,7 +139,7 @@ class World:
         records: list[tuple[int, RecordId]] = []
         deadline_s = virtual_loop().time() + CALM_S_MAX
         while virtual_loop().time() < deadline_s:
-            for fetched in await reader.poll(self._cluster.leader(partition), bytes_max=50_000, wait_ms_max=0):
+            for fetched in await reader.poll(self._cluster.leader(partition), bytes_max=5_000, wait_ms_max=0):
                 records += fetched.records
                 if reader.offsets[partition] >= fetched.high_watermark:
                     return records
@@ -186,6 +187,7 @@ class World:
             "stale epochs refused": clients.stale_epochs,
             "partitions left out of an answer": clients.left_out,
             "virtual seconds": int(virtual_loop().time()),
+            **{f"times {name}": count for name, count in sorted(self._blows.fallen.items())},
         }
 
 

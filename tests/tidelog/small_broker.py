@@ -17,7 +17,16 @@ import grpc.aio
 from gateway.grpc_status import DETAILS_TRAILER, status_of
 from gateway.proto import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
 from gateway.wire_errors import wire_codes
-from metadata.errors import NoLeader, NotLeader, OutOfRange, TidelogError, UnknownPartition, UnknownTopic
+from metadata.errors import (
+    FencedLeaderEpoch,
+    NoLeader,
+    NotLeader,
+    OutOfRange,
+    TidelogError,
+    UnknownLeaderEpoch,
+    UnknownPartition,
+    UnknownTopic,
+)
 from metadata.model import Offset, ProducerId
 from segments.producer_state import ProducerStates, SequencedBatch
 from segments.record_batch import BatchHeader, check_produced, parse_header, stamp
@@ -77,6 +86,14 @@ class SmallBroker:
         self.brokers = {name: self}
         self.leaders: dict[tuple[str, int], str] = {}
         """By topic and partition: the broker's name; this one where nothing is said."""
+        self.leader_epochs: dict[tuple[str, int], int] = defaultdict(int)
+        self.forwards = False
+        """It takes what is for others, as a broker does that forwards."""
+        self.advertised = ""
+        """The gRPC address that the cluster tells of it, where that is not its own."""
+        self.running = asyncio.Event()
+        """While it is clear, the process hangs: connections stay, and nothing is said on them."""
+        self.running.set()
         self.topics: dict[str, admin_pb2.Topic] = {}
         self.topics_made = 0
         self.partitions: dict[tuple[str, int], PartitionOfSmallBroker] = defaultdict(PartitionOfSmallBroker)
@@ -113,11 +130,17 @@ class SmallBroker:
     def join(self, other: SmallBroker) -> None:
         """Becomes a broker of the other's cluster: what is on the bucket and who leads is the same for both."""
         self.topics, self.partitions, self.leaders, self.brokers = other.topics, other.partitions, other.leaders, other.brokers
+        self.leader_epochs = other.leader_epochs
         self.brokers[self.name] = self
+
+    def move(self, topic: str, partition: int, leader: str) -> None:
+        """Another broker of the cluster leads it from now on."""
+        self.leaders[topic, partition] = leader
+        self.leader_epochs[topic, partition] += 1
 
     def check_leader(self, topic: str, partition: int) -> None:
         leader = self.leaders.get((topic, partition), self.name)
-        if leader != self.name:
+        if leader != self.name and not self.forwards:
             raise NotLeader(f"{leader} leads {topic}/{partition}")
 
     def check_readable(self, asked: log_pb2.FetchPartition, ids: dict[str, str]) -> None:
@@ -129,8 +152,17 @@ class SmallBroker:
         if topic not in self.topics or self.topics[topic].id != ids[topic]:
             raise NoLeader(f"this broker does not lead {topic}/{partition}")
         self.check_leader(topic, partition)
+        self.check_epoch(asked)
         if (fault := self.read_faults.get((topic, partition))) is not None:
             raise fault
+
+    def check_epoch(self, asked: log_pb2.FetchPartition | log_pb2.OffsetQuery) -> None:
+        if asked.HasField("current_leader_epoch"):
+            held = self.leader_epochs[asked.topic, asked.partition]
+            if asked.current_leader_epoch < held:
+                raise FencedLeaderEpoch("another leads by now", leader_epoch=held)
+            if asked.current_leader_epoch > held:
+                raise UnknownLeaderEpoch("not heard of yet", leader_epoch=held)
 
     def partition(self, topic: str, partition: int) -> PartitionOfSmallBroker:
         """An empty one where nothing was ever written."""
@@ -159,7 +191,11 @@ class SmallBroker:
 
     @property
     def address(self) -> str:
-        return f"grpc://127.0.0.1:{self.port}"
+        return f"grpc://{self.host_port}"
+
+    @property
+    def host_port(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
         request_bytes_max = self.limits.request_bytes_max or BYTES_MAX
@@ -206,6 +242,7 @@ async def _abort(context: Any, error: TidelogError) -> None:
 
 
 async def _refuse(broker: SmallBroker, method: str, context: Any) -> None:
+    await broker.running.wait()
     try:
         broker.before_call(method)
     except TidelogError as error:
@@ -224,6 +261,7 @@ class _Log(log_pb2_grpc.LogServicer):
     async def ProduceStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         await _refuse(self._broker, "ProduceStream", context)
         async for request in requests:
+            await self._broker.running.wait()
             if not request.appends:
                 await self._broker.taking_up.wait()
                 yield log_pb2.ProduceResponse(correlation_id=request.correlation_id)
@@ -237,6 +275,7 @@ class _Log(log_pb2_grpc.LogServicer):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "broken on purpose")
             await self._broker.appended()
             await self._broker.answering.wait()
+            await self._broker.running.wait()
             yield log_pb2.ProduceResponse(correlation_id=request.correlation_id, results=results)
             await self._broker.reading.wait()
 
@@ -245,6 +284,9 @@ class _Log(log_pb2_grpc.LogServicer):
         try:
             if append.topic not in broker.topics:
                 raise UnknownTopic(f"there is no topic {append.topic}")
+            if append.topic_id and append.topic_id != broker.topics[append.topic].id:
+                new_topic_id = broker.topics[append.topic].id
+                raise UnknownTopic("another topic", topic_id=append.topic_id, new_topic_id=new_topic_id)
             if append.partition >= broker.topics[append.topic].partition_count:
                 raise UnknownPartition(f"there is no partition {append.partition}")
             broker.check_leader(append.topic, append.partition)
@@ -255,12 +297,18 @@ class _Log(log_pb2_grpc.LogServicer):
             broker.after_append(append.topic, append.partition, header)
         except TidelogError as error:
             return log_pb2.AppendResult(error=status_of(error))
-        placement = log_pb2.Placement(partition=append.partition, base_offset=base_offset, count=header.record_count)
+        placement = log_pb2.Placement(
+            partition=append.partition,
+            base_offset=base_offset,
+            count=header.record_count,
+            leader_epoch=broker.leader_epochs[append.topic, append.partition],
+        )
         return log_pb2.AppendResult(placements=[placement])
 
     async def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
         broker = self._broker
         broker.fetches += 1
+        await broker.running.wait()
         if broker.fetch_faults:
             fault = broker.fetch_faults.pop(0)
             if isinstance(fault, TidelogError):
@@ -270,6 +318,7 @@ class _Log(log_pb2_grpc.LogServicer):
         answer = self._fetch(request, ids)
         if not any(found.record_batches or found.HasField("error") for found in answer.partitions):
             await broker.until_longer(request.max_wait_ms / 1000)
+            await broker.running.wait()
             answer = self._fetch(request, ids)
         return answer
 
@@ -284,6 +333,7 @@ class _Log(log_pb2_grpc.LogServicer):
                 high_watermark=held.end,
                 log_start_offset=held.start,
                 next_offset=asked.offset,
+                leader_epoch=self._broker.leader_epochs[asked.topic, asked.partition],
             )
             try:
                 self._broker.check_readable(asked, ids)
@@ -305,18 +355,26 @@ class _Log(log_pb2_grpc.LogServicer):
         return answer
 
     async def ListOffsets(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await _refuse(self._broker, "ListOffsets", context)
         return log_pb2.ListOffsetsResponse(results=[self._offset(query) for query in request.queries])
 
     def _offset(self, query: log_pb2.OffsetQuery) -> log_pb2.OffsetResult:
-        held = self._broker.partition(query.topic, query.partition)
-        if (fault := self._broker.read_faults.get((query.topic, query.partition))) is not None:
+        broker, held = self._broker, self._broker.partition(query.topic, query.partition)
+        if (fault := broker.read_faults.get((query.topic, query.partition))) is not None:
             return log_pb2.OffsetResult(error=status_of(fault))
-        if query.partition >= self._broker.topics[query.topic].partition_count:
-            return log_pb2.OffsetResult(error=status_of(UnknownPartition(f"there is no partition {query.partition}")))
+        try:
+            if query.partition >= broker.topics[query.topic].partition_count:
+                raise UnknownPartition(f"there is no partition {query.partition}")
+            broker.check_epoch(query)
+        except TidelogError as error:
+            return log_pb2.OffsetResult(error=status_of(error))
+        leader_epoch = broker.leader_epochs[query.topic, query.partition]
         if query.HasField("timestamp_ms"):
             rows = [row for batch in held.batches for row in iterate_records(batch, decompressed_bytes_max=BYTES_MAX)]
-            return log_pb2.OffsetResult(offset=next((row[0] for row in rows if row[1] >= query.timestamp_ms), -1))
-        return log_pb2.OffsetResult(offset=held.start if query.HasField("earliest") else held.end)
+            found = next((row[0] for row in rows if row[1] >= query.timestamp_ms), -1)
+        else:
+            found = held.start if query.HasField("earliest") else held.end
+        return log_pb2.OffsetResult(offset=found, leader_epoch=leader_epoch)
 
 
 class _Topics(admin_pb2_grpc.TopicsServicer):
@@ -336,7 +394,8 @@ class _Topics(admin_pb2_grpc.TopicsServicer):
         for partition in range(topic.partition_count):
             leader = self._broker.leaders.get((topic.name, partition), self._broker.name)
             end = self._broker.partitions[topic.name, partition].end
-            answer.partitions.add(partition=partition, leader=leader, high_watermark=end)
+            epoch = self._broker.leader_epochs[topic.name, partition]
+            answer.partitions.add(partition=partition, leader=leader, leader_epoch=epoch, high_watermark=end)
         return answer
 
 
@@ -349,7 +408,7 @@ class _Cluster(admin_pb2_grpc.ClusterServicer):
         brokers = [
             admin_pb2.Broker(
                 broker_id=name,
-                grpc_address=f"127.0.0.1:{broker.port}",
+                grpc_address=broker.advertised or broker.host_port,
                 limits=broker.limits if broker.tells_limits else None,
             )
             for name, broker in self._broker.brokers.items()

@@ -22,6 +22,7 @@ from metadata.open_metadata import open_metadata
 from metadata.producer_ids import ProducerIds
 from metadata.restoration import Restoring, encode_restoring
 from metadata.store import Compare, Delete, MetadataStore, Operation, Put, TransactionResult
+from metadata.topic import Topic
 from segments.bucket_layout import SNAPSHOTS, WAL
 from segments.listing import objects_under
 from segments.memory_store import MemoryStore
@@ -115,24 +116,31 @@ def test_a_cluster_whose_metadata_were_wiped_goes_on_where_it_was(new_metadata: 
 @pytest.mark.slow
 @pytest.mark.parametrize("new_metadata", [sqlite, etcd])
 def test_brokers_that_still_run_are_fenced_by_the_restore(new_metadata: OpenMetadata, tmp_path: Path) -> None:
-    """The metadata are lost, and the old brokers know nothing of it: what they acknowledge before the seal counts, and no more."""
+    """The metadata were only out of reach, and the old brokers know nothing of the restore: what they acknowledge before the seal
+    counts, and no more. They begin no other session, and end."""
 
     async def main() -> None:
         bucket = MemoryStore()
         told = Acknowledged()
-        async with (
-            new_metadata(tmp_path / "lost") as lost,
-            new_metadata(tmp_path / "empty") as empty,
-            cluster_of(bucket, lost, ["b1"], killed=True) as old,
-        ):
-            orders = await old.create("orders", 2)
-            await told.produce(old, [orders], producer_ids=[7], rounds=3)
-            zombie = old.brokers[0].leadership.log
-            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
-            assert restored.found.sealed_now == 1
-            batch = sequenced_batch(7, 3)
-            with pytest.raises(SessionFenced):
-                await zombie.produce(partitions_of(orders)[0], batch, header_of(batch))
+        orders: Topic
+        async with new_metadata(tmp_path / "lost") as lost, new_metadata(tmp_path / "empty") as empty:
+
+            async def old_cluster() -> None:
+                nonlocal orders
+                async with cluster_of(bucket, lost, ["b1"], killed=True) as old:
+                    orders = await old.create("orders", 2)
+                    await told.produce(old, [orders], producer_ids=[7], rounds=3)
+                    zombie = old.brokers[0].leadership.log
+                    restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+                    assert restored.found.sealed_now == 1
+                    batch = sequenced_batch(7, 3)
+                    with pytest.raises(SessionFenced):
+                        await zombie.produce(partitions_of(orders)[0], batch, header_of(batch))
+                    await asyncio.sleep(READY_S)  # it ends by itself, long before
+
+            with pytest.raises(BaseExceptionGroup) as ended:
+                await old_cluster()
+            assert ended.group_contains(Rejected, match="were rebuilt from it meanwhile")
             async with cluster_of(bucket, empty, ["b2"]) as new:
                 await new.until_led(*(await new.topics.list()).topics)
                 await told.check(new)
@@ -187,6 +195,66 @@ def test_what_was_changed_after_a_restore_survives_the_next_one(tmp_path: Path) 
 # ── what it refuses, and how it goes on ──
 
 
+def test_of_two_restores_into_different_stores_the_one_that_began_first_does_not_finish(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        async with sqlite(tmp_path / "first") as first, sqlite(tmp_path / "second") as second:
+            faulty = FaultyStore(first)
+
+            async def begin_another() -> None:
+                assert (await restore_cluster(bucket, second, LAYOUT, now_ms=now_ms)).written
+
+            faulty.before_transaction = begin_another
+            with pytest.raises(Fenced, match="another restore from this bucket has begun"):
+                await restore_cluster(bucket, faulty, LAYOUT, now_ms=now_ms)
+            with pytest.raises(Rejected, match="being restored"):
+                await identify_cluster(bucket, first, LAYOUT, new_id=CLUSTER_ID, now_ms=now_ms())
+            assert (await contents(second))[LAYOUT.cluster_id] == CLUSTER_ID.encode()
+
+    asyncio.run(main())
+
+
+def test_without_a_snapshot_topics_come_from_their_mirrors_and_groups_are_gone(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = MemoryStore()
+        told = Acknowledged()
+        async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
+            orders = await cluster.create("orders", 2)
+            await told.produce(cluster, [orders], producer_ids=[1], rounds=2)
+            await lost.transact([], [Put(GROUP, b"generation 7")])
+        for key in [found.key async for found in objects_under(bucket, SNAPSHOTS)]:
+            await bucket.delete(key)
+        async with sqlite(tmp_path / "empty") as empty:
+            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert (restored.written, restored.findings, restored.plan.copied) == (True, [], 0)
+            assert await empty.get(GROUP) is None
+            async with cluster_of(bucket, empty, ["b1"]) as cluster:
+                await cluster.until_led(*(await cluster.topics.list()).topics)
+                await told.check(cluster)
+
+    asyncio.run(main())
+
+
+def test_a_snapshot_that_another_cluster_has_left_on_the_bucket_is_not_used(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket, other = await small_bucket(tmp_path / "lost"), MemoryStore()
+        async with sqlite(tmp_path / "other") as metadata:
+            await metadata.transact([], [Put(LAYOUT.cluster_id, b"another"), Put(GROUP, b"of the other"), Put("/far", b"")])
+            for _ in range(500):  # so that it is the newest
+                await metadata.transact([], [Put("/far", b"")])
+            await take_snapshot(other, metadata, LAYOUT, now_ms=now_ms)
+        (left,) = [found.key async for found in objects_under(other, SNAPSHOTS)]
+        await bucket.create(left, [await other.get(left)])
+        async with sqlite(tmp_path / "empty") as empty:
+            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert restored.written
+            assert [(found.severity, found.where) for found in restored.findings] == [("note", left)]
+            assert await empty.get(GROUP) is None
+            assert [found.topic.name for found in restored.plan.topics] == ["topic-0"]
+
+    asyncio.run(main())
+
+
 async def small_bucket(directory: Path, *, topics: int = 1) -> MemoryStore:
     """Of a cluster that has some topics of one partition, each with a record; all brokers stopped in order."""
     bucket = MemoryStore()
@@ -198,7 +266,8 @@ async def small_bucket(directory: Path, *, topics: int = 1) -> MemoryStore:
 
 
 async def contents(metadata: MetadataStore) -> dict[str, bytes]:
-    return {item.key: item.value for item in (await metadata.range(LAYOUT.root)).items}
+    """But for the number of the restore, which is another one each time."""
+    return {item.key: item.value for item in (await metadata.range(LAYOUT.root)).items if item.key != LAYOUT.restoration}
 
 
 def test_metadata_that_hold_a_cluster_are_never_written_over(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gateway.proto import admin_pb2
 from metadata.errors import OutcomeUnknown, Throttled, Unavailable, UnknownTopic
 from tests.tidelog.producing import quick, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
+from tidelog.addresses import parse_address
 from tidelog.connection import Connection, Stubs
 from tidelog.routes import UNTOLD
 from tidelog.settings import ClientSettings, settings_from
@@ -120,3 +121,14 @@ def test_a_topic_that_this_client_changes_is_asked_about_anew() -> None:
             assert (await log._connection.route("orders")).partition_count == 3
 
     asyncio.run(run())
+
+
+def test_a_broker_that_knows_of_none_while_all_are_restarted_does_not_make_us_forget_them() -> None:
+    """Their leases have ended. Who was given an HTTP address only would have nobody left to ask."""
+    connection = Connection(["http://127.0.0.1:8080"], ClientSettings())
+    b1 = admin_pb2.Broker(broker_id="b1", http_address="127.0.0.1:8080", grpc_address="127.0.0.1:9090")
+    connection._learn_cluster(admin_pb2.ClusterDescription(brokers=[b1]), parse_address("http://127.0.0.1:8080"))
+    assert connection._seed == "127.0.0.1:9090"
+    with pytest.raises(Unavailable, match="the cluster has no broker yet"):
+        connection._learn_cluster(admin_pb2.ClusterDescription(), parse_address("grpc://127.0.0.1:9090"))
+    assert connection._seed == "127.0.0.1:9090"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tidelog
-from metadata.errors import Corrupt, TidelogError
+from metadata.errors import Corrupt, TidelogError, UnknownPartition
 from tests.tidelog.consuming import read, with_records
 from tests.tidelog.small_broker import SmallBroker
 from tidelog.connection import Connection
@@ -49,10 +49,10 @@ def test_what_is_wrong_with_one_partition_stands_in_its_place(start: Start) -> N
         await connection.open()
         try:
             found = await starting_offsets(connection, await connection.route("orders"), start, None)
-            ranges = await ranges_or_errors(connection, "orders", [0, 1, 2])
+            ranges = await ranges_or_errors(connection, await connection.route("orders"), [0, 1, 2])
             with pytest.raises(Corrupt):
-                await offset_ranges(connection, "orders", [0, 1, 2])
-            assert await ranges_or_errors(connection, "orders", []) == {}
+                await offset_ranges(connection, await connection.route("orders"))
+            assert await ranges_or_errors(connection, await connection.route("orders"), []) == {}
         finally:
             await connection.close()
         for answers in (found, ranges):
@@ -76,5 +76,21 @@ def test_no_question_is_asked_about_nothing() -> None:
         with pytest.raises(Corrupt) as raised:
             await read(log, from_="-1")
         assert raised.value.__notes__ == ["3 partitions of orders were not read to their ends: 0, 1, 2."]
+
+    with_records(test)
+
+
+def test_a_broker_that_has_not_heard_of_a_new_partition_yet_is_asked_again() -> None:
+    """The route, from another broker, has it already."""
+
+    class Once(dict[tuple[str, int], TidelogError]):
+        def get(self, key: Any, default: Any = None) -> Any:
+            return self.pop(key, default)
+
+    async def test(broker: SmallBroker, log: tidelog.Client) -> None:
+        broker.read_faults = Once({("orders", 1): UnknownPartition("orders has the partitions 0 to 0")})
+        everything = await read(log, from_="earliest")
+        assert {partition for partition, _, _ in everything} == {0, 1, 2}
+        assert not broker.read_faults
 
     with_records(test)

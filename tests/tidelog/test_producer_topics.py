@@ -98,11 +98,11 @@ def test_a_topic_that_is_made_anew_takes_records_from_its_beginning_under_a_new_
         async with tidelog.connect(broker.address, **quick(topic_age_ms_max=20)) as log:
             for n in range(7):
                 await log.produce("orders", n, partition=0)
+            ids = broker.producer_ids
             broker.delete_topic("orders")
             broker.create_topic("orders", 4)
             assert [(await log.produce("orders", n, partition=0)).offset for n in range(3)] == [0, 1, 2]
             await until(lambda: len(producer_of(log)._topics.books["orders"].lanes) == 4)
-            ids = broker.producer_ids
             assert [(await log.produce("orders", n, partition=0)).offset for n in range(3)] == [3, 4, 5]
             assert broker.producer_ids == ids + 1
             assert (await log.produce("orders", "x", partition=3)).offset == 0
@@ -134,7 +134,7 @@ def test_what_was_in_flight_for_a_topic_that_was_made_anew_fails_and_what_had_no
 
 def test_what_was_for_partitions_that_the_new_topic_does_not_have_fails_as_unknown_partition() -> None:
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, **quick(topic_age_ms_max=20)) as log:
+        async with tidelog.connect(broker.address, **quick(retry_pause_ms_max=1_000)) as log:
             await log.produce("orders", 0, partition=4)
             broker.delete_topic("orders")
             broker.create_topic("orders", 2)

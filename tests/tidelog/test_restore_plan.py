@@ -256,17 +256,21 @@ def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
     others = {"groups/billing": b"g", f"offsets/billing/{ORDERS}/0": b"41", "acls/1": b"a", "users/u": b"u"}
     own = [
         ("cluster_id", b"x", 1),
+        ("restoration", b"6", 1),
         ("restoring", b"y", 1),
         ("controller", b"z", 1),
         ("brokers/b1", b"w", 1),
         ("partition_count", b"9", 1),
     ]
-    plan = planned(found(of=snapshot(*own, *((key, text, 1) for key, text in others.items()))))
+    evidence = found(of=snapshot(*own, *((key, text, 1) for key, text in others.items())))
+    evidence.restoration = 7
+    plan = planned(evidence)
     assert {put.key.removeprefix(LAYOUT.root): put.value for put in plan.puts} == others | {
         "next_session": b"1",
         "next_producer_id": str(1 + PRODUCER_IDS_AHEAD).encode(),
         "partition_count": b"0",
         "revision_base": b"0",
+        "restoration": b"7",
     }
     assert plan.copied == len(others)
 

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.proto import admin_pb2
-from tidelog.routes import NO_LEADER_EPOCH, UNTOLD, BrokerLimits, PartitionRoute, limits_from, route_from
+from metadata.errors import FencedLeaderEpoch, NotLeader
+from tidelog import routes
+from tidelog.routes import (
+    DETOUR_AGE_S,
+    NO_LEADER_EPOCH,
+    UNTOLD,
+    BrokerLimits,
+    LeaderEpochs,
+    PartitionRoute,
+    limits_from,
+    route_from,
+)
 from tidelog.settings import MIB
 from tidelog.wire_sizes import LONE_BATCH_OVERHEAD_BYTES
 
@@ -32,6 +45,48 @@ def test_where_nobody_leads_or_nobody_knows_who_anyone_is_asked() -> None:
     told = topic(state(0, "", -1), state(1, "gone", 3), state(9, "a"))
     route = route_from(told, address_of={"a": A}, limits_at={}, anyone=B, learnt_s=0)
     assert route.partitions == (PartitionRoute(B, NO_LEADER_EPOCH),) * 3
+
+
+def test_a_leader_of_before_counts_as_not_known() -> None:
+    epochs = LeaderEpochs()
+    epochs.note("7", 1, 5)
+    told = topic(state(0, "a", 4), state(1, "a", 4), state(2, "a", 4))
+    route = route_from(told, address_of={"a": A}, limits_at={}, anyone=B, learnt_s=0, epochs=epochs)
+    assert route.partitions == (PartitionRoute(A, 4), PartitionRoute(B, NO_LEADER_EPOCH), PartitionRoute(A, 4))
+    assert [epochs.newest("7", partition) for partition in range(3)] == [4, 5, 4]
+
+
+def test_a_leader_that_is_reached_through_another_is_asked_about_again_soon() -> None:
+    told = topic(state(0, "a", 4), state(1, "b", 9), partition_count=2)
+    addresses = {"a": A, "b": B}
+    route = route_from(told, address_of=addresses, limits_at={}, anyone=A, learnt_s=0, way_to={A: A, B: A}.__getitem__)
+    assert route.partitions == (PartitionRoute(A, 4), PartitionRoute(A, 9))
+    assert route.age_s_max(60.0) == DETOUR_AGE_S
+    direct = route_from(told, address_of=addresses, limits_at={}, anyone=A, learnt_s=0)
+    assert direct.age_s_max(60.0) == 60.0
+
+
+def test_the_newest_epoch_of_each_partition_is_kept_and_a_refusal_tells_it_too() -> None:
+    epochs = LeaderEpochs()
+    assert epochs.newest("7", 0) == NO_LEADER_EPOCH
+    assert epochs.note("7", 0, 0)
+    assert epochs.note("7", 0, 3)
+    assert not epochs.note("7", 0, 3)
+    assert not epochs.note("7", 0, 2)
+    epochs.heed("7", 0, FencedLeaderEpoch("another leads", leader_epoch=6))
+    epochs.heed("7", 0, NotLeader("of another kind", leader_epoch=9))
+    epochs.heed("7", 1, FencedLeaderEpoch("who tells no number"))
+    assert [epochs.newest("7", 0), epochs.newest("7", 1), epochs.newest("8", 0)] == [6, NO_LEADER_EPOCH, NO_LEADER_EPOCH]
+
+
+def test_the_epochs_of_topics_that_were_met_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "EPOCHS_OF_TOPICS_MAX", 2)
+    epochs = LeaderEpochs()
+    for topic_id in ("1", "2"):
+        epochs.note(topic_id, 0, 0)
+    epochs.note("1", 1, 0)
+    epochs.note("3", 0, 0)
+    assert [epochs.newest(topic_id, 0) for topic_id in ("1", "2", "3")] == [0, NO_LEADER_EPOCH, 0]
 
 
 def test_a_batch_has_to_fit_its_topic_and_every_broker_that_leads_it() -> None:

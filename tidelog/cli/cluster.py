@@ -33,6 +33,8 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check it and say 
 @app.command(cls=CommandPage)
 def health(url: UrlOption = "", output: OutputOption = Output.TABLE) -> int:
     """Asks every broker whether it serves, and every partition for its leader. Exit code 3 when something is wrong."""
+    import msgspec
+
     from tidelog.cluster_health import check_cluster
 
     found = with_client(url, check_cluster)
@@ -53,7 +55,8 @@ def health(url: UrlOption = "", output: OutputOption = Output.TABLE) -> int:
         sys.stdout.write("\n")
         show_rows(brokers, output, styles=_STYLES)
     else:
-        show_one(summary | {"brokers": brokers, "faults": found.faults}, output)
+        unserved = [msgspec.to_builtins(partition) for partition in found.unserved]
+        show_one(summary | {"brokers": brokers, "unserved": unserved, "faults": found.faults}, output)
     say(_verdict(found))
     return UNHEALTHY if found.faults else 0
 

@@ -4,7 +4,7 @@ installation   Python, versions of what matters, whether the column kernel is co
 data directory it can be locked and written, and SQLite works there
 etcd           as doctor_etcd.py has it, where one is named
 bucket         it can be reached and listed, and honours create-only PUTs; the clock agrees with the store's
-broker         it answers at --url, and its gRPC door does
+cluster        a broker answers at --url, its gRPC door does, and all brokers and partitions are well
 
 What fails for a reason that was told already is skipped: one cause, one remedy.
 """
@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from metadata.errors import TidelogError
+from metadata.errors import Corrupt, TidelogError
 from tidelog.cli.diagnosis import Diagnosis, failed
 from tidelog.cli.doctor_etcd import check_etcd
 
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
     from segments.object_store import ObjectStore
+    from tidelog.cluster_health import ClusterHealth
 
 CLOCK_SKEW_S_MAX = 60.0
 """S3 refuses requests whose clock is off by 15 minutes; timestamps of records suffer long before."""
@@ -38,6 +39,8 @@ DISTRIBUTIONS = ("tidelog", "grpcio", "protobuf", "pyarrow", "msgspec", "uvloop"
 
 
 CLOCK_TIMEOUT_S = 5.0
+FAULTS_MAX = 5
+"""So many are told; `tidelog cluster health` tells the rest."""
 _UNNAMED = Path("(no data directory is named)")
 """Where only a bucket is named, the settings need a data directory all the same; it is not looked at."""
 _NO_BUCKET = "(no bucket is named)"
@@ -67,7 +70,7 @@ async def diagnose(flags: Mapping[str, object], environ: Mapping[str, str], conf
         else:
             found += await check_bucket(settings)
     if url:
-        found.append(await check_broker(url))
+        found += await check_cluster_at(url)
     return found
 
 
@@ -244,16 +247,32 @@ def skew(date: str, *, before_s: float, after_s: float) -> float:
     return after_s - store_s if store_s > after_s else before_s - 1 - store_s
 
 
-async def check_broker(url: str) -> Diagnosis:
+async def check_cluster_at(url: str) -> list[Diagnosis]:
     from tidelog.client import connect
+    from tidelog.cluster_health import check_cluster
 
     try:
         async with connect(url, request_timeout_ms=5_000) as log:
             cluster = await log.cluster()
+            health = await check_cluster(log)
     except TidelogError as error:
-        return failed("broker", error)
+        return [failed("broker", error)]
     brokers = ", ".join(f"{broker.broker_id} {'(draining)' if broker.draining else ''}".strip() for broker in cluster.brokers)
-    return Diagnosis("broker", "ok", f"{url}: cluster {cluster.cluster_id}, version {cluster.version}, brokers {brokers}")
+    return [
+        Diagnosis("broker", "ok", f"{url}: cluster {cluster.cluster_id}, version {cluster.version}, brokers {brokers}"),
+        judge_cluster(health),
+    ]
+
+
+def judge_cluster(health: ClusterHealth) -> Diagnosis:
+    """What is wrong with brokers and partitions, the first few of it, and what to do about the worst."""
+    if not health.faults:
+        return Diagnosis("partitions", "ok", f"all {health.partitions} partitions of {health.topics} topics are served")
+    told = "; ".join(health.faults[:FAULTS_MAX]) + ("; …" if len(health.faults) > FAULTS_MAX else "")
+    remedy = "`tidelog cluster health --url URL` tells all of it."
+    if any(partition.code == Corrupt.code for partition in health.unserved):
+        remedy = f"Restore what is damaged from a backup, and restart the brokers that refuse it. {remedy}"
+    return Diagnosis("partitions", "failed", told, remedy)
 
 
 def least_iam_policy(bucket_url: str) -> dict[str, Any] | None:

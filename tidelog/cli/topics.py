@@ -77,7 +77,7 @@ def describe(name: NameArgument, url: UrlOption = "", output: OutputOption = Out
     row = topic_row(topic)
     led = [partition for partition in topic.partitions if partition.high_watermark >= 0]
     row["records"] = sum(partition.high_watermark - partition.log_start_offset for partition in led) if led else None
-    without = len(topic.partitions) - len(led)
+    without = sum(not partition.leader for partition in topic.partitions)
     partitions = [
         {
             "partition": partition.partition,
@@ -96,6 +96,9 @@ def describe(name: NameArgument, url: UrlOption = "", output: OutputOption = Out
         show_one(row | {"partitions": partitions}, output)
     if without:
         say(f"{without} of {len(topic.partitions)} partitions have no leader now: their records are unknown, and not counted")
+    for partition in topic.partitions:
+        if partition.leader and partition.error:
+            say(f"{name}/{partition.partition}, led by {partition.leader}: {partition.error}\n  {partition.hint}")
 
 
 @app.command(cls=CommandPage)

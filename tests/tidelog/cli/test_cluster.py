@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,8 +13,9 @@ from metadata.errors import TidelogError, Unavailable
 from tests.tidelog.cli.test_against_a_broker import CommandLine, tidelog
 from tidelog.cli import cluster
 from tidelog.cli.main import run
-from tidelog.cluster_health import BrokerHealth, ClusterHealth
-from tidelog.descriptions import BrokerDrain
+from tidelog.client import Client
+from tidelog.cluster_health import BrokerHealth, ClusterHealth, check_cluster
+from tidelog.descriptions import BrokerDrain, ClusterInfo, PartitionInfo, TopicInfo
 
 __all__ = ["tidelog"]  # the fixture
 
@@ -91,11 +93,73 @@ def test_what_is_unhealthy_is_said_in_sentences_and_exits_3(
         topics=1,
         partitions=6,
         without_leader=2,
+        unserved=[],
         faults=["b1 is unreachable: h:1: can't connect", "2 partitions of orders have no leader"],
     )
     monkeypatch.setattr(cluster, "with_client", lambda url, command, **_: found)
     assert run(["cluster", "health"]) == 3
     assert capsys.readouterr().err.splitlines() == found.faults
+
+
+def partition(number: int, leader: str, error: str = "", code: str = "", hint: str = "") -> PartitionInfo:
+    offset = -1 if error else 0
+    return PartitionInfo(
+        partition=number,
+        leader=leader,
+        leader_epoch=3,
+        log_start_offset=offset,
+        high_watermark=offset,
+        error=error,
+        error_code=code,
+        hint=hint,
+    )
+
+
+class Troubled:
+    """Stands for a client of a cluster where `orders` has these partitions."""
+
+    def __init__(self, *partitions: PartitionInfo, metadata_age_ms: int = 0) -> None:
+        self._cluster = ClusterInfo(cluster_id="abc", version="1", bucket="s3://b/p", brokers=(), metadata_age_ms=metadata_age_ms)
+        self._topic = TopicInfo(
+            name="orders", id="1", partition_count=len(partitions), settings={}, created_at_ms=0, partitions=partitions
+        )
+        self.topics = self
+
+    async def cluster(self) -> ClusterInfo:
+        return self._cluster
+
+    async def list(self) -> list[TopicInfo]:
+        return [self._topic]
+
+    async def describe(self, _: str) -> TopicInfo:
+        return self._topic
+
+
+def test_partitions_that_are_refused_or_silent_are_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    damage = ("wal/1/2 does not match its CRC-32C", "CORRUPT", "Restore it.")
+    client = Troubled(
+        partition(0, "b1"),
+        partition(1, "b1", *damage),
+        partition(2, "b2", "b2 does not answer", "UNAVAILABLE"),
+        partition(3, "b2", "b2 does not answer", "UNAVAILABLE"),
+        partition(4, "", "nobody leads it", "NO_LEADER"),
+    )
+    found = asyncio.run(check_cluster(cast(Client, client)))
+    assert found.faults == [
+        "1 partition of orders has no leader",
+        "b1 refuses orders/1, which is damaged: wal/1/2 does not match its CRC-32C. Restore it.",
+        "b2 does not answer for 2 partitions of orders",
+    ]
+    assert (found.without_leader, [unserved.partition for unserved in found.unserved]) == (1, [1, 2, 3])
+
+
+def test_a_metadata_store_that_is_away_is_a_fault() -> None:
+    found = asyncio.run(check_cluster(cast(Client, Troubled(partition(0, "b1"), metadata_age_ms=34_000))))
+    [fault] = found.faults
+    assert fault == (
+        "the broker that was asked has heard nothing from the metadata store for 34 s: topics and leaders can't change, "
+        "and are told as they were. Look at each member of etcd: tidelog doctor --etcd URL"
+    )
 
 
 @pytest.mark.slow

@@ -13,14 +13,24 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.settings import BrokerSettings
 from metadata.data_directory import DataDirectory
 from segments.memory_store import MemoryStore
 from tests.servers import S3Server
-from tidelog.cli.doctor_checks import check_clock, check_create_only, check_data_directory, check_listing, least_iam_policy, skew
+from tidelog.cli.doctor_checks import (
+    check_clock,
+    check_create_only,
+    check_data_directory,
+    check_listing,
+    judge_cluster,
+    least_iam_policy,
+    skew,
+)
 from tidelog.cli.main import run
+from tidelog.cluster_health import ClusterHealth, UnservedPartition
 
 
 @pytest.fixture(autouse=True)
@@ -187,3 +197,16 @@ def test_a_bucket_of_s3_is_reached_proved_and_its_clock_compared(
     assert {check["check"]: check["status"] for check in found["checks"]}["clock"] == "ok"
     assert found["iam_policy"]["Statement"]
     assert run(["doctor", "--bucket", url.replace("s3://", "s3://not-there-"), "--data-dir", str(tmp_path)]) == 3
+
+
+def test_a_cluster_that_refuses_damaged_partitions_fails_and_the_remedy_is_to_restore_them() -> None:
+    damaged = UnservedPartition(
+        topic="orders", partition=1, leader="b1", code="CORRUPT", error="wal/1/2 is gone", hint="Restore it."
+    )
+    well = ClusterHealth(
+        cluster_id="c", bucket="s3://b", brokers=[], topics=1, partitions=6, without_leader=0, unserved=[], faults=[]
+    )
+    assert judge_cluster(well).status == "ok"
+    found = judge_cluster(msgspec.structs.replace(well, unserved=[damaged], faults=[f"fault {number}" for number in range(9)]))
+    assert (found.status, found.detail) == ("failed", "fault 0; fault 1; fault 2; fault 3; fault 4; …")
+    assert found.remedy.startswith("Restore what is damaged from a backup, and restart the brokers that refuse it.")

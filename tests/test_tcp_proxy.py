@@ -1,4 +1,4 @@
-"""The links: what each fault does to what is open, to what is new, and that healing heals."""
+"""The proxy: what each fault does to what is open, to what is new, and that healing heals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from tests.chaos.tcp_proxy import SLOW_DOWN, Fault, Link, link
+from tests.tcp_proxy import SLOW_DOWN, Fault, TcpProxy, tcp_proxy
 
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 TIMEOUT_S = 5.0
@@ -29,7 +29,7 @@ class EchoServer:
                 await writer.drain()
         writer.transport.abort()
 
-    async def reached(self, through: Link) -> Opened:
+    async def reached(self, through: TcpProxy) -> Opened:
         """A new client's connection."""
         connection = await asyncio.open_connection("127.0.0.1", through.port)
         self.clients.append(connection[1])
@@ -43,17 +43,17 @@ class EchoServer:
 
 
 @asynccontextmanager
-async def echoing() -> AsyncIterator[tuple[EchoServer, Link]]:
+async def echoing() -> AsyncIterator[tuple[EchoServer, TcpProxy]]:
     echo = EchoServer()
     server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
-    async with link(server.sockets[0].getsockname()[1]) as through:
+    async with tcp_proxy(server.sockets[0].getsockname()[1]) as through:
         yield echo, through
         await echo.close_clients()
     server.close()
     await server.wait_closed()
 
 
-def run(scenario: Callable[[EchoServer, Link], Awaitable[None]]) -> None:
+def run(scenario: Callable[[EchoServer, TcpProxy], Awaitable[None]]) -> None:
     async def within_time() -> None:
         async with asyncio.timeout(TIMEOUT_S), echoing() as (echo, through):
             await scenario(echo, through)
@@ -75,16 +75,16 @@ async def is_reset(connection: Opened) -> bool:
         return True
 
 
-def test_a_whole_link_passes_bytes_both_ways() -> None:
-    async def scenario(echo: EchoServer, through: Link) -> None:
+def test_a_whole_proxy_passes_bytes_both_ways() -> None:
+    async def scenario(echo: EchoServer, through: TcpProxy) -> None:
         connection = await echo.reached(through)
         assert await echo_of(connection, b"x" * 200_000) == b"x" * 200_000
 
     run(scenario)
 
 
-def test_a_link_that_refuses_resets_what_is_open_and_what_is_new_until_it_is_healed() -> None:
-    async def scenario(echo: EchoServer, through: Link) -> None:
+def test_a_proxy_that_refuses_resets_what_is_open_and_what_is_new_until_it_is_healed() -> None:
+    async def scenario(echo: EchoServer, through: TcpProxy) -> None:
         before = await echo.reached(through)
         assert await echo_of(before, b"one") == b"one"
         through.break_("refuses")
@@ -98,7 +98,7 @@ def test_a_link_that_refuses_resets_what_is_open_and_what_is_new_until_it_is_hea
 
 
 def test_what_stalls_is_delivered_late_and_not_lost() -> None:
-    async def scenario(echo: EchoServer, through: Link) -> None:
+    async def scenario(echo: EchoServer, through: TcpProxy) -> None:
         before = await echo.reached(through)
         assert await echo_of(before, b"one") == b"one"
         through.break_("stalls")
@@ -113,8 +113,40 @@ def test_what_stalls_is_delivered_late_and_not_lost() -> None:
     run(scenario)
 
 
+def test_what_is_lost_on_the_way_there_never_arrives_and_the_connection_does_not_outlive_the_fault() -> None:
+    async def scenario(echo: EchoServer, through: TcpProxy) -> None:
+        connection, idle = await echo.reached(through), await echo.reached(through)
+        assert await echo_of(connection, b"one") == b"one"
+        assert await echo_of(idle, b"two") == b"two"
+        through.break_("requests are lost")
+        connection[1].write(b"lost")
+        while through.lost_bytes < 4:  # noqa: ASYNC110  # the proxy sets no event
+            await asyncio.sleep(0)
+        through.break_("none")
+        assert await is_reset(connection)
+        assert await echo_of(idle, b"more") == b"more"
+        assert echo.got_bytes == 10
+
+    run(scenario)
+
+
+def test_of_what_is_lost_on_the_way_back_the_server_has_done_its_part() -> None:
+    async def scenario(echo: EchoServer, through: TcpProxy) -> None:
+        connection = await echo.reached(through)
+        assert await echo_of(connection, b"one") == b"one"
+        through.break_("answers are lost")
+        connection[1].write(b"done")
+        while through.lost_bytes < 4:  # noqa: ASYNC110  # the proxy sets no event
+            await asyncio.sleep(0)
+        assert echo.got_bytes == 7
+        through.break_("none")
+        assert await is_reset(connection)
+
+    run(scenario)
+
+
 def test_in_a_storm_the_next_request_is_answered_and_never_arrives() -> None:
-    async def scenario(echo: EchoServer, through: Link) -> None:
+    async def scenario(echo: EchoServer, through: TcpProxy) -> None:
         reader, writer = await echo.reached(through)
         assert await echo_of((reader, writer), b"GET /1 HTTP/1.1\r\n\r\n")
         arrived = echo.got_bytes
@@ -130,7 +162,7 @@ def test_in_a_storm_the_next_request_is_answered_and_never_arrives() -> None:
 
 
 def test_the_rest_of_a_request_that_is_under_way_passes_a_storm() -> None:
-    async def scenario(echo: EchoServer, through: Link) -> None:
+    async def scenario(echo: EchoServer, through: TcpProxy) -> None:
         connection = await echo.reached(through)
         assert await echo_of(connection, b"PUT /1 HTTP/1.1\r\n\r\n")
         through.break_("answers 503")
@@ -139,9 +171,9 @@ def test_the_rest_of_a_request_that_is_under_way_passes_a_storm() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("fault", ["none", "stalls", "answers 503"])
-def test_a_link_ends_with_connections_open_whatever_its_fault(fault: Fault) -> None:
-    async def scenario(echo: EchoServer, through: Link) -> None:
+@pytest.mark.parametrize("fault", ["none", "stalls", "requests are lost", "answers are lost", "answers 503"])
+def test_a_proxy_ends_with_connections_open_whatever_its_fault(fault: Fault) -> None:
+    async def scenario(echo: EchoServer, through: TcpProxy) -> None:
         connection = await echo.reached(through)
         assert await echo_of(connection, b"one") == b"one"
         through.break_(fault)
@@ -153,8 +185,8 @@ def test_a_link_ends_with_connections_open_whatever_its_fault(fault: Fault) -> N
     run(scenario)
 
 
-def test_a_slow_link_passes_all_of_it() -> None:
-    async def scenario(echo: EchoServer, through: Link) -> None:
+def test_a_slow_proxy_passes_all_of_it() -> None:
+    async def scenario(echo: EchoServer, through: TcpProxy) -> None:
         through.delay_s = 0.01
         connection = await echo.reached(through)
         started_s = asyncio.get_running_loop().time()
@@ -170,7 +202,7 @@ def test_a_server_that_is_not_there_reads_as_a_reset() -> None:
         port = server.sockets[0].getsockname()[1]
         server.close()
         await server.wait_closed()
-        async with link(port) as through:
+        async with tcp_proxy(port) as through:
             echo = EchoServer()
             assert await is_reset(await echo.reached(through))
             await echo.close_clients()

@@ -1,0 +1,100 @@
+"""A batch for a partition that is not led here, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from metadata.errors import NoLeader, NotLeader, OutcomeUnknown, SessionFenced, Stopping, TidelogError
+from metadata.model import NO_PRODUCER, LeaderEpoch, Offset, TopicPartition
+from segments.log import Acks, Log, PendingAppend
+from segments.object_store import Buffer
+from segments.partition_log import Appended
+from segments.record_batch import BatchHeader
+
+NOT_LED: Final = (NoLeader, NotLeader, SessionFenced, Stopping)
+"""Errors of a broker that does not lead, or leads no more: nothing was written, and another may lead by now."""
+UNTOLD: Final = Appended(Offset(-1), Offset(-1), LeaderEpoch(-1))
+"""What a producer learns that does not wait (acks=none)."""
+
+
+class LedMeanwhile(NamedTuple):
+    """A batch that was appended here, since its partition came to be led here."""
+
+    log: Log
+    pending: PendingAppend
+
+
+Outcome = Appended | LedMeanwhile | TidelogError
+
+
+class ClientMessage:
+    """The batches of one client's message that wait for one partition. When one is refused for good, those behind it are, too."""
+
+    __slots__ = ("appends", "of", "undecided")
+
+    def __init__(self, of: object) -> None:
+        """`of`: whatever is the same for batches of one message, and for no others."""
+        self.of = of
+        self.appends: list[ForwardedAppend] = []
+        self.undecided = 0
+
+
+class ForwardedAppend:
+    __slots__ = (
+        "acks",
+        "batch",
+        "bytes_charged",
+        "charged_to",
+        "deadline_s",
+        "expected_offset",
+        "header",
+        "in_doubt",
+        "is_sent",
+        "log_append_time",
+        "message",
+        "outcome",
+        "partition",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        batch: Buffer,
+        header: BatchHeader,
+        *,
+        acks: Acks,
+        deadline_s: float,
+        expected_offset: int | None,
+        log_append_time: bool,
+        bytes_charged: int,
+        charged_to: str,
+    ) -> None:
+        self.partition = partition
+        self.batch = batch
+        self.header = header
+        self.acks = acks
+        self.deadline_s = deadline_s
+        self.expected_offset = expected_offset
+        self.log_append_time = log_append_time
+        self.message: ClientMessage | None = None
+        """Set by the lane that it waits in."""
+        self.bytes_charged = bytes_charged
+        self.charged_to = charged_to
+        self.is_sent = False
+        """On its way to a leader, now."""
+        self.in_doubt = False
+        """It was sent, and no answer came: it may be in the log. Only what its leader recognises is sent again then."""
+        self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a leader takes it once, however often it is sent: it has a producer id and a sequence."""
+        return self.header.producer_id != NO_PRODUCER
+
+    def overdue(self) -> TidelogError:
+        """What to tell where nobody took it in time."""
+        return self.lost() if self.in_doubt else NoLeader(f"no leader of {self.partition} took the records in time")
+
+    def lost(self) -> OutcomeUnknown:
+        return OutcomeUnknown(f"records for {self.partition} were forwarded to its leader, which has not answered in time")

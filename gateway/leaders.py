@@ -1,0 +1,108 @@
+"""Who leads a partition, as this broker sees it now, and questions to leaders that end when they lead no more.
+
+A leader that was stopped in the middle keeps its connections and never answers. Another leads after its lease has ended: so whoever
+waits for the old one is told at once that it leads no more, and asks the new one.
+
+Invariant: nothing is asked of a leader that the metadata don't name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Set
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gateway.cluster_view import ClusterView
+from metadata.broker_registry import Registration
+from metadata.errors import NotLeader, TidelogError
+from metadata.model import SessionId, TopicPartition
+from segments.log import Log
+from segments.log_reader import Fetched
+from segments.partition_log import Bounds
+
+Found = TypeVar("Found")
+Answered = TypeVar("Answered", Bounds, Fetched)
+Item = TypeVar("Item")
+
+
+@dataclass(eq=False, slots=True)
+class _Question:
+    """One that is on its way to a leader."""
+
+    session: SessionId
+    partitions: frozenset[TopicPartition]
+    end: asyncio.Timeout
+
+
+class Leaders:
+    def __init__(self, log: Callable[[], Log], view: ClusterView, *, broker_id: str) -> None:
+        """`log`: of the present session; raises NoLeader or Stopping while there is none."""
+        self._log = log
+        self._view = view
+        self._broker_id = broker_id
+        self._questions: set[_Question] = set()
+        view.partitions.subscribe(self._end_overtaken)
+
+    def here(self, partition: TopicPartition) -> bool:
+        try:
+            return self._log().leads(partition)
+        except TidelogError:
+            return False
+
+    def elsewhere(self, partition: TopicPartition) -> Registration | None:
+        """The other broker that leads the partition; None where it is led here, or by nobody."""
+        if self.here(partition):
+            return None
+        leader = self._view.leader(partition)
+        return None if leader is None or leader.broker_id == self._broker_id else leader
+
+    def grouped(
+        self, items: Iterable[Item], partition_of: Callable[[Item], TopicPartition]
+    ) -> list[tuple[Registration | None, list[Item]]]:
+        """By leader; None: this broker, and what nobody leads."""
+        groups: dict[str, tuple[Registration | None, list[Item]]] = {}
+        for item in items:
+            leader = self.elsewhere(partition_of(item))
+            groups.setdefault(leader.broker_id if leader is not None else "", (leader, []))[1].append(item)
+        return list(groups.values())
+
+    def topic_name(self, partition: TopicPartition) -> str:
+        return self._view.topics.by_id(partition.topic_id).name
+
+    async def asked(self, leader: Registration, partitions: Collection[TopicPartition], answer: Awaitable[Found]) -> Found:
+        """The leader's answer. NotLeader as soon as another leads one of the partitions: only for what may be asked again."""
+        try:
+            async with asyncio.timeout(None) as end:
+                question = _Question(leader.session, frozenset(partitions), end)
+                self._questions.add(question)
+                try:
+                    return await answer
+                finally:
+                    self._questions.discard(question)
+        except TimeoutError:
+            if not end.expired():
+                raise
+            raise NotLeader(f"broker {leader.broker_id} leads no more; it has not answered") from None
+
+    def unless_of_before(self, partition: TopicPartition, answered: Answered | TidelogError) -> Answered | TidelogError:
+        """The answer, unless it comes from a leader of before the one known here: its high watermark may be of before, too."""
+        state = self._view.partitions.get(partition)
+        if isinstance(answered, TidelogError) or state is None or answered.leader_epoch >= state.leader_epoch:
+            return answered
+        return NotLeader(
+            f"{partition} was answered from leader epoch {answered.leader_epoch}; the present one is {state.leader_epoch}"
+        )
+
+    def _end_overtaken(self, changed: Set[TopicPartition]) -> None:
+        if not self._questions:
+            return
+        moved = {partition: state.leader_session for partition in changed if (state := self._view.partitions.get(partition))}
+        for question in tuple(self._questions):
+            if any(moved.get(partition, question.session) != question.session for partition in question.partitions):
+                self._questions.discard(question)
+                question.end.reschedule(asyncio.get_running_loop().time())
+
+
+def itself(partition: TopicPartition) -> TopicPartition:
+    return partition

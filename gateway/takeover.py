@@ -1,0 +1,189 @@
+"""Takes over the partitions that this broker's session is appointed to, and reads ahead those that are on their way to it.
+
+    on its way here ─▶ read ahead, while its leader still writes ┐
+    appointed here  ─▶ what is left is read from the bucket ◀────┘ ─▶ is it still appointed, in this epoch? ─▶ served
+
+Invariants: what is served was rebuilt from the bucket after the sessions before were sealed or have released it, and in the epoch
+that the metadata name at that very step; what can't be rebuilt now is tried again until it is somebody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence, Set
+
+from gateway.cluster_view import ClusterView
+from metadata import partition_assignments
+from metadata.errors import Corrupt, TidelogError
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import TopicPartition
+from metadata.partition_assignments import FORMAT_VERSION, Decision, PartitionState, SessionSpan, pruned
+from metadata.store import MetadataStore
+from segments.log import Log
+from segments.object_store import ObjectStore
+from segments.read_ahead import ReadAhead
+from segments.recovery import RecoveredPartition, recover
+from segments.settings import SegmentSettings
+
+PAUSE_S = 0.5
+"""Before partitions that could not be rebuilt are tried again."""
+IDLE_SESSIONS_MAX = 4
+"""A partition's list of sessions may have this many that hold nothing before its leader writes it anew."""
+
+log = logging.getLogger(__name__)
+
+
+class TakeOver:
+    """Of one session. Its owner runs `run()` as a task, and calls `look` when partitions have changed."""
+
+    def __init__(
+        self,
+        session_log: Log,
+        bucket: ObjectStore,
+        metadata: MetadataStore,
+        view: ClusterView,
+        *,
+        layout: EtcdLayout,
+        settings: SegmentSettings,
+        now_ms: Callable[[], int],
+        took_over: Callable[[], None],
+    ) -> None:
+        """`took_over` is called when partitions are served, or are known to be damaged."""
+        self._log = session_log
+        self._session = session_log.session
+        self._bucket = bucket
+        self._metadata = metadata
+        self._view = view
+        self._layout = layout
+        self._settings = settings
+        self._now_ms = now_ms
+        self._took_over = took_over
+        self._ahead = ReadAhead(bucket, settings)
+        self._unserved: set[TopicPartition] = set(view.partitions.led_by(self._session.id))
+        """Those that may have to be taken over."""
+        self._coming: set[TopicPartition] = set()
+        """Those that are being read ahead."""
+        self._prunable: dict[TopicPartition, RecoveredPartition] = {}
+        self._appointed = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._led = asyncio.Event()
+        self._reading_since_s: float | None = None
+
+    @property
+    def reading_for_s(self) -> float:
+        """For how long partitions have waited for the bucket by now; 0 while none does."""
+        return 0.0 if self._reading_since_s is None else asyncio.get_running_loop().time() - self._reading_since_s
+
+    def look(self, changed: Set[TopicPartition]) -> None:
+        self._unserved |= changed & self._view.partitions.led_by(self._session.id)
+        self._appointed.set()
+        self._asked.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._take_over(), name="take over what is appointed")
+            tasks.create_task(self._read_ahead(), name="read ahead what comes")
+            tasks.create_task(self._prune(), name="prune lists of sessions")
+
+    # ── what is appointed here ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _take_over(self) -> None:
+        while True:
+            self._appointed.clear()
+            appointed = self._not_served()
+            if appointed:
+                self._reading_since_s = self._reading_since_s or asyncio.get_running_loop().time()
+                handed_over = {p: state for p, state in appointed.items() if _is_handed_over(state)}
+                try:
+                    await self._serve(handed_over or appointed)
+                except TidelogError as error:
+                    log.error("%s partitions are not served yet, and tried again: %s", len(appointed), error)
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+                if 0 < len(handed_over) < len(appointed):
+                    self._appointed.set()
+            self._reading_since_s = None
+            if appointed:
+                self._took_over()
+            await self._appointed.wait()
+
+    def _not_served(self) -> dict[TopicPartition, PartitionState]:
+        """What is appointed to this session, in order, but for what is just being read ahead: that is nearly done."""
+        appointed = self._view.partitions.led_by(self._session.id)
+        self._unserved = {p for p in self._unserved if p in appointed and not self._log.leads(p) and not self._log.refuses(p)}
+        held = ((partition, self._view.partitions.get(partition)) for partition in sorted(self._unserved - self._coming))
+        return {partition: state for partition, state in held if state is not None}
+
+    async def _serve(self, appointed: dict[TopicPartition, PartitionState]) -> None:
+        recovered = await recover(
+            self._bucket,
+            {partition: state.sessions[:-1] for partition, state in appointed.items()},
+            by=self._session,
+            settings=self._settings,
+            now_ms=self._now_ms,
+            begun=self._ahead.take(appointed.keys()),
+        )
+        for partition, found in recovered.items():
+            epoch = appointed[partition].leader_epoch
+            current = self._view.partitions.get(partition)
+            if current is None or (current.leader_session, current.leader_epoch) != (self._session.id, epoch):
+                continue  # given to another, or deleted, meanwhile
+            if isinstance(found, Corrupt):
+                log.error("%s is not served: %s", partition, found)
+                self._log.refuse(partition, found)
+            else:
+                self._log.lead(found, epoch)
+                self._prunable[partition] = found
+        self._led.set()
+
+    # ── what is on its way here ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _read_ahead(self) -> None:
+        while True:
+            self._asked.clear()
+            coming = self._on_their_way()
+            self._ahead.forget_others(coming.keys() | self._unserved)
+            unread = {partition: spans for partition, spans in coming.items() if partition not in self._ahead.held}
+            if unread:
+                self._coming = set(unread)
+                try:
+                    await self._ahead.read(unread)
+                finally:
+                    self._coming = set()
+                    self._appointed.set()  # they may have been appointed meanwhile
+            await self._asked.wait()
+
+    def _on_their_way(self) -> dict[TopicPartition, Sequence[SessionSpan]]:
+        coming: dict[TopicPartition, Sequence[SessionSpan]] = {}
+        for partition in sorted(self._view.partitions.moving):
+            state = self._view.partitions.get(partition)
+            if state is not None and state.moving_to == self._session.id != state.leader_session:
+                coming[partition] = state.sessions
+        return coming
+
+    # ── lists of sessions ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _prune(self) -> None:
+        """Takes sessions that hold nothing off the lists of partitions, where there are many. It saves reads, and may fail."""
+        while True:
+            await self._led.wait()
+            self._led.clear()
+            decisions = []
+            while self._prunable:
+                partition, found = self._prunable.popitem()
+                state, revision = self._view.partitions.states.get(partition, (None, None))
+                if state is None or revision is None or state.leader_session != self._session.id:
+                    continue
+                shorter = pruned(state, found.sessions)
+                if state.format_version <= FORMAT_VERSION and len(state.sessions) > len(shorter.sessions) + IDLE_SESSIONS_MAX:
+                    decisions.append(Decision(partition, revision, shorter))
+            try:
+                await partition_assignments.write(self._metadata, decisions, self._layout)
+            except TidelogError as error:
+                log.info("lists of sessions stay as long as they are: %s", error)
+
+
+def _is_handed_over(state: PartitionState) -> bool:
+    """Whether it comes from a leader that lives: then there is nothing to seal, and producers wait only for this."""
+    return len(state.sessions) > 1 and state.sessions[-2].released_at_seq is not None

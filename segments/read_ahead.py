@@ -1,0 +1,86 @@
+"""Reads partitions that are about to be taken over while their leader still writes, so that little is left once it lets go.
+
+    leader   writes on ─────────────▶ pauses, flushes ─▶ releases at R
+    here     LIST, footers below e ──────────────────────────────────▶ footers of [e, R) ─▶ leads
+
+It is not needed for anything but speed: nothing is sealed, nothing is served from it, and where it fails, or what was read is not
+what the metadata say in the end, recovery.py reads all. Invariant: what was read stays true, since the committed prefix of a
+session never changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence, Set
+
+from metadata.errors import Corrupt, TidelogError
+from metadata.model import SegmentSeq, SessionId, TopicPartition
+from segments.object_store import ObjectStore
+from segments.recovery import REBUILT_IN_A_THREAD, BegunPartition, FoundRuns, Span, read_footers
+from segments.session import list_session
+from segments.settings import SegmentSettings
+
+TIMEOUT_S = 10.0
+"""What takes longer is no gain: the leader has let go by then."""
+
+log = logging.getLogger(__name__)
+
+
+class ReadAhead:
+    def __init__(self, store: ObjectStore, settings: SegmentSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._begun: dict[TopicPartition, BegunPartition] = {}
+
+    async def read(self, spans: Mapping[TopicPartition, Sequence[Span]]) -> None:
+        """Reads what these hold so far; the last span of each is of the leader that is still at work."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                self._begun |= await self._read(spans)
+        except (TidelogError, TimeoutError) as error:
+            log.info("%s partitions were not read ahead: %s", len(spans), error or f"it took longer than {TIMEOUT_S:g} s")
+
+    async def _read(self, spans: Mapping[TopicPartition, Sequence[Span]]) -> dict[TopicPartition, BegunPartition]:
+        found_runs = FoundRuns()
+        ends: dict[SessionId, SegmentSeq] = {}
+        for session in sorted({span.session for held in spans.values() for span in held}):
+            listing = await list_session(self._store, session)
+            found_runs.take_in(listing, await read_footers(self._store, listing, reads_max=self._settings.footer_reads_max))
+            ends[session] = listing.end_seq
+
+        def begin_all() -> dict[TopicPartition, BegunPartition]:
+            begun = {partition: _begun(partition, held, found_runs, ends, self._settings) for partition, held in spans.items()}
+            return {partition: found for partition, found in begun.items() if found is not None}
+
+        return await asyncio.to_thread(begin_all) if found_runs.count > REBUILT_IN_A_THREAD else begin_all()
+
+    def take(self, partitions: Set[TopicPartition]) -> dict[TopicPartition, BegunPartition]:
+        """What was read of these, once."""
+        return {partition: self._begun.pop(partition) for partition in partitions if partition in self._begun}
+
+    def forget_others(self, partitions: Set[TopicPartition]) -> None:
+        """What was read of partitions that are not to be taken over any more takes no memory."""
+        for partition in self._begun.keys() - partitions:
+            del self._begun[partition]
+
+    @property
+    def held(self) -> Set[TopicPartition]:
+        return self._begun.keys()
+
+
+def _begun(
+    partition: TopicPartition,
+    spans: Sequence[Span],
+    found_runs: FoundRuns,
+    ends: Mapping[SessionId, SegmentSeq],
+    settings: SegmentSettings,
+) -> BegunPartition | None:
+    """None where something is damaged: that is for recovery.py to tell."""
+    *_, last = spans
+    found = found_runs.rebuilt(partition, spans, settings)
+    if isinstance(found, Corrupt) or any(span.session in found_runs.damaged for span in spans):
+        return None
+    holding = {(span.session, span.leader_epoch) for span in spans if found_runs.of(partition, span)}
+    newest = max((footer.seq for footer, _ in found_runs.of(partition, last)), default=SegmentSeq(-1))
+    return BegunPartition(found, tuple(spans), ends[last.session], holding, newest)

@@ -1,0 +1,83 @@
+"""What a cluster answers while its etcd is away: all but changes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.etcd_server import running_etcd
+from tests.tidelog.cli.test_serve_cluster import ServedCluster
+from tidelog.client import connect
+from tidelog.records import Record
+
+pytestmark = pytest.mark.slow
+
+AT_ONCE_S = 2.0
+"""On a busy machine; a question to etcd that is away takes ten."""
+
+
+class Asking:
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+
+    async def __call__(self, path: str, body: object = None, *, within_s: float = AT_ONCE_S) -> tuple[int, Any]:
+        method = "GET" if body is None else "POST"
+        async with asyncio.timeout(within_s), self._session.request(method, self._url + path, json=body) as answer:
+            return answer.status, await answer.json()
+
+
+def test_a_new_client_connects_produces_and_reads_and_everything_is_described_but_nothing_changes(tmp_path: Path) -> None:
+    async def before(urls: list[str]) -> None:
+        async with connect(*urls) as log:
+            await log.topics.create("orders", partitions=4)
+            await log.produce("orders", "before", partition=0)
+
+    async def away(urls: list[str]) -> None:
+        async with aiohttp.ClientSession() as session:
+            for url in urls:
+                ask = Asking(session, url)
+                status, cluster = await ask("/v1/cluster")
+                assert status == 200
+                assert sorted(broker["broker_id"] for broker in cluster["brokers"]) == ["b1", "b2"]
+                assert sum(broker["controller"] for broker in cluster["brokers"]) == 1
+                assert (await ask("/v1/topics"))[1]["topics"][0]["name"] == "orders"
+                topic = (await ask("/v1/topics/orders"))[1]
+                assert {partition["leader"] for partition in topic["partitions"]} == {"b1", "b2"}
+                assert sum(partition["high_watermark"] for partition in topic["partitions"]) == 1
+                assert (await ask("/v1/topics/orders/settings"))[0] == 200
+                status, problem = await ask("/v1/topics/order")
+                assert (status, problem["code"], problem["retryable"]) == (503, "UNAVAILABLE", True)
+            status, problem = await ask("/v1/topics", {"name": "more", "partition_count": 1}, within_s=30)
+            assert (status, problem["nothing_was_written"]) == (503, True)
+            assert (await ask("/v1/cluster"))[1]["metadata_age_ms"] > 5_000
+            assert (await ask("/readyz"))[1]["status"] in {"ok", "no changes"}
+        async with asyncio.timeout(10), connect(urls[0]) as log:
+            acks = [await log.produce("orders", "away", partition=partition) for partition in range(4)]
+            assert [ack.offset for ack in acks] == [1, 0, 0, 0]
+            read: list[Record] = [record async for record in log.consume("orders", until="end")]
+            assert len(read) == 5
+
+    async def back(urls: list[str]) -> None:
+        async with aiohttp.ClientSession() as session:
+            ask = Asking(session, urls[0])
+            deadline_s = time.monotonic() + 30
+            later = {"name": "later", "partition_count": 1}
+            while (answer := await ask("/v1/topics", later, within_s=30))[0] not in {201, 409}:  # 409: a try of before was unknown
+                assert time.monotonic() < deadline_s, answer
+            assert (await ask("/v1/cluster"))[1]["metadata_age_ms"] < 5_000
+
+    with running_etcd(tmp_path) as etcd, ExitStack() as processes:
+        cluster = ServedCluster(tmp_path, etcd.url, processes)
+        urls = [broker.url for broker in cluster.running("b1", "b2")]
+        asyncio.run(before(urls))
+        etcd.kill()
+        asyncio.run(away(urls))
+        etcd.start()
+        asyncio.run(back(urls))

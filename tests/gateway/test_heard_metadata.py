@@ -1,0 +1,49 @@
+"""For how long nothing was heard from the metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from gateway.heard_metadata import HeardMetadata
+from metadata.errors import Unavailable
+from metadata.model import Revision
+from metadata.store import KeyValue, LeaseId, LeaseLost, MetadataStore
+from tests.simulation.virtual_loop import run
+
+
+class Store:
+    """Answers a get; knows no lease."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+
+    async def get(self, key: str) -> KeyValue:
+        if self.is_away:
+            raise Unavailable("no answer")
+        return KeyValue(key, b"", Revision(1), Revision(1), 1)
+
+    async def keep_alive(self, lease: LeaseId) -> float:
+        raise LeaseLost
+
+
+def test_any_answer_counts_also_that_a_lease_is_gone_and_no_answer_does_not() -> None:
+    async def main() -> None:
+        store = Store()
+        heard = HeardMetadata(cast(MetadataStore, store))
+        await asyncio.sleep(5.0)
+        assert heard.silent_s == pytest.approx(5.0)
+        await heard.get("key")
+        assert heard.silent_s == 0
+        store.is_away = True
+        await asyncio.sleep(7.0)
+        with pytest.raises(Unavailable):
+            await heard.get("key")
+        assert heard.silent_s == pytest.approx(7.0)
+        with pytest.raises(LeaseLost):
+            await heard.keep_alive(LeaseId(1))
+        assert heard.silent_s == 0
+
+    run(main(), seed=1)

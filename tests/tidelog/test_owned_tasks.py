@@ -1,0 +1,59 @@
+"""Tasks that end together."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tidelog.owned_tasks import first_of
+
+
+def test_the_first_that_ends_gives_the_answer_and_the_others_are_ended() -> None:
+    ended: list[str] = []
+
+    async def answers() -> int:
+        return 7
+
+    async def stays() -> int:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append("stays")
+        return 0
+
+    async def run() -> None:
+        assert await first_of(stays(), answers()) == 7
+        assert ended == ["stays"]
+
+    asyncio.run(run())
+
+
+def test_its_error_is_raised_as_it_is() -> None:
+    async def fails() -> None:
+        raise LookupError("of a test")
+
+    async def run() -> None:
+        with pytest.raises(LookupError, match="of a test"):
+            await first_of(asyncio.sleep(1_000), fails())
+
+    asyncio.run(run())
+
+
+def test_a_cancellation_that_comes_together_with_an_error_is_not_lost() -> None:
+    async def run() -> None:
+        fault = asyncio.Event()
+
+        async def fails() -> None:
+            await fault.wait()
+            raise LookupError("of a test")
+
+        work = asyncio.ensure_future(first_of(fails(), fails()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        fault.set()
+        work.cancel()
+        await asyncio.wait([work])
+        assert work.cancelled()
+
+    asyncio.run(run())

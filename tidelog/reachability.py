@@ -1,0 +1,80 @@
+"""Which brokers answer, as one client finds them: whom to ask next, and which leaders are reached through another broker. Pure.
+
+    a broker did not answer             it is asked last, until it answers again: `choose`
+    a leader that can't be connected    it gets a detour: another broker, which forwards, until a connection to the leader stands
+    that other broker can't be, either  another detour
+
+A detour stays as it is while it works: partitions that went from one broker to the next with each answer would never come to rest.
+Invariant: what is remembered is of brokers that are there (`keep`), and of those alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+
+class Reachability:
+    """`now_s` is of any clock that does not go back."""
+
+    def __init__(self) -> None:
+        self._failed_s: dict[str, float] = {}
+        """By address: when it last gave no answer; only those that have not answered since."""
+        self._unconnected: set[str] = set()
+        """Where no connection could be made, and none has stood since."""
+        self._detours: dict[str, str] = {}
+        """By the leader's address: the broker that forwards to it."""
+
+    # ── what was met ──
+
+    def answered(self, address: str) -> None:
+        self._failed_s.pop(address, None)
+
+    def gave_no_answer(self, address: str, now_s: float) -> None:
+        self._failed_s[address] = now_s
+
+    def connected(self, address: str) -> bool:
+        """A connection stands. Answers whether its partitions went by a detour until now."""
+        self._unconnected.discard(address)
+        return self._detours.pop(address, None) is not None
+
+    def can_not_connect(self, address: str, now_s: float) -> None:
+        self._failed_s[address] = now_s
+        self._unconnected.add(address)
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """There are no others any more."""
+        self._failed_s = {address: at_s for address, at_s in self._failed_s.items() if address in addresses}
+        self._unconnected.intersection_update(addresses)
+        self._detours = {leader: via for leader, via in self._detours.items() if leader in addresses and via in addresses}
+
+    # ── what follows ──
+
+    def choose(self, addresses: Sequence[str]) -> str:
+        """The first one that answers, as far as is known; else the one whose silence is the longest ago."""
+        return min(addresses, key=lambda address: self._failed_s.get(address, float("-inf")))
+
+    def none_answers(self, addresses: Collection[str]) -> bool:
+        return all(address in self._failed_s for address in addresses)
+
+    def is_unconnected(self, address: str) -> bool:
+        return address in self._unconnected
+
+    def is_detour(self, address: str) -> bool:
+        """Whether requests for another broker's partitions go here."""
+        return address in self._detours.values()
+
+    def has_detour(self, leader: str) -> bool:
+        """Whether requests for its partitions go to another broker."""
+        return leader in self._detours
+
+    def way_to(self, leader: str, others: Sequence[str]) -> str:
+        """Where requests for this leader's partitions go: to itself, or to one of the others, which forwards."""
+        if leader not in self._unconnected:
+            return leader
+        via = self._detours.get(leader)
+        if via is None or via in self._unconnected or via not in others:
+            reached = [address for address in others if address != leader and address not in self._unconnected]
+            if not reached:
+                return leader
+            via = self._detours[leader] = self.choose(reached)
+        return via

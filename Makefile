@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 500
 MINUTES ?= 1
-PROTOS := gateway/proto/log.proto gateway/proto/admin.proto metadata/proto/etcd.proto
+PROTOS := gateway/proto/log.proto gateway/proto/admin.proto gateway/proto/groups.proto metadata/proto/etcd.proto
 MESSAGE_PROTOS := metadata/proto/mvcc.proto  # without services, and so without stubs
 
 .PHONY: demo test check bench simulate chaos chaos-proof proto kernel clean help

@@ -283,6 +283,7 @@ class Forwarding:
                 self._attention.set()
             else:
                 self._overtaken.pop(partition, None)
+            lane.pause_s = 0.0  # the next leader serves in a moment, however long there was none
         self._wake([self._paused[partition] for partition in both if partition in self._paused])
 
     def led_here(self) -> None:

@@ -12,7 +12,7 @@ from gateway.grpc_calls import MethodHandler, unary, unary_by_origin
 from gateway.grpc_status import status_of
 from gateway.produce import topic_named
 from gateway.proto import admin_pb2
-from gateway.topic_states import PartitionState, described_topic, listed_topics, partition_states
+from gateway.topic_states import PartitionState, described_topic, listed_topics, partition_leaders, partition_states
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.topic import Topic
 from metadata.topic_settings import TopicSettings
@@ -48,7 +48,8 @@ class TopicsService:
         told = _told(topic)
         settings = TopicSettings.parse(topic.settings, skip_unknown=True)
         told.batch_bytes_max = min(settings.max_message_bytes, self._broker.settings.message_bytes_max)
-        told.partitions.extend(map(_partition, await partition_states(self._broker, topic)))
+        states = partition_leaders(self._broker, topic) if request.leaders_only else await partition_states(self._broker, topic)
+        told.partitions.extend(map(_partition, states))
         return told
 
     async def list_topics(self, request: admin_pb2.ListTopicsRequest) -> Message:

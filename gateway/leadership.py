@@ -36,6 +36,7 @@ from metadata.restoration import read_restoration
 from metadata.store import MetadataStore
 from metadata.topic import Topic
 from segments.byte_budget import ByteBudget
+from segments.footer_cache import FooterCache
 from segments.log import Log
 from segments.restorations import check_not_superseded
 from segments.session import Session, claim
@@ -86,6 +87,7 @@ class Leadership:
         self._new_writer = new_writer
         self._now_ms = now_ms
         self.budget = ByteBudget(settings.buffer_bytes_max)
+        self._footers = FooterCache(bytes_max=settings.footer_cache_bytes_max)
         self._log: Log | None = None
         self._own_sessions: set[SessionId] = set()
         self._parts: _Parts | None = None
@@ -193,10 +195,12 @@ class Leadership:
 
     async def led(self, topic: Topic, *, timeout_s: float) -> bool:
         """Whether all partitions of the topic have leaders in time, and those that are to be led here are."""
+        partitions = partitions_of(topic)
         try:
             async with asyncio.timeout(timeout_s):
-                while not all(map(self._is_led, partitions_of(topic))):
-                    await self._advanced.wait()
+                while unled := next((partition for partition in partitions if not self._is_led(partition)), None):
+                    while not self._is_led(unled):  # of ten thousand only one is looked at, each time that something has changed
+                        await self._advanced.wait()
         except TimeoutError:
             return False
         return True
@@ -222,6 +226,7 @@ class Leadership:
             self._view,
             layout=self._layout,
             settings=self._settings,
+            footers=self._footers,
             now_ms=self._now_ms,
             took_over=self._took_over,
         )

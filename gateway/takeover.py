@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence, Set
 
 from gateway.cluster_view import ClusterView
 from metadata import partition_assignments
-from metadata.errors import Corrupt, TidelogError
+from metadata.errors import Corrupt, SessionFenced, TidelogError
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import TopicPartition
+from metadata.model import SessionId, TopicPartition
 from metadata.partition_assignments import FORMAT_VERSION, Decision, PartitionState, SessionSpan, pruned
 from metadata.store import MetadataStore
+from segments.footer_cache import FooterCache
+from segments.footers import write_index
 from segments.log import Log
 from segments.object_store import ObjectStore
 from segments.read_ahead import ReadAhead
@@ -46,10 +48,11 @@ class TakeOver:
         *,
         layout: EtcdLayout,
         settings: SegmentSettings,
+        footers: FooterCache,
         now_ms: Callable[[], int],
         took_over: Callable[[], None],
     ) -> None:
-        """`took_over` is called when partitions are served, or are known to be damaged."""
+        """`footers` outlives the session. `took_over` is called when partitions are served, or are known to be damaged."""
         self._log = session_log
         self._session = session_log.session
         self._bucket = bucket
@@ -57,9 +60,10 @@ class TakeOver:
         self._view = view
         self._layout = layout
         self._settings = settings
+        self._footers = footers
         self._now_ms = now_ms
         self._took_over = took_over
-        self._ahead = ReadAhead(bucket, settings)
+        self._ahead = ReadAhead(bucket, settings, footers)
         self._unserved: set[TopicPartition] = set(view.partitions.led_by(self._session.id))
         """Those that may have to be taken over."""
         self._coming: set[TopicPartition] = set()
@@ -84,7 +88,7 @@ class TakeOver:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._take_over(), name="take over what is appointed")
             tasks.create_task(self._read_ahead(), name="read ahead what comes")
-            tasks.create_task(self._prune(), name="prune lists of sessions")
+            tasks.create_task(self._spare_the_next(), name="shorten what the next leaders read")
 
     # ── what is appointed here ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -116,12 +120,16 @@ class TakeOver:
         return {partition: state for partition, state in held if state is not None}
 
     async def _serve(self, appointed: dict[TopicPartition, PartitionState]) -> None:
+        if any(_was_replaced(self._session.id, state) for state in appointed.values()):
+            await self._log.look_for_seal()  # which stands: the controller that appointed it again did not know yet that it is gone
+            raise SessionFenced(f"session {self._session.id} was sealed, and is appointed again")
         recovered = await recover(
             self._bucket,
             {partition: state.sessions[:-1] for partition, state in appointed.items()},
             by=self._session,
             settings=self._settings,
             now_ms=self._now_ms,
+            cache=self._footers,
             begun=self._ahead.take(appointed.keys()),
         )
         for partition, found in recovered.items():
@@ -162,26 +170,38 @@ class TakeOver:
                 coming[partition] = state.sessions
         return coming
 
-    # ── lists of sessions ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what the next leader need not read ──────────────────────────────────────────────────────────────────────────────
 
-    async def _prune(self) -> None:
-        """Takes sessions that hold nothing off the lists of partitions, where there are many. It saves reads, and may fail."""
+    async def _spare_the_next(self) -> None:
+        """Once all is served: it saves reads, and may fail."""
         while True:
             await self._led.wait()
             self._led.clear()
-            decisions = []
-            while self._prunable:
-                partition, found = self._prunable.popitem()
-                state, revision = self._view.partitions.states.get(partition, (None, None))
-                if state is None or revision is None or state.leader_session != self._session.id:
-                    continue
-                shorter = pruned(state, found.sessions)
-                if state.format_version <= FORMAT_VERSION and len(state.sessions) > len(shorter.sessions) + IDLE_SESSIONS_MAX:
-                    decisions.append(Decision(partition, revision, shorter))
-            try:
-                await partition_assignments.write(self._metadata, decisions, self._layout)
-            except TidelogError as error:
-                log.info("lists of sessions stay as long as they are: %s", error)
+            await self._prune()
+            while self._footers.unindexed:
+                session, tail = self._footers.unindexed.pop()
+                await write_index(self._bucket, session, tail, timeout_s=self._settings.put_timeout_ms / 1000)
+
+    async def _prune(self) -> None:
+        """Takes sessions that hold nothing off the lists of partitions, where there are many."""
+        decisions = []
+        while self._prunable:
+            partition, found = self._prunable.popitem()
+            state, revision = self._view.partitions.states.get(partition, (None, None))
+            if state is None or revision is None or state.leader_session != self._session.id:
+                continue
+            shorter = pruned(state, found.sessions)
+            if state.format_version <= FORMAT_VERSION and len(state.sessions) > len(shorter.sessions) + IDLE_SESSIONS_MAX:
+                decisions.append(Decision(partition, revision, shorter))
+        try:
+            await partition_assignments.write(self._metadata, decisions, self._layout)
+        except TidelogError as error:
+            log.info("lists of sessions stay as long as they are: %s", error)
+
+
+def _was_replaced(session: SessionId, state: PartitionState) -> bool:
+    """Whether another has led since this session did, which has not released it: then it was sealed."""
+    return any(span.session == session and span.released_at_seq is None for span in state.sessions[:-1])
 
 
 def _is_handed_over(state: PartitionState) -> bool:

@@ -1,7 +1,7 @@
 """What the doors tell of topics and their partitions, whoever leads them: from what this broker has been told by watches.
 
-So it is told while the metadata store is away, too. Who leads is answered at once, since clients ask it to find the leaders; the
-bounds of a partition are its leader's to tell, and are waited for up to BOUNDS_WAIT_S.
+So it is told while the metadata store is away, too. Who leads is answered at once where that is all that is asked, as by clients
+which look for the leaders; the bounds of a partition are its leader's to tell, and are waited for up to BOUNDS_WAIT_S.
 """
 
 from __future__ import annotations
@@ -59,6 +59,14 @@ def listed_topics(broker: Broker, *, page_size: int, page_token: str) -> TopicPa
     return page_of(broker.topic_cache.topics(), page_size=page_size, page_token=page_token)
 
 
+def partition_leaders(broker: Broker, topic: Topic) -> list[PartitionState]:
+    """Of all partitions, without what only their leaders could tell: so nobody is waited for."""
+    return [
+        PartitionState(partition, -1, -1, *_leader(broker, partition_of(topic, partition)), None)
+        for partition in range(topic.partition_count)
+    ]
+
+
 async def partition_states(broker: Broker, topic: Topic, partitions: Sequence[int] | None = None) -> list[PartitionState]:
     """Of all partitions, or of these. UnknownPartition for one that the topic does not have."""
     numbers = range(topic.partition_count) if partitions is None else partitions
@@ -68,11 +76,17 @@ async def partition_states(broker: Broker, topic: Topic, partitions: Sequence[in
 
 
 def _state(broker: Broker, topic: Topic, partition: TopicPartition, bounds: Bounds | TidelogError) -> PartitionState:
-    leader = broker.leader(partition)
-    addresses = (leader.broker_id, leader.http_address, leader.grpc_address) if leader is not None else ("", "", "")
+    leader = _leader(broker, partition)
     if not isinstance(bounds, TidelogError):
         return PartitionState(
-            partition.partition, bounds.log_start_offset, bounds.high_watermark, bounds.leader_epoch, *addresses, None
+            partition.partition, bounds.log_start_offset, bounds.high_watermark, bounds.leader_epoch, *leader[1:], None
         )
-    epoch = broker.leader_epoch(partition) if leader is not None else -1
-    return PartitionState(partition.partition, -1, -1, epoch, *addresses, named(bounds, topic))
+    return PartitionState(partition.partition, -1, -1, *leader, named(bounds, topic))
+
+
+def _leader(broker: Broker, partition: TopicPartition) -> tuple[int, str, str, str]:
+    """Epoch, id and addresses."""
+    leader = broker.leader(partition)
+    if leader is None:
+        return -1, "", "", ""
+    return broker.leader_epoch(partition), leader.broker_id, leader.http_address, leader.grpc_address

@@ -6,11 +6,11 @@ its nearest parent does.
 What a client may conclude from the columns alone:
 
     gRPC   UNAVAILABLE, RESOURCE_EXHAUSTED    nothing was written; retry       (AIP-194)
-           ABORTED                            read again, then decide          (a lost test-and-set)
+           ABORTED                            read again, then decide          (a lost test-and-set; a rebalance)
            DEADLINE_EXCEEDED                  the outcome is unknown
     HTTP   429, 503                           nothing was written; retry after Retry-After
            504                                the outcome is unknown
-    Kafka  retriable codes (5 6 7 56 74 75 89)   exactly where the error is retryable
+    Kafka  retriable codes (5 6 7 15 16 56 74 75 89)   exactly where the error is retryable
 
 Sources: google/rpc/code.proto, RFC 9110 §15, https://kafka.apache.org/protocol#protocol_error_codes
 """
@@ -29,25 +29,38 @@ from metadata.errors import (
     Denied,
     Fenced,
     FencedLeaderEpoch,
+    GroupFull,
+    GroupNotEmpty,
     IdempotencyKeyReused,
+    InconsistentProtocol,
+    InstanceFenced,
     InvalidArgument,
+    InvalidGroupName,
     InvalidName,
     InvalidRecord,
+    MemberIdRequired,
+    NoCoordinator,
     NoLeader,
+    NotCoordinator,
     NotFound,
     NotLeader,
     OutcomeUnknown,
     OutOfOrderSequence,
     OutOfRange,
     ProducerFenced,
+    RebalanceInProgress,
     Rejected,
     SessionFenced,
+    StaleGeneration,
+    StaleMember,
     Stopping,
     Throttled,
     TidelogError,
     TooLarge,
     Unavailable,
+    UnknownGroup,
     UnknownLeaderEpoch,
+    UnknownMember,
     UnknownPartition,
     UnknownProducer,
     UnknownTopic,
@@ -66,9 +79,12 @@ WIRE_CODES: Final[dict[type[TidelogError], WireCodes]] = {
     InvalidArgument: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 42),  # INVALID_REQUEST
     InvalidName: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 17),  # INVALID_TOPIC_EXCEPTION
     InvalidRecord: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 87),  # INVALID_RECORD
+    InvalidGroupName: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 24),  # INVALID_GROUP_ID
+    InconsistentProtocol: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 23),  # INCONSISTENT_GROUP_PROTOCOL
     NotFound: WireCodes(StatusCode.NOT_FOUND, 404, 42),  # INVALID_REQUEST: its clients know topics and partitions only
     UnknownTopic: WireCodes(StatusCode.NOT_FOUND, 404, 3),  # UNKNOWN_TOPIC_OR_PARTITION
     UnknownPartition: WireCodes(StatusCode.NOT_FOUND, 404, 3),  # UNKNOWN_TOPIC_OR_PARTITION
+    UnknownGroup: WireCodes(StatusCode.NOT_FOUND, 404, 69),  # GROUP_ID_NOT_FOUND
     AlreadyExists: WireCodes(StatusCode.ALREADY_EXISTS, 409, 36),  # TOPIC_ALREADY_EXISTS
     TooLarge: WireCodes(StatusCode.INVALID_ARGUMENT, 413, 10),  # MESSAGE_TOO_LARGE
     OutOfRange: WireCodes(StatusCode.OUT_OF_RANGE, 416, 1),  # OFFSET_OUT_OF_RANGE
@@ -77,6 +93,9 @@ WIRE_CODES: Final[dict[type[TidelogError], WireCodes]] = {
     UnknownProducer: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 59),  # UNKNOWN_PRODUCER_ID
     IdempotencyKeyReused: WireCodes(StatusCode.FAILED_PRECONDITION, 422, 42),  # INVALID_REQUEST
     Denied: WireCodes(StatusCode.PERMISSION_DENIED, 403, 29),  # TOPIC_AUTHORIZATION_FAILED
+    MemberIdRequired: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 79),  # MEMBER_ID_REQUIRED
+    GroupFull: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 81),  # GROUP_MAX_SIZE_REACHED
+    GroupNotEmpty: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 68),  # NON_EMPTY_GROUP
     Unavailable: WireCodes(StatusCode.UNAVAILABLE, 503, 56),  # KAFKA_STORAGE_ERROR
     Throttled: WireCodes(StatusCode.RESOURCE_EXHAUSTED, 429, 89),  # THROTTLING_QUOTA_EXCEEDED
     NotLeader: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
@@ -84,10 +103,17 @@ WIRE_CODES: Final[dict[type[TidelogError], WireCodes]] = {
     FencedLeaderEpoch: WireCodes(StatusCode.UNAVAILABLE, 503, 74),  # FENCED_LEADER_EPOCH
     UnknownLeaderEpoch: WireCodes(StatusCode.UNAVAILABLE, 503, 75),  # UNKNOWN_LEADER_EPOCH
     Stopping: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER: its partitions move to another broker
+    NotCoordinator: WireCodes(StatusCode.UNAVAILABLE, 503, 16),  # NOT_COORDINATOR
+    NoCoordinator: WireCodes(StatusCode.UNAVAILABLE, 503, 15),  # COORDINATOR_NOT_AVAILABLE
     OutcomeUnknown: WireCodes(StatusCode.DEADLINE_EXCEEDED, 504, 7),  # REQUEST_TIMED_OUT
     Fenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 77),  # STALE_BROKER_EPOCH: FENCED_LEADER_EPOCH would be retried
     SessionFenced: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
     ProducerFenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 90),  # PRODUCER_FENCED
+    InstanceFenced: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 82),  # FENCED_INSTANCE_ID
+    StaleMember: WireCodes(StatusCode.ABORTED, 409, 25),  # UNKNOWN_MEMBER_ID; its members join again, and then decide
+    UnknownMember: WireCodes(StatusCode.ABORTED, 409, 25),  # UNKNOWN_MEMBER_ID
+    StaleGeneration: WireCodes(StatusCode.ABORTED, 409, 22),  # ILLEGAL_GENERATION
+    RebalanceInProgress: WireCodes(StatusCode.ABORTED, 409, 27),  # REBALANCE_IN_PROGRESS
     Corrupt: WireCodes(StatusCode.DATA_LOSS, 500, -1),  # UNKNOWN_SERVER_ERROR: CORRUPT_MESSAGE would be retried for ever
     UnknownRoute: WireCodes(StatusCode.UNIMPLEMENTED, 404, 35),  # UNSUPPORTED_VERSION; this row and those below come from HTTP
     MethodNotAllowed: WireCodes(StatusCode.UNIMPLEMENTED, 405, 42),

@@ -2,8 +2,8 @@
 
     TidelogError
       Rejected                 fix the request; nothing was written
-        InvalidArgument          InvalidName · InvalidRecord
-        NotFound                 UnknownTopic · UnknownPartition
+        InvalidArgument          InvalidName · InvalidRecord · InvalidGroupName · InconsistentProtocol
+        NotFound                 UnknownTopic · UnknownPartition · UnknownGroup
         AlreadyExists
         TooLarge
         OutOfRange               names the valid range of offsets
@@ -12,6 +12,9 @@
         UnknownProducer          its state expired: take a new producer id
         IdempotencyKeyReused     the same key came with another payload
         Denied                   credentials or permissions
+        MemberIdRequired         a new member of a group is told its id: join again with it
+        GroupFull                a consumer group has as many members as it may have
+        GroupNotEmpty            a consumer group has members: stop them first
       Unavailable              nothing was written; retry
         Throttled                after `retry_after_s`
         NotLeader                another broker leads; names it where it is known
@@ -19,10 +22,15 @@
         FencedLeaderEpoch        the reader names a leader of before; names the present one
         UnknownLeaderEpoch       the reader knows a newer leader than the broker that it asks
         Stopping                 this broker is shutting down
+        NotCoordinator           another broker coordinates the group; names it where it is known
+        NoCoordinator            nobody coordinates the group yet
       OutcomeUnknown           may be durable; read back, or retry idempotently
       Fenced                   a newer owner exists; stop here
         SessionFenced            this broker's session was sealed by its successor
         ProducerFenced           a newer epoch of this producer id exists
+        InstanceFenced           another process has joined the group under this instance id
+        StaleMember              join the group again
+          UnknownMember · StaleGeneration · RebalanceInProgress
       Corrupt                  stored bytes are wrong; stop, and say which object and range
 
 Errors of botocore, SQLite, grpc and the operating system are translated where they are called. gateway/wire_errors.py maps
@@ -75,6 +83,17 @@ class InvalidRecord(InvalidArgument):
     default_hint = "Send one whole record batch of magic 2, as Kafka clients write it."
 
 
+class InvalidGroupName(InvalidArgument):
+    code = "INVALID_GROUP_NAME"
+    default_hint = "Use 1 to 249 characters, none of them a control character."
+
+
+class InconsistentProtocol(InvalidArgument):
+    """A member offers no way of assigning partitions that all others of its group know, too, or is of another kind."""
+
+    code = "INCONSISTENT_PROTOCOL"
+
+
 class NotFound(Rejected):
     code = "NOT_FOUND"
 
@@ -86,6 +105,11 @@ class UnknownTopic(NotFound):
 
 class UnknownPartition(NotFound):
     code = "UNKNOWN_PARTITION"
+
+
+class UnknownGroup(NotFound):
+    code = "UNKNOWN_GROUP"
+    default_hint = "A group is there once a member has joined it, or offsets were committed: tidelog group list"
 
 
 class AlreadyExists(Rejected):
@@ -123,6 +147,22 @@ class IdempotencyKeyReused(Rejected):
 
 class Denied(Rejected):
     code = "DENIED"
+
+
+class MemberIdRequired(Rejected):
+    """Not a failure: the first answer to a new member (KIP-394). `details`: member_id."""
+
+    code = "MEMBER_ID_REQUIRED"
+    default_hint = "Join again with the member id that is told here."
+
+
+class GroupFull(Rejected):
+    code = "GROUP_FULL"
+
+
+class GroupNotEmpty(Rejected):
+    code = "GROUP_NOT_EMPTY"
+    default_hint = "Stop the members of the group first, or wait until their sessions have ended."
 
 
 class Unavailable(TidelogError):
@@ -171,6 +211,20 @@ class Stopping(Unavailable):
     default_hint = "Retry at another broker, or when this one is back."
 
 
+class NotCoordinator(Unavailable):
+    """Repeating the call at the group's coordinator is always safe, also where a step of the former one was stored.
+
+    `details`: the coordinator's id and addresses where they are known.
+    """
+
+    code = "NOT_COORDINATOR"
+    default_hint = "Ask for the coordinator of the group, and retry there."
+
+
+class NoCoordinator(Unavailable):
+    code = "NO_COORDINATOR"
+
+
 class OutcomeUnknown(TidelogError):
     """The write may or may not be durable. An idempotent producer may retry; others must read back first."""
 
@@ -195,6 +249,34 @@ class SessionFenced(Fenced):
 class ProducerFenced(Fenced):
     code = "PRODUCER_FENCED"
     default_hint = "A newer instance of this producer runs. Stop this one."
+
+
+class InstanceFenced(Fenced):
+    code = "INSTANCE_FENCED"
+    default_hint = "Another process runs under this instance id. Stop this one, or give it an id of its own."
+
+
+class StaleMember(Fenced):
+    """Who asks is not, or no longer, a member of the group's present generation."""
+
+    code = "STALE_MEMBER"
+    default_hint = "Join the group again."
+
+
+class UnknownMember(StaleMember):
+    code = "UNKNOWN_MEMBER"
+    default_hint = "Join the group again as a new member: without a member id."
+
+
+class StaleGeneration(StaleMember):
+    """`details`: generation, the present one."""
+
+    code = "STALE_GENERATION"
+
+
+class RebalanceInProgress(StaleMember):
+    code = "REBALANCE_IN_PROGRESS"
+    default_hint = "Commit what was read, and join the group again with the same member id."
 
 
 class Corrupt(TidelogError):

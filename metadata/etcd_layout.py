@@ -12,6 +12,8 @@
     /{cluster}/scratch/{nonce}                any; leased: `tidelog doctor` tries whether it may write
     /{cluster}/topics/{topic}                 JSON (topic.py)
     /{cluster}/partitions/{topic_id}/{p}      JSON (partition_assignments.py)
+    /{cluster}/groups/{group}                 JSON (group_record.py); the group's name percent-encoded, as it may hold any '/'
+    /{cluster}/offsets/{group}/{topic_id}/{p}   JSON (group_offsets.py); likewise
 
 Invariant: a key that was built here parses to what it was built from, and no two things have the same key.
 """
@@ -21,12 +23,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from sys import intern
+from urllib.parse import quote, unquote_to_bytes
 
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Partition, TopicId, TopicPartition
 
 _CLUSTER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_PARTITION_KEY = re.compile(r"([0-9a-f]{32})/(0|[1-9][0-9]{0,9})", re.ASCII)
+_PARTITION = r"([0-9a-f]{32})/(0|[1-9][0-9]{0,9})"
+_PARTITION_KEY = re.compile(_PARTITION, re.ASCII)
+_OFFSET_KEY = re.compile(f"([^/]+)/{_PARTITION}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +128,45 @@ class EtcdLayout:
         if match is None:
             raise Corrupt(f"{key} is not the key of a partition", hint="Delete it: nothing of Tidelog wrote it.", key=key)
         return TopicPartition(TopicId(intern(match[1])), Partition(int(match[2])))  # one text for all partitions of a topic
+
+    @property
+    def groups(self) -> str:
+        """Prefix of all consumer groups."""
+        return f"/{self.cluster}/groups/"
+
+    def group(self, name: str) -> str:
+        """`name` has passed check_group_name."""
+        return self.groups + quote(name, safe="")
+
+    def parse_group(self, key: str) -> str:
+        """The name in a key under `groups`; Corrupt where it holds none."""
+        return _unquoted(key.removeprefix(self.groups), key)
+
+    @property
+    def committed_offsets(self) -> str:
+        """Prefix of the committed offsets of all groups."""
+        return f"/{self.cluster}/offsets/"
+
+    def offsets(self, group: str) -> str:
+        """Prefix of what one group has committed."""
+        return f"{self.committed_offsets}{quote(group, safe='')}/"
+
+    def offset(self, group: str, partition: TopicPartition) -> str:
+        return f"{self.offsets(group)}{partition.topic_id}/{partition.partition}"
+
+    def parse_offset(self, key: str) -> tuple[str, TopicPartition]:
+        """The group and the partition in a key under `committed_offsets`; Corrupt where it holds none."""
+        match = _OFFSET_KEY.fullmatch(key.removeprefix(self.committed_offsets))
+        if match is None:
+            raise Corrupt(f"{key} is not the key of a committed offset", hint="Delete it: nothing of Tidelog wrote it.", key=key)
+        return _unquoted(match[1], key), TopicPartition(TopicId(intern(match[2])), Partition(int(match[3])))
+
+
+def _unquoted(quoted: str, key: str) -> str:
+    try:
+        name = unquote_to_bytes(quoted).decode()
+    except UnicodeDecodeError:
+        name = ""
+    if not name or quote(name, safe="") != quoted:
+        raise Corrupt(f"{key} is not the key of a consumer group", hint="Delete it: nothing of Tidelog wrote it.", key=key)
+    return name

@@ -6,7 +6,7 @@
 
 Each time `every` more segments are committed, an index of them is written; it takes in the indexes just before it that are not
 larger, as a binary counter carries, so n segments lie in at most log2(n / every) indexes. One that has grown to BLOCK_BYTES_MAX
-stays as it is.
+stays as it is. Who takes over from a sealed session, and reads the last ones one by one, writes an index of these, for the next.
 
     index = magic "TIDEINDX" · session u64 · first u64 · end u64
             each footer: object size u64 · length u32 · footer and trailer as they end the segment
@@ -19,7 +19,7 @@ after its segments were committed. Invariant: a footer that is read from an inde
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from awscrt.checksums import crc32c
@@ -31,6 +31,8 @@ from segments.segment_file import FooterBytes, SegmentFooter, parse_footer
 
 INDEX_MAGIC: Final = b"TIDEINDX"
 BLOCK_BYTES_MAX: Final = 4 << 20
+TAIL_MIN: Final = 4
+"""Segments at the end of a sealed session, for which an index is written by who took over from it."""
 _HEAD = struct.Struct("<8sQQQ")
 _ENTRY = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -76,6 +78,17 @@ class FooterBlocks:
         return due
 
 
+def index_of_the_tail(end: SegmentSeq, singly: Mapping[SegmentSeq, FooterBytes]) -> IndexBlock | None:
+    """The index of a sealed session's last segments, those that no index covers; None where they are too few to be worth it."""
+    first = end
+    while (before := SegmentSeq(first - 1)) in singly:
+        first = before
+    if end - first < TAIL_MIN:
+        return None
+    block = IndexBlock(first, end, tuple(singly[SegmentSeq(seq)] for seq in range(first, end)))
+    return block if block.size_bytes <= BLOCK_BYTES_MAX else None
+
+
 def encode_index(session: SessionId, block: IndexBlock) -> list[Buffer]:
     body: list[Buffer] = [_HEAD.pack(INDEX_MAGIC, session, block.first, block.end)]
     for footer in block.footers:
@@ -116,17 +129,25 @@ class IndexRange(NamedTuple):
     end: SegmentSeq
 
 
-def cover(start: SegmentSeq, end: SegmentSeq, indexes: Iterable[IndexRange]) -> Sequence[IndexRange | SegmentSeq]:
+class Part(NamedTuple):
+    """What to read for the footers from `first` on: those that an index holds, or the one of a segment."""
+
+    first: SegmentSeq
+    held_in: IndexRange | None
+
+
+def cover(start: SegmentSeq, end: SegmentSeq, indexes: Iterable[IndexRange]) -> Sequence[Part]:
     """What to read for the footers of [start, end), in order: indexes where they are, single segments elsewhere.
 
-    The first index may begin before `start`, and the last one end after `end`.
+    An index may begin before the place from which it is needed, since who took over may have written one that overlaps with the
+    dead leader's, and the last one may end after `end`.
     """
     indexes = tuple(indexes)
-    parts: list[IndexRange | SegmentSeq] = []
+    parts: list[Part] = []
     place = start
     while place < end:
         holding = [index for index in indexes if index.first <= place and index.end > place + 1]
         longest = max(holding, key=lambda index: index.end, default=None)
-        parts.append(place if longest is None else longest)
+        parts.append(Part(place, longest))
         place = SegmentSeq(place + 1) if longest is None else longest.end
     return parts

@@ -87,7 +87,8 @@ class Log:
         self.surely_appointed: Callable[[], bool] = lambda: True
         """Whether nobody can lead in this session's place by now: its owner knows. While it is not certain, readers are answered
         only after a look at the bucket that shows no seal."""
-        self._readers: dict[TopicPartition, set[asyncio.Event]] = {}
+        self._readers: dict[TopicPartition, dict[asyncio.Event, None]] = {}
+        """Who waits, woken in the order in which they came."""
         self._tasks: asyncio.TaskGroup | None = None
         self._reads: set[asyncio.Task[Any]] = set()
         self._hot = HotPool(settings.hot_pool_bytes_max)
@@ -165,7 +166,7 @@ class Log:
         Raises SessionFenced when the session ends before, NoLeader when it is not led here any more.
         """
         woken = asyncio.Event()
-        self._readers.setdefault(partition, set()).add(woken)
+        self._readers.setdefault(partition, {})[woken] = None
         try:
             while True:
                 woken.clear()
@@ -336,7 +337,7 @@ class Log:
         """
         woken = asyncio.Event()
         for target in targets:
-            self._readers.setdefault(target.partition, set()).add(woken)
+            self._readers.setdefault(target.partition, {})[woken] = None
         try:
             answers = await self._reader.fetch(
                 targets, self._readable, woken, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
@@ -379,8 +380,8 @@ class Log:
         return led
 
     def _stop_waking(self, partition: TopicPartition, woken: asyncio.Event) -> None:
-        readers = self._readers.get(partition, set())
-        readers.discard(woken)
+        readers = self._readers.get(partition, {})
+        readers.pop(woken, None)
         if not readers:
             self._readers.pop(partition, None)
 

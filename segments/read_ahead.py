@@ -15,9 +15,10 @@ import logging
 from collections.abc import Mapping, Sequence, Set
 
 from metadata.errors import Corrupt, TidelogError
-from metadata.model import SegmentSeq, SessionId, TopicPartition
+from metadata.model import SegmentSeq, TopicPartition
+from segments.footer_cache import FooterCache
 from segments.object_store import ObjectStore
-from segments.recovery import REBUILT_IN_A_THREAD, BegunPartition, FoundRuns, Span, read_footers
+from segments.recovery import REBUILT_IN_A_THREAD, BegunPartition, FoundRuns, Span, read_listed
 from segments.session import list_session
 from segments.settings import SegmentSettings
 
@@ -28,9 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class ReadAhead:
-    def __init__(self, store: ObjectStore, settings: SegmentSettings) -> None:
+    def __init__(self, store: ObjectStore, settings: SegmentSettings, cache: FooterCache | None = None) -> None:
         self._store = store
         self._settings = settings
+        self._cache = cache or FooterCache(bytes_max=settings.footer_cache_bytes_max)
         self._begun: dict[TopicPartition, BegunPartition] = {}
 
     async def read(self, spans: Mapping[TopicPartition, Sequence[Span]]) -> None:
@@ -43,14 +45,15 @@ class ReadAhead:
 
     async def _read(self, spans: Mapping[TopicPartition, Sequence[Span]]) -> dict[TopicPartition, BegunPartition]:
         found_runs = FoundRuns()
-        ends: dict[SessionId, SegmentSeq] = {}
         for session in sorted({span.session for held in spans.values() for span in held}):
-            listing = await list_session(self._store, session)
-            found_runs.take_in(listing, await read_footers(self._store, listing, reads_max=self._settings.footer_reads_max))
-            ends[session] = listing.end_seq
+            async with self._cache.session(session) as kept:
+                if not kept.runs.sealed:
+                    listing = await list_session(self._store, session)
+                    await read_listed(self._store, kept, listing, self._cache, reads_max=self._settings.footer_reads_max)
+                found_runs.take_in(kept.runs)
 
         def begin_all() -> dict[TopicPartition, BegunPartition]:
-            begun = {partition: _begun(partition, held, found_runs, ends, self._settings) for partition, held in spans.items()}
+            begun = {partition: _begun(partition, held, found_runs, self._settings) for partition, held in spans.items()}
             return {partition: found for partition, found in begun.items() if found is not None}
 
         return await asyncio.to_thread(begin_all) if found_runs.count > REBUILT_IN_A_THREAD else begin_all()
@@ -70,17 +73,13 @@ class ReadAhead:
 
 
 def _begun(
-    partition: TopicPartition,
-    spans: Sequence[Span],
-    found_runs: FoundRuns,
-    ends: Mapping[SessionId, SegmentSeq],
-    settings: SegmentSettings,
+    partition: TopicPartition, spans: Sequence[Span], found_runs: FoundRuns, settings: SegmentSettings
 ) -> BegunPartition | None:
     """None where something is damaged: that is for recovery.py to tell."""
     *_, last = spans
     found = found_runs.rebuilt(partition, spans, settings)
-    if isinstance(found, Corrupt) or any(span.session in found_runs.damaged for span in spans):
+    if isinstance(found, Corrupt) or any(found_runs.is_damaged(span.session) for span in spans):
         return None
     holding = {(span.session, span.leader_epoch) for span in spans if found_runs.of(partition, span)}
     newest = max((footer.seq for footer, _ in found_runs.of(partition, last)), default=SegmentSeq(-1))
-    return BegunPartition(found, tuple(spans), ends[last.session], holding, newest)
+    return BegunPartition(found, tuple(spans), found_runs.end_seq(last.session), holding, newest)

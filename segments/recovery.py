@@ -3,7 +3,8 @@ never what someone remembered.
 
     session of a dead leader     seal ─▶ LIST ─▶ its footers, through indexes where there are any
     session that released at R   LIST ─▶ its footers below R
-    the same, read ahead to e           the footers of [e, R)      see read_ahead.py
+    the same, known up to e             the footers of [e, R)      see read_ahead.py, footer_cache.py
+    sealed, and known                   nothing
 
 Invariant: what is found can't grow afterwards. A session that was not left in order is sealed before its footers are read; one
 whose leader handed the partition over may go on, and of it only what lies below the place of the release counts.
@@ -13,23 +14,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from metadata.errors import Corrupt, NotFound, TidelogError, Unavailable
+from metadata.errors import Corrupt, NotFound, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import segment_key
-from segments.footer_index import IndexRange, cover
-from segments.footers import read_footer, read_index
+from segments.footer_cache import Damaged, FooterCache, KeptSession, SessionRuns
+from segments.footer_index import index_of_the_tail
 from segments.object_store import ObjectInfo, ObjectStore
 from segments.partition_log import PartitionLog
 from segments.producer_state import ProducerStates, SequencedBatch
 from segments.run_index import RunIndex
-from segments.segment_file import Run, SegmentFooter
+from segments.segment_file import FooterBytes, Run, SegmentFooter
 from segments.session import Session, SessionListing, list_session, seal
+from segments.session_footers import read_footers
 from segments.settings import SegmentSettings
 
+_FIRST = SegmentSeq(0)
 READ_UNLISTED_MAX = 64
 """So many segments that a leader has vouched for are read by their names; of more, a listing may show an index."""
 GONE_PAUSE_S = 0.05
@@ -131,22 +134,25 @@ async def recover(
     by: Session,
     settings: SegmentSettings,
     now_ms: Callable[[], int],
+    cache: FooterCache | None = None,
     begun: Mapping[TopicPartition, BegunPartition] | None = None,
 ) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
     """Seals the sessions that led these partitions, but for those that released them, and rebuilds each from their footers.
 
     A partition of which a segment is missing or damaged answers the Corrupt error in its place; the others go on. A footer that
     can't be read is no harm to a partition whose later runs continue without a gap: it had nothing there. Each session is listed
-    and read once, whatever the number of its partitions. Retries while the bucket is away. What was `begun` is used up.
+    and read once, whatever the number of its partitions, and what is in the `cache` not at all. Retries while the bucket is away.
+    What was `begun` is used up.
     """
     usable = {partition: found for partition, found in (begun or {}).items() if found.continues_in(spans.get(partition, ()))}
+    cache = cache or FooterCache(bytes_max=settings.footer_cache_bytes_max)
     found_runs = FoundRuns()
     for session, (first_seq, released_at_seq) in sorted(_sessions(spans, usable).items()):
         assert session != by.id or released_at_seq is not None, "a session does not seal itself to take over from itself"
-        listing, footers = await _footers(
-            store, session, first_seq=first_seq, released_at_seq=released_at_seq, by=by, settings=settings, now_ms=now_ms
-        )
-        found_runs.take_in(listing, footers)
+        async with cache.session(session, first_seq=first_seq) as kept:
+            if not _is_read(kept.runs, released_at_seq):
+                await _read_on(store, kept, cache, released_at_seq, by=by, settings=settings, now_ms=now_ms)
+            found_runs.take_in(kept.runs)
 
     def rebuild_all() -> dict[TopicPartition, RecoveredPartition | Corrupt]:
         return {
@@ -175,31 +181,95 @@ def _sessions(
     return sessions
 
 
-class _Damaged(NamedTuple):
-    seq: SegmentSeq
-    error: Corrupt
+def _is_read(runs: SessionRuns, released_at_seq: SegmentSeq | None) -> bool:
+    return runs.sealed or (released_at_seq is not None and runs.end_seq >= released_at_seq)
+
+
+async def _read_on(
+    store: ObjectStore,
+    kept: KeptSession,
+    cache: FooterCache,
+    released_at_seq: SegmentSeq | None,
+    *,
+    by: Session,
+    settings: SegmentSettings,
+    now_ms: Callable[[], int],
+) -> None:
+    """Seals a session that did not release, and reads it from where it is known, to its end or the release."""
+    session, known_to = kept.runs.session, kept.runs.end_seq
+    unlisted = known_to > 0 and released_at_seq is not None and released_at_seq - known_to <= READ_UNLISTED_MAX
+    while True:
+        try:
+            if released_at_seq is None:
+                listing = await seal(store, session, by=by, now_ms=now_ms)
+            elif unlisted:
+                listing = _vouched_for(session, known_to, released_at_seq)
+            else:
+                listing = await list_session(
+                    store, session, committed_to=released_at_seq, evidence=f"its leader released partitions at {released_at_seq}"
+                )
+                listing = listing.up_to(released_at_seq)
+            await read_listed(store, kept, listing, cache, reads_max=settings.footer_reads_max)
+            return
+        except NotFound:  # trimmed between the listing and the read; or missing, which a listing tells
+            unlisted = False
+            await asyncio.sleep(GONE_PAUSE_S)
+        except Unavailable:
+            await asyncio.sleep(settings.retry_pause_ms_max / 1000)
+
+
+def _vouched_for(session: SessionId, first: SegmentSeq, end: SegmentSeq) -> SessionListing:
+    """What a listing would show of the segments [first, end), which are committed."""
+    places = (segment_key(session, SegmentSeq(seq)) for seq in range(first, end))
+    return SessionListing(session, first, tuple(ObjectInfo(key, size=0) for key in places), sealed=False)
+
+
+async def read_listed(
+    store: ObjectStore, kept: KeptSession, listing: SessionListing, cache: FooterCache, *, reads_max: int
+) -> None:
+    """Reads those of the listed segments that are not known yet. Raises as `read_footers`, and then knows what it knew before."""
+    singly: dict[SegmentSeq, FooterBytes] = {}
+    listing = listing.since(kept.runs.end_seq)
+    footers = await read_footers(store, listing, reads_max=reads_max, singly=singly)
+    runs = kept.runs
+    if listing.trimmed_to > runs.end_seq:
+        runs = kept.runs = SessionRuns(runs.session, runs.first_seq)  # what was known is compacted, and may be gone by now
+    runs.take_in(listing, footers)
+    tail = index_of_the_tail(listing.end_seq, singly) if listing.sealed else None
+    if tail is not None:
+        cache.unindexed.append((listing.session, tail))
 
 
 class FoundRuns:
-    """What footers say, by partition."""
+    """What footers say, by session and partition, up to where it was known when it was taken in here."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._runs: dict[TopicPartition, dict[tuple[SessionId, LeaderEpoch], list[tuple[SegmentFooter, Run]]]] = {}
-        self.damaged: dict[SessionId, list[_Damaged]] = {}
+        self._sessions: dict[SessionId, tuple[SessionRuns, SegmentSeq]] = {}
 
-    def take_in(self, listing: SessionListing, footers: Iterable[SegmentFooter | Corrupt]) -> None:
-        for seq, footer in enumerate(footers, start=listing.trimmed_to):
-            if isinstance(footer, Corrupt):
-                self.damaged.setdefault(listing.session, []).append(_Damaged(SegmentSeq(seq), footer))
-                continue
-            for run in footer.runs:
-                runs = self._runs.setdefault(run.partition, {})
-                runs.setdefault((listing.session, run.leader_epoch), []).append((footer, run))
-            self.count += len(footer.runs)
+    def take_in(self, runs: SessionRuns) -> None:
+        self._sessions[runs.session] = runs, runs.end_seq
+        self.count += runs.count
 
-    def of(self, partition: TopicPartition, span: Span) -> Sequence[tuple[SegmentFooter, Run]]:
-        return self._runs.get(partition, {}).get(_place(span), ())
+    def end_seq(self, session: SessionId) -> SegmentSeq:
+        return self._sessions[session][1]
+
+    def of(self, partition: TopicPartition, span: Span, *, first_seq: SegmentSeq = _FIRST) -> list[tuple[SegmentFooter, Run]]:
+        """In order. Others may read on in the session meanwhile, beyond what was taken in."""
+        runs, end_seq = self._of(span)
+        return [found for found in runs.of(partition, span.leader_epoch) if first_seq <= found[0].seq < end_seq]
+
+    def damaged(self, span: Span, *, first_seq: SegmentSeq = _FIRST) -> deque[Damaged]:
+        runs, end_seq = self._of(span)
+        return deque(found for found in runs.damaged if first_seq <= found.seq < end_seq)
+
+    def is_damaged(self, session: SessionId) -> bool:
+        return bool(self._sessions[session][0].damaged)
+
+    def _of(self, span: Span) -> tuple[SessionRuns, int]:
+        runs, end_seq = self._sessions[span.session]
+        released = span.released_at_seq
+        return runs, end_seq if released is None else min(end_seq, released)
 
     def rebuilt(
         self, partition: TopicPartition, spans: Sequence[Span], settings: SegmentSettings, begun: BegunPartition | None = None
@@ -225,12 +295,8 @@ def _rebuild(
             if _place(span) != _place(begun.spans[-1]):
                 continue
             first = begun.read_to
-        unread = deque(
-            found for found in found_runs.damaged.get(span.session, ()) if found.seq >= first and _is_in(found.seq, span)
-        )
-        for footer, run in found_runs.of(partition, span):
-            if footer.seq < first or not _is_in(footer.seq, span):
-                continue
+        unread = found_runs.damaged(span, first_seq=first)
+        for footer, run in found_runs.of(partition, span, first_seq=first):
             while unread and unread[0].seq < footer.seq:
                 suspect = unread.popleft().error
             if suspect is not None and run.base_offset != recovered.end_offset:
@@ -254,96 +320,3 @@ def empty_partition(partition: TopicPartition, settings: SegmentSettings) -> Rec
         partition,
         ProducerStates(producers_max=settings.producers_per_partition_max, expiry_ms=settings.producer_expiry_ms),
     )
-
-
-async def _footers(
-    store: ObjectStore,
-    session: SessionId,
-    *,
-    first_seq: SegmentSeq,
-    released_at_seq: SegmentSeq | None,
-    by: Session,
-    settings: SegmentSettings,
-    now_ms: Callable[[], int],
-) -> tuple[SessionListing, list[SegmentFooter | Corrupt]]:
-    unlisted = first_seq > 0 and released_at_seq is not None and released_at_seq - first_seq <= READ_UNLISTED_MAX
-    while True:
-        try:
-            if released_at_seq is None:
-                listing = await seal(store, session, by=by, now_ms=now_ms)
-            elif unlisted:
-                listing = _vouched_for(session, first_seq, released_at_seq)
-            else:
-                listing = await list_session(
-                    store, session, committed_to=released_at_seq, evidence=f"its leader released partitions at {released_at_seq}"
-                )
-                listing = listing.up_to(released_at_seq)
-            listing = listing.since(first_seq)
-            return listing, await read_footers(store, listing, reads_max=settings.footer_reads_max)
-        except NotFound:  # trimmed between the listing and the read; or missing, which a listing tells
-            unlisted = False
-            await asyncio.sleep(GONE_PAUSE_S)
-        except Unavailable:
-            await asyncio.sleep(settings.retry_pause_ms_max / 1000)
-
-
-def _vouched_for(session: SessionId, first: SegmentSeq, end: SegmentSeq) -> SessionListing:
-    """What a listing would show of the segments [first, end), which are committed."""
-    places = (segment_key(session, SegmentSeq(seq)) for seq in range(first, end))
-    return SessionListing(session, first, tuple(ObjectInfo(key, size=0) for key in places), sealed=False)
-
-
-async def read_footers(store: ObjectStore, listing: SessionListing, *, reads_max: int) -> list[SegmentFooter | Corrupt]:
-    """The footers of the listed segments, in order, `reads_max` reads at a time; in place of a damaged or missing one, Corrupt.
-
-    Indexes are read where there are any. Raises NotFound when a segment was trimmed since the listing, Unavailable or Denied when
-    the bucket can't be read.
-    """
-    turns = asyncio.Semaphore(reads_max)
-
-    async def read(part: IndexRange | SegmentSeq) -> list[SegmentFooter | Corrupt]:
-        if not isinstance(part, IndexRange):
-            return [await read_one(part)]
-        first, end = max(part.first, listing.trimmed_to), min(part.end, listing.end_seq)
-        async with turns:
-            footers = await read_index(store, listing.session, part)
-        if footers is None:
-            return [await read_one(SegmentSeq(seq)) for seq in range(first, end)]
-        return [*footers[first - part.first : end - part.first]]
-
-    async def read_one(seq: SegmentSeq) -> SegmentFooter | Corrupt:
-        info = listing.segments[seq - listing.trimmed_to]
-        if info is None:
-            key = segment_key(listing.session, seq)
-            return Corrupt(
-                f"{key} is gone, and was committed: {listing.evidence} says so",
-                hint="Restore it from a version or a backup of the bucket, then restart the broker.",
-                key=key,
-            )
-        async with turns:
-            try:
-                return await read_footer(store, info, listing.session, seq)
-            except Corrupt as error:
-                return error
-
-    try:
-        async with asyncio.TaskGroup() as reads:
-            parts = cover(listing.trimmed_to, listing.end_seq, listing.indexes)
-            tasks = [reads.create_task(read(part)) for part in parts]
-    except* TidelogError as errors:
-        raise _first(errors) from errors
-    return [footer for task in tasks for footer in task.result()]
-
-
-async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int = 16) -> list[SegmentFooter | Corrupt]:
-    """The committed footers of a session that may still be written to, without sealing it: for readers of the bucket alone."""
-    while True:
-        try:
-            return await read_footers(store, await list_session(store, session), reads_max=reads_max)
-        except NotFound:
-            continue
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -31,6 +31,7 @@ and its bounds.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -334,7 +335,8 @@ def _parse_footer(footer: bytes, *, session: SessionId, seq: SegmentSeq, batches
         topic_id, partition, epoch, base, last, records, start, end, min_ts, max_ts, first_batch, batches = row
         if not HEADER_BYTES <= start < end <= batches_end or base > last or first_batch + batches > batch_count:
             raise Corrupt(f"{key}: the footer names bytes [{start}, {end}) of {batches_end}, offsets {base} to {last}", key=key)
-        where = TopicPartition(TopicId(topic_id.hex()), Partition(partition))
+        # interned: recovery keeps the runs of thousands of segments, and looks each up by its partition
+        where = TopicPartition(TopicId(sys.intern(topic_id.hex())), Partition(partition))
         runs.append(Run(where, epoch, base, last, records, start, end, min_ts, max_ts, first_batch, batches))
     table = np.frombuffer(footer, dtype=BATCH_DTYPE, offset=runs_end, count=batch_count)
     return SegmentFooter(session, seq, committed_to, written_at_ms, tuple(runs), table)

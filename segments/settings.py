@@ -43,6 +43,8 @@ class SegmentSettings:
     """After so many segments their footers are written once more, in one object, so that taking over reads few."""
     footer_reads_max: int = 16
     """Footers read at the same time when partitions are recovered."""
+    footer_cache_bytes_max: int = 64 * MIB
+    """Footers of sessions that were read a short while ago, so that taking over many partitions reads each once."""
     producers_per_partition_max: int = 20_000
     """Idempotent producers remembered for one partition, and as many Idempotency-Keys; who was silent longest goes first."""
     producer_expiry_ms: int = 24 * 3_600_000

@@ -154,7 +154,7 @@ class FaultyStore:
         self._frozen = False
         self._way_is_free = asyncio.Event()
         self._way_is_free.set()
-        self._wire: dict[asyncio.Task[None], None] = {}  # a dict, since a set has no order
+        self._wire: dict[asyncio.Task[None], str] = {}  # what each carries; a dict, since a set has no order
 
     # What the simulation does to it
 
@@ -183,6 +183,11 @@ class FaultyStore:
     def on_the_wire(self) -> int:
         """Writes that may still land."""
         return len(self._wire)
+
+    @property
+    def objects_on_the_wire(self) -> int:
+        """As many different ones: the same object may be sent twice."""
+        return len(set(self._wire.values()))
 
     async def settle(self) -> None:
         """Returns when no write is on the wire. What is frozen must be thawed first."""
@@ -230,7 +235,7 @@ class FaultyStore:
         loop = asyncio.get_running_loop()
         write = _Write(what, self._draw_fate(), land, loop.create_future())
         task = loop.create_task(self._carry(write), context=Context())
-        self._wire[task] = None
+        self._wire[task] = what
         task.add_done_callback(lambda carried: self._off_the_wire(carried, write), context=Context())
         try:
             await write.answer

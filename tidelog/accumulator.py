@@ -1,7 +1,7 @@
 """Collects records into batches per partition, and says which batches leave now. Pure: the caller brings the time.
 
     records ──add──▶ lane (topic, partition) ──▶ ┐
-    records ──add──▶ lane                    ──▶ ├ take(leader): one batch of each lane that has one ready, in turn
+    records ──add──▶ lane                    ──▶ ├ take(way): one batch of each lane that has one ready, in turn
     records ──add──▶ lane                    ──▶ ┘
 
 A batch is ready when it is full, when it has waited `linger_ms`, when a flush closed it, or at once when nothing of its lane is
@@ -18,6 +18,7 @@ from metadata.errors import TidelogError
 from tidelog.batch import Batch
 from tidelog.lane import Lane
 from tidelog.outcomes import Outcomes
+from tidelog.routes import NO_LEADER_EPOCH, TAKEOVER, Way
 from tidelog.settings import ClientSettings
 
 REQUEST_BATCHES_MAX = 10_000
@@ -37,29 +38,33 @@ class Accumulator:
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._producer: tuple[int, int] | None = None
         """Producer id and epoch for lanes that are made: no lane of these partitions had it before."""
-        self._busy: dict[str, dict[Lane, None]] = {}
-        """By leader: the lanes that are not idle, in the order of their turn."""
-        self._gained: set[str] = set()
-        self._left: set[str] = set()
+        self._busy: dict[Way, dict[Lane, None]] = {}
+        """By the way to the leader: the lanes that are not idle, in the order of their turn."""
+        self._gained: set[Way] = set()
+        self._left: set[Way] = set()
 
-    def lane(self, topic: str, partition: int, *, leader: str, topic_id: str) -> Lane:
-        """The lane of this partition, made at first use; a lane that is there keeps its leader."""
+    def lane(self, topic: str, partition: int, *, way: Way, topic_id: str) -> Lane:
+        """The lane of this partition, made at first use; a lane that is there keeps its way."""
         lane = self._lanes.get((topic, partition))
         if lane is None:
-            lane = Lane(topic, partition, leader=leader, topic_id=topic_id, settings=self._settings)
+            lane = Lane(topic, partition, way=way, topic_id=topic_id, settings=self._settings)
             self._lanes[topic, partition] = lane
             if self._producer is not None and lane.producer is None:
                 lane.identify(*self._producer)
         return lane
 
-    def lead(self, lane: Lane, leader: str, *, leader_epoch: int) -> None:
-        """The partition's leader is this one now: the lane moves as soon as nothing of it is on the wire.
+    def lead(self, lane: Lane, way: Way, *, leader_epoch: int) -> None:
+        """The partition's leader is reached this way now: the lane moves as soon as nothing of it is on the wire.
 
-        What a broker says that lags behind, of an older leader or of none, is not followed.
+        What a broker says that lags behind, of an older leader or of none, is not followed. A leader that follows another may
+        still be taking over: until it has acknowledged something, its answers are awaited apart from those for what it leads.
         """
-        if leader_epoch >= lane.leader_epoch:
-            lane.leader_epoch, lane.next_leader = leader_epoch, leader
-            self._move_when_quiet(lane)
+        if leader_epoch < lane.leader_epoch:
+            return
+        if not way.awaits and (lane.next_way.awaits or NO_LEADER_EPOCH < lane.leader_epoch < leader_epoch):
+            way = Way(way.address, TAKEOVER)
+        lane.leader_epoch, lane.next_way = leader_epoch, way
+        self._move_when_quiet(lane)
 
     def made_anew(self, lane: Lane, topic_id: str, now_s: float) -> None:
         """The topic was deleted and made again under its name."""
@@ -71,47 +76,47 @@ class Accumulator:
         for lane in lanes:
             lane.abandon(error)
             self._collect((lane,))
-            self._left.add(lane.leader)
+            self._left.add(lane.way)
             del self._lanes[lane.topic, lane.partition]
         self._producer = None  # a lane that is made for one of them again must not begin again under the same id
 
     def _move_when_quiet(self, lane: Lane) -> None:
-        if lane.on_wire or lane.leader == lane.next_leader:
+        if lane.on_wire or lane.way == lane.next_way:
             return
         if self._leave_line(lane):
-            self._busy.setdefault(lane.next_leader, {})[lane] = None
-            self._gained.add(lane.next_leader)
-        self._left.add(lane.leader)
-        lane.leader = lane.next_leader
+            self._busy.setdefault(lane.next_way, {})[lane] = None
+            self._gained.add(lane.next_way)
+        self._left.add(lane.way)
+        lane.way = lane.next_way
 
     def _leave_line(self, lane: Lane) -> bool:
         """Whether it stood in its leader's line."""
-        line = self._busy.get(lane.leader, {})
+        line = self._busy.get(lane.way, {})
         if lane not in line:
             return False
         del line[lane]
         if not line:
-            del self._busy[lane.leader]
+            del self._busy[lane.way]
         return True
 
-    def take_gained(self) -> set[str]:
-        """Leaders that something moved to since this was last asked: somebody has to send there now."""
+    def take_gained(self) -> set[Way]:
+        """Ways that something moved to since this was last asked: somebody has to send there now."""
         gained, self._gained = self._gained, set()
         return gained
 
-    def take_unused(self) -> set[str]:
-        """Leaders that lanes moved away from since this was last asked, and that no other lane is with or is to go to."""
+    def take_unused(self) -> set[Way]:
+        """Ways that lanes moved away from since this was last asked, and that no other lane goes or is to go."""
         left, self._left = self._left, set()
-        if left:
-            left -= self._busy.keys()
-            left -= {lane.next_leader for lane in self._lanes.values()}
+        left -= self._busy.keys()
+        if left:  # else thousands of lanes that move one after the other would be looked through for each of them
+            left -= {lane.next_way for lane in self._lanes.values()}
         return left
 
     # ── in ──
 
     def roll(self, lane: Lane, now_s: float) -> Batch:
         """Opens the lane's next batch; the one that was open leaves."""
-        self._busy.setdefault(lane.leader, {}).setdefault(lane)
+        self._busy.setdefault(lane.way, {}).setdefault(lane)
         return lane.roll(now_s)
 
     def close_open_batches(self) -> None:
@@ -121,15 +126,17 @@ class Accumulator:
 
     # ── out ──
 
-    def take(self, leader: str, now_s: float, *, bytes_max: int) -> list[Batch]:
-        """The batches that leave for `leader` now, at most one of each lane, together up to `bytes_max` or a single one.
+    def take(self, way: Way, now_s: float, *, bytes_max: int) -> list[Batch]:
+        """The batches that leave this way now, at most one of each lane, together up to `bytes_max` or a single one.
 
         The lanes that were served go to the end of the line. Each batch counts as sent.
         """
-        line = self._busy.get(leader, {})
+        line = self._busy.get(way, {})
         taken: list[Batch] = []
         taken_bytes = 0
         for lane in list(line):
+            if lane.next_way != way:
+                continue
             if taken_bytes >= bytes_max or len(taken) == REQUEST_BATCHES_MAX:
                 break
             batch = lane.next_batch(now_s)
@@ -143,14 +150,15 @@ class Accumulator:
             line[lane] = line.pop(lane)
         return taken
 
-    def wakes_at_s(self, leader: str) -> float | None:
-        """When `take` may have something for `leader` without a new record or answer; None for never."""
-        times = [at_s for lane in self._busy.get(leader, ()) if (at_s := lane.wakes_at_s()) is not None]
+    def wakes_at_s(self, way: Way) -> float | None:
+        """When `take` may have something without a new record or answer; None for never."""
+        staying = [lane for lane in self._busy.get(way, ()) if lane.next_way == way]
+        times = [at_s for lane in staying if (at_s := lane.wakes_at_s()) is not None]
         return min(times, default=None)
 
-    def unidentified(self, leader: str) -> list[Lane]:
+    def unidentified(self, way: Way) -> list[Lane]:
         """Lanes that need a producer id before they can send."""
-        return [lane for lane in self._busy.get(leader, ()) if lane.producer is None]
+        return [lane for lane in self._busy.get(way, ()) if lane.producer is None]
 
     def identify(self, producer_id: int, producer_epoch: int) -> None:
         """Gives a fresh producer id to all lanes that have none, and to those that are made from now on."""
@@ -163,28 +171,28 @@ class Accumulator:
         """Every batch that has no outcome yet."""
         return list(_unsettled(self._all_busy()))
 
-    def unacknowledged_records(self, leader: str) -> int:
-        """Records for this leader that have no outcome yet."""
-        return sum(batch.record_count for batch in _unsettled(self._busy.get(leader, ())))
+    def unacknowledged_records(self, way: Way) -> int:
+        """Records to go this way that have no outcome yet."""
+        return sum(batch.record_count for batch in _unsettled(self._busy.get(way, ())))
 
-    def in_flight(self, leader: str) -> list[str]:
-        """Topics with something on the wire to this leader."""
-        return sorted({lane.topic for lane in self._busy.get(leader, ()) if lane.on_wire})
+    def in_flight(self, way: Way) -> list[str]:
+        """Topics with something on the wire."""
+        return sorted({lane.topic for lane in self._busy.get(way, ()) if lane.on_wire})
 
-    def is_deserted(self, leader: str) -> bool:
-        """Whether a lane waits for answers from here only to move to another broker."""
-        return any(lane.on_wire and lane.next_leader != leader for lane in self._busy.get(leader, ()))
+    def is_deserted(self, way: Way) -> bool:
+        """Whether a lane waits for answers from here only to go to another broker."""
+        return any(lane.on_wire and lane.next_way.address != way.address for lane in self._busy.get(way, ()))
 
-    def topics_of(self, leader: str) -> set[str]:
-        """Topics with something to send to this leader."""
-        return {lane.topic for lane in self._busy.get(leader, ())}
+    def topics_of(self, way: Way) -> set[str]:
+        """Topics with something to send this way."""
+        return {lane.topic for lane in self._busy.get(way, ())}
 
-    def busy(self, leader: str) -> list[Lane]:
-        """Lanes with something to send to this leader, or to await from it."""
-        return list(self._busy.get(leader, ()))
+    def busy(self, way: Way) -> list[Lane]:
+        """Lanes with something to send this way, or to await."""
+        return list(self._busy.get(way, ()))
 
     @property
-    def leaders(self) -> list[str]:
+    def ways(self) -> list[Way]:
         """Where something is to be sent, or awaited from."""
         return list(self._busy)
 
@@ -192,26 +200,29 @@ class Accumulator:
 
     def acknowledged(self, batch: Batch, base_offset: int, now_s: float) -> None:
         was_settled = batch.settled
-        batch.lane.acknowledged(batch, base_offset, now_s)
+        lane = batch.lane
+        if batch.on_wire and lane.next_way == lane.way and lane.way.awaits == TAKEOVER:
+            lane.next_way = Way(lane.way.address)  # it has taken over
+        lane.acknowledged(batch, base_offset, now_s)
         if batch.settled and not was_settled:
             self.outcomes.acknowledged += batch.record_count
-        self._collect((batch.lane,))
+        self._collect((lane,))
 
     def refused(self, batch: Batch, error: TidelogError, now_s: float) -> None:
         batch.lane.refused(batch, error, now_s)
         self._collect((batch.lane,))
 
-    def expire(self, leader: str, now_s: float) -> bool:
+    def expire(self, way: Way, now_s: float) -> bool:
         """Fails what is past its deadline; answers whether the broker owes an answer that is overdue."""
-        lanes = list(self._busy.get(leader, ()))
+        lanes = list(self._busy.get(way, ()))
         for lane in lanes:
             lane.expire(now_s)
         self._collect(lanes)
         return any(lane.is_overdue(now_s) for lane in lanes)
 
-    def unreachable(self, leader: str, error: TidelogError) -> None:
+    def unreachable(self, way: Way, error: TidelogError) -> None:
         """No connection, or no answer on it: nothing went out, and it will be tried again."""
-        for lane in self._busy.get(leader, ()):
+        for lane in self._busy.get(way, ()):
             lane.last_trouble = error
 
     def abandon(self, lanes: Iterable[Lane], error: TidelogError) -> None:

@@ -24,9 +24,9 @@ from segments.cluster_record import read_cluster_record
 from segments.listing import objects_under
 from segments.object_store import ObjectInfo, ObjectStore
 from segments.record_batch import check_stored
-from segments.recovery import read_footers
 from segments.segment_file import Run, SegmentFooter, parse_head, parse_seal
 from segments.session import ClaimRecord, SessionListing, list_session
+from segments.session_footers import read_footers
 
 READS_MAX = 8
 DEEP_READS_MAX = 2

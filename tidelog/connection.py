@@ -245,7 +245,7 @@ class Connection:
 
     async def _ask_for_route(self, name: str, at: str | None) -> TopicRoute:
         asked_s = time.monotonic()
-        request = admin_pb2.GetTopicRequest(name=name)
+        request = admin_pb2.GetTopicRequest(name=name, leaders_only=True)
 
         async def ask(to: Stubs, timeout_s: float) -> Any:
             # The cluster as well: leaders may be at other addresses by now, and take less.

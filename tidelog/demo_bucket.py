@@ -13,8 +13,8 @@ from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import WAL, parse_wal_key, segment_key
 from segments.listing import objects_under
 from segments.object_store import ObjectStore
-from segments.recovery import read_session
 from segments.segment_file import SEAL_BYTES
+from segments.session_footers import read_session
 from tidelog import demo_killer
 
 START_TIMEOUT_S: Final = 10.0

@@ -27,7 +27,7 @@ from typing import Final
 
 from metadata.errors import OutcomeUnknown, OutOfOrderSequence, Throttled, TidelogError, Unavailable, UnknownProducer
 from tidelog.batch import Batch
-from tidelog.routes import NO_LEADER_EPOCH
+from tidelog.routes import NO_LEADER_EPOCH, Way
 from tidelog.settings import ClientSettings
 
 BATCHES_IN_FLIGHT_MAX: Final = 5
@@ -41,12 +41,12 @@ NO_PRODUCER: Final = (-1, -1)
 class Lane:
     """One partition, as one producer sees it. Times are seconds of one monotonic clock, which the caller brings."""
 
-    def __init__(self, topic: str, partition: int, *, leader: str, topic_id: str, settings: ClientSettings) -> None:
+    def __init__(self, topic: str, partition: int, *, way: Way, topic_id: str, settings: ClientSettings) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
-        self.leader = leader
-        """Address of the broker that leads it, as far as is known."""
+        self.way = way
+        """To the broker that leads it, as far as is known."""
         self.leader_epoch = NO_LEADER_EPOCH
         """Of the newest leader that is known."""
         self.open: Batch | None = None
@@ -58,8 +58,8 @@ class Lane:
         self.retry_at_s = 0.0
         self.last_trouble: TidelogError | None = None
         """What the last attempt met, or the last connection; for the message of a timeout."""
-        self.next_leader = leader
-        """Another broker's address when the leader has changed, and the lane waits to move there."""
+        self.next_way = way
+        """Another one when the leader has changed: the lane sends nothing more until all answers are in, and goes on there."""
         self.idempotent = settings.acks != "none"
         self.producer: tuple[int, int] | None = None if self.idempotent else NO_PRODUCER
         """Producer id and epoch; None where a new one is to be fetched before anything is sent."""
@@ -355,7 +355,7 @@ class Lane:
         return Unavailable(f"{what}, and never reached the log{last}")
 
     def _subject(self, batch: Batch) -> str:
-        return f"{self.leader}: {batch.record_count} record(s) for {self.topic}/{self.partition}"
+        return f"{self.way.address}: {batch.record_count} record(s) for {self.topic}/{self.partition}"
 
     @property
     def _producer_id(self) -> int:

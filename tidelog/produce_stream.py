@@ -1,4 +1,4 @@
-"""The stream of batches to one leader, and of its answers back. It connects again whenever it breaks.
+"""The stream of batches that go one way to their leader, and of the answers back. It connects again whenever it breaks.
 
     accumulator ──take──▶ encode ──▶ ProduceRequest ═══▶ broker
          ▲                                                 │
@@ -11,6 +11,8 @@ counts as sent once it is encoded, so what can't be encoded fails alone.
 
 A broker that hangs keeps its connections. So whenever it owes an answer and has said nothing for SILENCE_S, another one is asked
 who leads by now: where that is somebody else, the stream is given up; where it is still this one, it is slow, and is left alone.
+A broker that may wait for a leader itself (`Way.awaits`) has a stream of its own for that, and is not taken for one that hangs
+sooner: but who leads is asked sooner, so that the next leader is found.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from tidelog.connection import QUESTION_S, Connection, Stubs
 from tidelog.outcomes import count_of_records
 from tidelog.owned_tasks import first_of
 from tidelog.producer_topics import ProducerTopics
+from tidelog.routes import Way
 from tidelog.rpc_errors import NotImplementedHere, error_of_rpc, error_of_status
 from tidelog.settings import MIB, ClientSettings
 from tidelog.wire_sizes import REQUEST_OVERHEAD_BYTES, append_bytes
@@ -55,6 +58,10 @@ TIMEOUT_MS_MAX: Final = 2**31 - 1
 OUTAGE_TOLD_EVERY_S = 10.0
 SILENCE_S = 1.0
 """Longer than a commit on a store that is well, and far shorter than the session of a broker that hangs."""
+AWAITED_S = 0.05
+"""The same where the broker waits for a leader: who leads is asked so often."""
+QUESTIONS_APART: Final = 10
+"""A pause between two questions is so many times as long as the answer took, up to SILENCE_S: topics may have many partitions."""
 
 _ACKS = {"all": log_pb2.ACKS_ALL, "leader": log_pb2.ACKS_LEADER, "none": log_pb2.ACKS_NONE}
 _TOPIC_CHANGED = (NotFound, NotLeader, UnknownProducer, TooLarge)
@@ -66,7 +73,7 @@ log = logging.getLogger("tidelog")
 class ProduceStream:
     def __init__(
         self,
-        address: str,
+        way: Way,
         connection: Connection,
         accumulator: Accumulator,
         settings: ClientSettings,
@@ -75,7 +82,8 @@ class ProduceStream:
         answered: Callable[[], None],
     ) -> None:
         """`answered`: batches may have left the buffer."""
-        self._address = address
+        self._way = way
+        self._address = way.address
         self._connection = connection
         self._accumulator = accumulator
         self._settings = settings
@@ -112,22 +120,22 @@ class ProduceStream:
         """Sends whatever the accumulator has for this leader, until cancelled."""
         pause_s = self._settings.retry_pause_ms / 1000
         while True:
-            while not self._accumulator.busy(self._address):
+            while not self._accumulator.busy(self._way):
                 self._work.clear()
                 await self._work.wait()
             answers, began_s, wait_s = self._answers, asyncio.get_running_loop().time(), 0.0
             try:
                 await self._connection.until_connected(self._address)
                 if self._broke:
-                    await self._topics.learn_before_resending(self._accumulator.topics_of(self._address), self._address)
+                    await self._topics.learn_before_resending(self._accumulator.topics_of(self._way), self._address)
                     self._broke = False
                     continue  # its partitions may have moved
                 with self._connection.held(self._address) as stubs:
                     await self._converse(stubs)
             except Unavailable as error:
-                self._accumulator.unreachable(self._address, error)
+                self._accumulator.unreachable(self._way, error)
                 self._tell_outage(error)
-                self._topics.learn_later(self._accumulator.topics_of(self._address))
+                self._topics.learn_later(self._accumulator.topics_of(self._way))
                 wait_s = error.retry_after_s if isinstance(error, Throttled) else 0.0
             pause_s_max = self._settings.retry_pause_ms_max / 1000
             if self._answers > answers or asyncio.get_running_loop().time() - began_s > pause_s_max:
@@ -144,7 +152,7 @@ class ProduceStream:
             log.warning("%s; trying again", error)
         elif now_s - self._outage_told_s >= OUTAGE_TOLD_EVERY_S:
             self._outage_told_s = now_s
-            waiting = count_of_records(self._accumulator.unacknowledged_records(self._address))
+            waiting = count_of_records(self._accumulator.unacknowledged_records(self._way))
             log.warning("%s; for %.0f s now, %s not acknowledged; trying again", error, now_s - self._away_since_s, waiting)
 
     def _tell_end_of_outage(self) -> None:
@@ -173,7 +181,7 @@ class ProduceStream:
         except grpc.aio.AioRpcError as rpc_error:
             error = error_of_rpc(rpc_error, address=self._address, writes=False)
             if isinstance(error, Denied | NotImplementedHere):
-                self._accumulator.abandon(self._accumulator.busy(self._address), error)
+                self._accumulator.abandon(self._accumulator.busy(self._way), error)
                 self._answered()
                 return False
             raise error if isinstance(error, Unavailable) else Unavailable(error.message, hint=error.hint) from rpc_error
@@ -206,25 +214,30 @@ class ProduceStream:
         """Raises OutcomeUnknown: an answer is overdue, or the broker keeps silent and another leads what it owes answers for."""
         clock = asyncio.get_running_loop()
         asked = 0
+        least_s = pause_s = AWAITED_S if self._way.awaits else SILENCE_S
         while True:
             owed_since_s = clock.time() if self._owes_since_s is None else max(self._owes_since_s, self._asked_s)
             try:
-                async with asyncio.timeout_at(owed_since_s + SILENCE_S):
+                async with asyncio.timeout_at(owed_since_s + pause_s):
                     await self._overdue.wait()
             except TimeoutError:
                 pass
             else:
                 raise OutcomeUnknown(f"{self._address}: an answer is overdue")
-            if self._owes_since_s is None or clock.time() - self._owes_since_s < SILENCE_S:
+            if self._owes_since_s is None or clock.time() - self._owes_since_s < least_s:
+                pause_s = least_s
                 continue
-            topics = self._accumulator.in_flight(self._address) or sorted(self._accumulator.topics_of(self._address))
+            topics = self._accumulator.in_flight(self._way) or sorted(self._accumulator.topics_of(self._way))
+            began_s = clock.time()
             if topics:
-                await self._connection.kept_silent(self._address)
+                if began_s - self._owes_since_s >= SILENCE_S:
+                    await self._connection.kept_silent(self._address)
                 await self._topics.learn_who_leads(topics[asked % len(topics)])
                 asked += 1
             self._asked_s = clock.time()
-            if self._accumulator.is_deserted(self._address):
-                self._topics.learn_later(self._accumulator.topics_of(self._address))
+            pause_s = min(max(least_s, QUESTIONS_APART * (self._asked_s - began_s)), SILENCE_S)
+            if self._accumulator.is_deserted(self._way):
+                self._topics.learn_later(self._accumulator.topics_of(self._way))
                 raise OutcomeUnknown(f"{self._address}: no answer, and another broker leads by now")
 
     # ── out ──
@@ -233,7 +246,7 @@ class ProduceStream:
         loop = asyncio.get_running_loop()
         while True:
             self._work.clear()
-            if self._accumulator.unidentified(self._address):
+            if self._accumulator.unidentified(self._way):
                 self._unidentified.set()
             request = self._next_request(loop.time())
             if request is not None:
@@ -242,7 +255,7 @@ class ProduceStream:
                 except asyncio.InvalidStateError:  # the stream has ended; the reader knows how
                     await asyncio.get_running_loop().create_future()
                 continue
-            wakes_at_s = self._accumulator.wakes_at_s(self._address)
+            wakes_at_s = self._accumulator.wakes_at_s(self._way)
             try:
                 async with asyncio.timeout_at(wakes_at_s):
                     await self._work.wait()
@@ -253,7 +266,7 @@ class ProduceStream:
         """What leaves now, encoded, and remembered as sent; None where there is nothing."""
         limit = self._connection.limits(self._address).request_bytes_max
         bytes_max = min(APPEND_BYTES_PER_REQUEST, self._settings.request_bytes_max, limit) - REQUEST_OVERHEAD_BYTES
-        while taken := self._accumulator.take(self._address, now_s, bytes_max=bytes_max):
+        while taken := self._accumulator.take(self._way, now_s, bytes_max=bytes_max):
             sent, appends = [], []
             for batch in taken:
                 try:
@@ -309,10 +322,10 @@ class ProduceStream:
                     _init_producer, writes=False, at=self._address, first_timeout_s=QUESTION_S
                 )
             except Unavailable as error:
-                self._accumulator.unreachable(self._address, error)
+                self._accumulator.unreachable(self._way, error)
                 await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
             except TidelogError as error:
-                self._accumulator.abandon(self._accumulator.unidentified(self._address), error)
+                self._accumulator.abandon(self._accumulator.unidentified(self._way), error)
                 self._answered()
             else:
                 self._accumulator.identify(producer.producer_id, producer.producer_epoch)
@@ -338,10 +351,6 @@ class ProduceStream:
             self._answered()
             self._work.set()
         raise OutcomeUnknown(f"{self._address}: the broker ended the stream")
-
-    async def _until_overdue(self) -> None:
-        await self._overdue.wait()
-        raise OutcomeUnknown(f"{self._address}: an answer is overdue")
 
     def _settle(self, batch: Batch, result: log_pb2.AppendResult, now_s: float) -> bool:
         """Takes one answer in; True when the topic is not what we know of it."""

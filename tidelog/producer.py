@@ -1,6 +1,6 @@
 """Sends records: finds their partition, gathers them into batches, and answers for each of them. The shell around accumulator.py.
 
-    send ──▶ bytes ──▶ partition ──▶ room in the buffer? ──▶ accumulator ──▶ one ProduceStream per leader
+    send ──▶ bytes ──▶ partition ──▶ room in the buffer? ──▶ accumulator ──▶ one ProduceStream per way to a leader
      └─▶ Delivery ◀──────────────────────────────────────── acknowledged, or failed
 
 Everything that can be wrong with one record is found before it is taken in, so that it can't spoil the batch that it would share.
@@ -34,6 +34,7 @@ from tidelog.owned_tasks import OwnedTasks
 from tidelog.produce_stream import ProduceStream
 from tidelog.producer_topics import ProducerTopics
 from tidelog.records import Ack, Headers, HeadersLike, Message, to_bytes, to_headers
+from tidelog.routes import Way
 from tidelog.settings import ClientSettings
 from tidelog.topic_book import TopicBook
 from tidelog.wire_sizes import RECORD_OVERHEAD_BYTES, record_bytes
@@ -95,8 +96,7 @@ class Producer:
         self._room = BufferRoom(
             self._accumulator, bytes_max=settings.buffer_bytes_max, timeout_s=settings.delivery_timeout_ms / 1000
         )
-        self._streams: dict[str, tuple[ProduceStream, asyncio.Task[None]]] = {}
-        """By the leader's address."""
+        self._streams: dict[Way, tuple[ProduceStream, asyncio.Task[None]]] = {}
         self._closed: TidelogError | None = None
         self._has_work = asyncio.Event()
         self._record_bytes_max = min(settings.request_bytes_max, settings.buffer_bytes_max)
@@ -244,31 +244,31 @@ class Producer:
     def _roll(self, book: TopicBook, lane: Lane) -> Batch:
         now_s = book.used_s = self._loop.time()
         batch = self._accumulator.roll(lane, now_s)
-        self._stream_to(lane.leader).wake()
+        self._stream_to(lane.way).wake()
         self._has_work.set()
         self._topics.learn_by_age(book)
         return batch
 
     def _lane_closed(self, lane: Lane) -> None:
-        self._stream_to(lane.leader).wake()
+        self._stream_to(lane.way).wake()
 
-    def _stream_to(self, leader: str) -> ProduceStream:
-        if leader not in self._streams:
+    def _stream_to(self, way: Way) -> ProduceStream:
+        if way not in self._streams:
             stream = ProduceStream(
-                leader, self._connection, self._accumulator, self._settings, topics=self._topics, answered=self._after_answers
+                way, self._connection, self._accumulator, self._settings, topics=self._topics, answered=self._after_answers
             )
-            self._streams[leader] = stream, self._tasks.start(stream.run(), name=f"produce stream to {leader}")
-        return self._streams[leader][0]
+            self._streams[way] = stream, self._tasks.start(stream.run(), name=f"produce stream to {way.address}")
+        return self._streams[way][0]
 
     def _after_answers(self) -> None:
-        """Batches have left: there may be room, and partitions may have moved. Streams to brokers that lead nothing now end."""
+        """Batches have left: there may be room, and partitions may have moved. Streams that nothing goes over now end."""
         self._room.admit()
         if self._closed is not None:
             return
-        for leader in self._accumulator.take_gained():
-            self._stream_to(leader).wake()
-        for leader in self._accumulator.take_unused() & self._streams.keys():
-            _, task = self._streams.pop(leader)
+        for way in self._accumulator.take_gained():
+            self._stream_to(way).wake()
+        for way in self._accumulator.take_unused() & self._streams.keys():
+            _, task = self._streams.pop(way)
             task.cancel()
 
     def _route_learnt(self) -> None:
@@ -281,13 +281,13 @@ class Producer:
     async def _watch_deadlines(self) -> None:
         pause_s = min(1.0, self._settings.delivery_timeout_ms / 20_000)
         while True:
-            if not self._accumulator.leaders:
+            if not self._accumulator.ways:
                 self._has_work.clear()
                 await self._has_work.wait()
             await asyncio.sleep(pause_s)
-            for leader in self._accumulator.leaders:
-                if self._accumulator.expire(leader, self._loop.time()):
-                    self._stream_to(leader).break_off()
+            for way in self._accumulator.ways:
+                if self._accumulator.expire(way, self._loop.time()):
+                    self._stream_to(way).break_off()
             self._after_answers()
 
 

@@ -5,7 +5,8 @@
     a route older than `topic_age_ms_max`                         in the background, when a batch is opened
     an answer that says that the topic is not as it was           in the background
     a stream that broke, before anything is sent again            the stream waits for the answer
-    a broker that keeps silent, once a second                     the stream waits for the answer
+    a broker that keeps silent, once a second; more often where   the stream waits for the answer
+    it waits for a leader itself
 
 One question at a time for each topic. Invariant: what is held is bounded by the topics in use: those that were deleted, and those
 that nothing was sent to for IDLE_S, are forgotten once nothing of theirs is on its way.

@@ -33,8 +33,8 @@ from segments.bucket_layout import (
 )
 from segments.listing import objects_under
 from segments.object_store import ObjectStore
-from segments.recovery import read_footers
 from segments.session import SessionListing, list_session, seal
+from segments.session_footers import read_footers
 from tidelog.restore_plan import Evidence, Finding, FooterTally, MirroredTopic
 
 SESSIONS_AT_ONCE = 4

@@ -21,6 +21,8 @@ from tidelog.wire_sizes import LONE_BATCH_OVERHEAD_BYTES
 
 NO_LEADER_EPOCH: Final = -1
 DETOUR_AGE_S: Final = 10.0
+NEXT_LEADER: Final = "the next leader"
+TAKEOVER: Final = "its takeover"
 EPOCHS_OF_TOPICS_MAX: Final = 1_000
 """Topics whose newest leader epochs are remembered, those that were met last."""
 
@@ -45,11 +47,28 @@ class BrokerLimits:
 UNTOLD: Final = BrokerLimits()
 
 
+class Way(NamedTuple):
+    """How records get to a partition's leader. What goes one way shares a stream, on which answers come in the order of requests:
+    so what may have to wait for a leader goes another way than what is led at the same broker, and holds up nothing of it."""
+
+    address: str
+    """gRPC address of the broker that is called."""
+    awaits: str = ""
+    """What answers may have to wait for: NEXT_LEADER, TAKEOVER, or the leader at this address, to which the broker forwards. Empty:
+    the broker leads."""
+
+
 class PartitionRoute(NamedTuple):
     leader: str
     """gRPC address: of the leader, or of a broker that forwards to it; where nobody leads, of one that can say who does."""
     leader_epoch: int
     """NO_LEADER_EPOCH where nobody leads."""
+    awaits: str = ""
+    """As in Way."""
+
+    @property
+    def way(self) -> Way:
+        return Way(self.leader, self.awaits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +143,7 @@ def route_from(
 
     `way_to`: the address by which a leader is reached. A leader of before, by the `epochs` that are known, counts as not known.
     """
-    partitions = [PartitionRoute(anyone, NO_LEADER_EPOCH)] * topic.partition_count
+    partitions = [PartitionRoute(anyone, NO_LEADER_EPOCH, NEXT_LEADER)] * topic.partition_count
     has_detours = False
     for state in topic.partitions:
         if state.leader not in address_of or state.partition >= len(partitions):
@@ -134,7 +153,7 @@ def route_from(
         leader = address_of[state.leader]
         way = way_to(leader)
         has_detours |= way != leader
-        partitions[state.partition] = PartitionRoute(way, state.leader_epoch)
+        partitions[state.partition] = PartitionRoute(way, state.leader_epoch, leader if way != leader else "")
         if epochs is not None:
             epochs.note(topic.id, state.partition, state.leader_epoch)
     limits = [limits_at.get(leader, UNTOLD) for leader in {partition.leader for partition in partitions}]

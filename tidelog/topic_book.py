@@ -71,11 +71,11 @@ class TopicBook:
     def take_route(self, route: TopicRoute, now_s: float) -> None:
         """Takes over what the cluster says of the topic now."""
         lanes = []
-        for partition, (leader, leader_epoch) in enumerate(route.partitions):
-            lane = self._accumulator.lane(self.name, partition, leader=leader, topic_id=route.topic_id)
+        for partition, led in enumerate(route.partitions):
+            lane = self._accumulator.lane(self.name, partition, way=led.way, topic_id=route.topic_id)
             if lane.topic_id != route.topic_id:
                 self._accumulator.made_anew(lane, route.topic_id, now_s)
-            self._accumulator.lead(lane, leader, leader_epoch=leader_epoch)
+            self._accumulator.lead(lane, led.way, leader_epoch=led.leader_epoch)
             lanes.append(lane)
         surplus, self.lanes = self.lanes[len(lanes) :], lanes
         for lane in surplus:

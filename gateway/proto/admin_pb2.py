@@ -27,7 +27,7 @@ from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mas
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gateway/proto/admin.proto\x12\ntidelog.v1\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x17google/rpc/status.proto\"\xfe\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12\x31\n\x08settings\x18\x04 \x03(\x0b\x32\x1f.tidelog.v1.Topic.SettingsEntry\x12\x15\n\rcreated_at_ms\x18\x05 \x01(\x03\x12.\n\npartitions\x18\x06 \x03(\x0b\x32\x1a.tidelog.v1.PartitionState\x12\x17\n\x0f\x62\x61tch_bytes_max\x18\x07 \x01(\x03\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xd8\x01\n\x0ePartitionState\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x02 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06leader\x18\x05 \x01(\t\x12\x1b\n\x13leader_http_address\x18\x06 \x01(\t\x12\x1b\n\x13leader_grpc_address\x18\x07 \x01(\t\x12!\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x12.google.rpc.Status\"M\n\x12\x43reateTopicRequest\x12 \n\x05topic\x18\x01 \x01(\x0b\x32\x11.tidelog.v1.Topic\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"\x1f\n\x0fGetTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\":\n\x11ListTopicsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"P\n\x12ListTopicsResponse\x12!\n\x06topics\x18\x01 \x03(\x0b\x32\x11.tidelog.v1.Topic\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"~\n\x12UpdateTopicRequest\x12 \n\x05topic\x18\x01 \x01(\x0b\x32\x11.tidelog.v1.Topic\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"9\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"\x13\n\x11GetClusterRequest\"\x87\x01\n\x12\x43lusterDescription\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x62ucket\x18\x03 \x01(\t\x12#\n\x07\x62rokers\x18\x04 \x03(\x0b\x32\x12.tidelog.v1.Broker\x12\x17\n\x0fmetadata_age_ms\x18\x05 \x01(\x03\"\xdf\x01\n\x06\x42roker\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x14\n\x0chttp_address\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0f\n\x07session\x18\x04 \x01(\x03\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12(\n\x06limits\x18\x06 \x01(\x0b\x32\x18.tidelog.v1.BrokerLimits\x12\x0c\n\x04rack\x18\x07 \x01(\t\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x16\n\x0epartitions_led\x18\t \x01(\x05\x12\x12\n\ncontroller\x18\n \x01(\x08\"~\n\x0c\x42rokerLimits\x12\x19\n\x11request_bytes_max\x18\x01 \x01(\x03\x12\x19\n\x11message_bytes_max\x18\x02 \x01(\x03\x12\x18\n\x10\x62uffer_bytes_max\x18\x03 \x01(\x03\x12\x1e\n\x16\x64\x65\x63ompressed_bytes_max\x18\x04 \x01(\x03\"\x14\n\x12ListBrokersRequest\":\n\x13ListBrokersResponse\x12#\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x12.tidelog.v1.Broker\">\n\x12\x44rainBrokerRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"@\n\x14UndrainBrokerRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"J\n\x0b\x42rokerDrain\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\x16\n\x0epartitions_led\x18\x03 \x01(\x03\"Z\n\x14\x45xplainOffsetRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x08topic_id\x18\x04 \x01(\t\"\xf2\x01\n\x15\x45xplainOffsetResponse\x12\x0c\n\x04tier\x18\x01 \x01(\t\x12\x12\n\nobject_key\x18\x02 \x01(\t\x12\x13\n\x0brange_start\x18\x03 \x01(\x03\x12\x11\n\trange_end\x18\x04 \x01(\x03\x12\x13\n\x0b\x62\x61se_offset\x18\x05 \x01(\x03\x12\x13\n\x0blast_offset\x18\x06 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x07 \x01(\x05\x12\x14\n\x0c\x62\x61tch_crc32c\x18\x08 \x01(\r\x12\x13\n\x0bin_hot_pool\x18\t \x01(\x08\x12\x0f\n\x07session\x18\n \x01(\x03\x12\x13\n\x0bsegment_seq\x18\x0b \x01(\x03\x32\xdc\x02\n\x06Topics\x12@\n\x0b\x43reateTopic\x12\x1e.tidelog.v1.CreateTopicRequest\x1a\x11.tidelog.v1.Topic\x12:\n\x08GetTopic\x12\x1b.tidelog.v1.GetTopicRequest\x1a\x11.tidelog.v1.Topic\x12K\n\nListTopics\x12\x1d.tidelog.v1.ListTopicsRequest\x1a\x1e.tidelog.v1.ListTopicsResponse\x12@\n\x0bUpdateTopic\x12\x1e.tidelog.v1.UpdateTopicRequest\x1a\x11.tidelog.v1.Topic\x12\x45\n\x0b\x44\x65leteTopic\x12\x1e.tidelog.v1.DeleteTopicRequest\x1a\x16.google.protobuf.Empty2\x90\x03\n\x07\x43luster\x12K\n\nGetCluster\x12\x1d.tidelog.v1.GetClusterRequest\x1a\x1e.tidelog.v1.ClusterDescription\x12N\n\x0bListBrokers\x12\x1e.tidelog.v1.ListBrokersRequest\x1a\x1f.tidelog.v1.ListBrokersResponse\x12\x46\n\x0b\x44rainBroker\x12\x1e.tidelog.v1.DrainBrokerRequest\x1a\x17.tidelog.v1.BrokerDrain\x12J\n\rUndrainBroker\x12 .tidelog.v1.UndrainBrokerRequest\x1a\x17.tidelog.v1.BrokerDrain\x12T\n\rExplainOffset\x12 .tidelog.v1.ExplainOffsetRequest\x1a!.tidelog.v1.ExplainOffsetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19gateway/proto/admin.proto\x12\ntidelog.v1\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x17google/rpc/status.proto\"\xfe\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12\x31\n\x08settings\x18\x04 \x03(\x0b\x32\x1f.tidelog.v1.Topic.SettingsEntry\x12\x15\n\rcreated_at_ms\x18\x05 \x01(\x03\x12.\n\npartitions\x18\x06 \x03(\x0b\x32\x1a.tidelog.v1.PartitionState\x12\x17\n\x0f\x62\x61tch_bytes_max\x18\x07 \x01(\x03\x1a/\n\rSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xd8\x01\n\x0ePartitionState\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x02 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x0e\n\x06leader\x18\x05 \x01(\t\x12\x1b\n\x13leader_http_address\x18\x06 \x01(\t\x12\x1b\n\x13leader_grpc_address\x18\x07 \x01(\t\x12!\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x12.google.rpc.Status\"M\n\x12\x43reateTopicRequest\x12 \n\x05topic\x18\x01 \x01(\x0b\x32\x11.tidelog.v1.Topic\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"5\n\x0fGetTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0cleaders_only\x18\x02 \x01(\x08\":\n\x11ListTopicsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"P\n\x12ListTopicsResponse\x12!\n\x06topics\x18\x01 \x03(\x0b\x32\x11.tidelog.v1.Topic\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"~\n\x12UpdateTopicRequest\x12 \n\x05topic\x18\x01 \x01(\x0b\x32\x11.tidelog.v1.Topic\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"9\n\x12\x44\x65leteTopicRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"\x13\n\x11GetClusterRequest\"\x87\x01\n\x12\x43lusterDescription\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x62ucket\x18\x03 \x01(\t\x12#\n\x07\x62rokers\x18\x04 \x03(\x0b\x32\x12.tidelog.v1.Broker\x12\x17\n\x0fmetadata_age_ms\x18\x05 \x01(\x03\"\xdf\x01\n\x06\x42roker\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x14\n\x0chttp_address\x18\x02 \x01(\t\x12\x14\n\x0cgrpc_address\x18\x03 \x01(\t\x12\x0f\n\x07session\x18\x04 \x01(\x03\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\x12(\n\x06limits\x18\x06 \x01(\x0b\x32\x18.tidelog.v1.BrokerLimits\x12\x0c\n\x04rack\x18\x07 \x01(\t\x12\x0f\n\x07version\x18\x08 \x01(\t\x12\x16\n\x0epartitions_led\x18\t \x01(\x05\x12\x12\n\ncontroller\x18\n \x01(\x08\"~\n\x0c\x42rokerLimits\x12\x19\n\x11request_bytes_max\x18\x01 \x01(\x03\x12\x19\n\x11message_bytes_max\x18\x02 \x01(\x03\x12\x18\n\x10\x62uffer_bytes_max\x18\x03 \x01(\x03\x12\x1e\n\x16\x64\x65\x63ompressed_bytes_max\x18\x04 \x01(\x03\"\x14\n\x12ListBrokersRequest\":\n\x13ListBrokersResponse\x12#\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x12.tidelog.v1.Broker\">\n\x12\x44rainBrokerRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"@\n\x14UndrainBrokerRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"J\n\x0b\x42rokerDrain\x12\x11\n\tbroker_id\x18\x01 \x01(\t\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\x16\n\x0epartitions_led\x18\x03 \x01(\x03\"Z\n\x14\x45xplainOffsetRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x08topic_id\x18\x04 \x01(\t\"\xf2\x01\n\x15\x45xplainOffsetResponse\x12\x0c\n\x04tier\x18\x01 \x01(\t\x12\x12\n\nobject_key\x18\x02 \x01(\t\x12\x13\n\x0brange_start\x18\x03 \x01(\x03\x12\x11\n\trange_end\x18\x04 \x01(\x03\x12\x13\n\x0b\x62\x61se_offset\x18\x05 \x01(\x03\x12\x13\n\x0blast_offset\x18\x06 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x07 \x01(\x05\x12\x14\n\x0c\x62\x61tch_crc32c\x18\x08 \x01(\r\x12\x13\n\x0bin_hot_pool\x18\t \x01(\x08\x12\x0f\n\x07session\x18\n \x01(\x03\x12\x13\n\x0bsegment_seq\x18\x0b \x01(\x03\x32\xdc\x02\n\x06Topics\x12@\n\x0b\x43reateTopic\x12\x1e.tidelog.v1.CreateTopicRequest\x1a\x11.tidelog.v1.Topic\x12:\n\x08GetTopic\x12\x1b.tidelog.v1.GetTopicRequest\x1a\x11.tidelog.v1.Topic\x12K\n\nListTopics\x12\x1d.tidelog.v1.ListTopicsRequest\x1a\x1e.tidelog.v1.ListTopicsResponse\x12@\n\x0bUpdateTopic\x12\x1e.tidelog.v1.UpdateTopicRequest\x1a\x11.tidelog.v1.Topic\x12\x45\n\x0b\x44\x65leteTopic\x12\x1e.tidelog.v1.DeleteTopicRequest\x1a\x16.google.protobuf.Empty2\x90\x03\n\x07\x43luster\x12K\n\nGetCluster\x12\x1d.tidelog.v1.GetClusterRequest\x1a\x1e.tidelog.v1.ClusterDescription\x12N\n\x0bListBrokers\x12\x1e.tidelog.v1.ListBrokersRequest\x1a\x1f.tidelog.v1.ListBrokersResponse\x12\x46\n\x0b\x44rainBroker\x12\x1e.tidelog.v1.DrainBrokerRequest\x1a\x17.tidelog.v1.BrokerDrain\x12J\n\rUndrainBroker\x12 .tidelog.v1.UndrainBrokerRequest\x1a\x17.tidelog.v1.BrokerDrain\x12T\n\rExplainOffset\x12 .tidelog.v1.ExplainOffsetRequest\x1a!.tidelog.v1.ExplainOffsetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,39 +45,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATETOPICREQUEST']._serialized_start=605
   _globals['_CREATETOPICREQUEST']._serialized_end=682
   _globals['_GETTOPICREQUEST']._serialized_start=684
-  _globals['_GETTOPICREQUEST']._serialized_end=715
-  _globals['_LISTTOPICSREQUEST']._serialized_start=717
-  _globals['_LISTTOPICSREQUEST']._serialized_end=775
-  _globals['_LISTTOPICSRESPONSE']._serialized_start=777
-  _globals['_LISTTOPICSRESPONSE']._serialized_end=857
-  _globals['_UPDATETOPICREQUEST']._serialized_start=859
-  _globals['_UPDATETOPICREQUEST']._serialized_end=985
-  _globals['_DELETETOPICREQUEST']._serialized_start=987
-  _globals['_DELETETOPICREQUEST']._serialized_end=1044
-  _globals['_GETCLUSTERREQUEST']._serialized_start=1046
-  _globals['_GETCLUSTERREQUEST']._serialized_end=1065
-  _globals['_CLUSTERDESCRIPTION']._serialized_start=1068
-  _globals['_CLUSTERDESCRIPTION']._serialized_end=1203
-  _globals['_BROKER']._serialized_start=1206
-  _globals['_BROKER']._serialized_end=1429
-  _globals['_BROKERLIMITS']._serialized_start=1431
-  _globals['_BROKERLIMITS']._serialized_end=1557
-  _globals['_LISTBROKERSREQUEST']._serialized_start=1559
-  _globals['_LISTBROKERSREQUEST']._serialized_end=1579
-  _globals['_LISTBROKERSRESPONSE']._serialized_start=1581
-  _globals['_LISTBROKERSRESPONSE']._serialized_end=1639
-  _globals['_DRAINBROKERREQUEST']._serialized_start=1641
-  _globals['_DRAINBROKERREQUEST']._serialized_end=1703
-  _globals['_UNDRAINBROKERREQUEST']._serialized_start=1705
-  _globals['_UNDRAINBROKERREQUEST']._serialized_end=1769
-  _globals['_BROKERDRAIN']._serialized_start=1771
-  _globals['_BROKERDRAIN']._serialized_end=1845
-  _globals['_EXPLAINOFFSETREQUEST']._serialized_start=1847
-  _globals['_EXPLAINOFFSETREQUEST']._serialized_end=1937
-  _globals['_EXPLAINOFFSETRESPONSE']._serialized_start=1940
-  _globals['_EXPLAINOFFSETRESPONSE']._serialized_end=2182
-  _globals['_TOPICS']._serialized_start=2185
-  _globals['_TOPICS']._serialized_end=2533
-  _globals['_CLUSTER']._serialized_start=2536
-  _globals['_CLUSTER']._serialized_end=2936
+  _globals['_GETTOPICREQUEST']._serialized_end=737
+  _globals['_LISTTOPICSREQUEST']._serialized_start=739
+  _globals['_LISTTOPICSREQUEST']._serialized_end=797
+  _globals['_LISTTOPICSRESPONSE']._serialized_start=799
+  _globals['_LISTTOPICSRESPONSE']._serialized_end=879
+  _globals['_UPDATETOPICREQUEST']._serialized_start=881
+  _globals['_UPDATETOPICREQUEST']._serialized_end=1007
+  _globals['_DELETETOPICREQUEST']._serialized_start=1009
+  _globals['_DELETETOPICREQUEST']._serialized_end=1066
+  _globals['_GETCLUSTERREQUEST']._serialized_start=1068
+  _globals['_GETCLUSTERREQUEST']._serialized_end=1087
+  _globals['_CLUSTERDESCRIPTION']._serialized_start=1090
+  _globals['_CLUSTERDESCRIPTION']._serialized_end=1225
+  _globals['_BROKER']._serialized_start=1228
+  _globals['_BROKER']._serialized_end=1451
+  _globals['_BROKERLIMITS']._serialized_start=1453
+  _globals['_BROKERLIMITS']._serialized_end=1579
+  _globals['_LISTBROKERSREQUEST']._serialized_start=1581
+  _globals['_LISTBROKERSREQUEST']._serialized_end=1601
+  _globals['_LISTBROKERSRESPONSE']._serialized_start=1603
+  _globals['_LISTBROKERSRESPONSE']._serialized_end=1661
+  _globals['_DRAINBROKERREQUEST']._serialized_start=1663
+  _globals['_DRAINBROKERREQUEST']._serialized_end=1725
+  _globals['_UNDRAINBROKERREQUEST']._serialized_start=1727
+  _globals['_UNDRAINBROKERREQUEST']._serialized_end=1791
+  _globals['_BROKERDRAIN']._serialized_start=1793
+  _globals['_BROKERDRAIN']._serialized_end=1867
+  _globals['_EXPLAINOFFSETREQUEST']._serialized_start=1869
+  _globals['_EXPLAINOFFSETREQUEST']._serialized_end=1959
+  _globals['_EXPLAINOFFSETRESPONSE']._serialized_start=1962
+  _globals['_EXPLAINOFFSETRESPONSE']._serialized_end=2204
+  _globals['_TOPICS']._serialized_start=2207
+  _globals['_TOPICS']._serialized_end=2555
+  _globals['_CLUSTER']._serialized_start=2558
+  _globals['_CLUSTER']._serialized_end=2958
 # @@protoc_insertion_point(module_scope)

@@ -63,10 +63,12 @@ class CreateTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class GetTopicRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "leaders_only")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    LEADERS_ONLY_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    leaders_only: bool
+    def __init__(self, name: _Optional[str] = ..., leaders_only: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ("page_size", "page_token")

@@ -39,7 +39,15 @@ STAGES = {
     "the object created, and no answer": "after create",
     "commit and answer": "Log.committed",
 }
-RECOVERY = ("gateway/leadership.py", "segments/session.py", "segments/recovery.py", "before create", "after create")
+RECOVERY = (
+    "gateway/leadership.py",
+    "gateway/takeover.py",
+    "segments/session.py",
+    "segments/session_footers.py",
+    "segments/recovery.py",
+    "before create",
+    "after create",
+)
 """Fault points of the recovery proper: claim, seal, footers, leadership."""
 PASSAGES = (1, 6)
 """At which of its passages of a fault point a broker dies."""

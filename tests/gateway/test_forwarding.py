@@ -223,6 +223,21 @@ async def until_seen(leader: Leader, messages: int) -> None:
         await asyncio.sleep(0)
 
 
+def test_the_next_leader_is_looked_at_again_soon_however_long_there_was_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "PAUSE_MOST_S", 1_000.0)
+
+    async def scenario(lane: Lanes, leader: Leader) -> None:
+        lane.led_by(None)
+        waiting = lane.append(batch_of(b"1"))
+        lane.forwarding._lanes[PLACE].pause_s = 500.0
+        leader.answers = [[NotLeader("it is still taking over")]]
+        lane.led_by(LEADER)
+        assert await lane.offset(waiting) == 0
+        assert len(leader.seen) == 2
+
+    run(scenario)
+
+
 def test_what_a_frozen_leader_was_sent_goes_to_the_next_one_and_what_could_be_written_twice_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

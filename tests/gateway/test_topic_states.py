@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.doors import Broker
-from gateway.topic_states import LOOK_UP_S, described_topic
+from gateway.topic_states import LOOK_UP_S, PartitionState, described_topic, partition_leaders
+from metadata.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
-from metadata.model import TopicId
+from metadata.model import SessionId, TopicId, TopicPartition
 from metadata.topic import Topic
 from metadata.topics import page_of
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -47,6 +48,20 @@ def test_what_the_watches_hold_is_told_without_asking_anybody() -> None:
         assert (await described_topic(broker_that_knows("orders", made_elsewhere=None), "orders")).name == "orders"
 
     run(main(), seed=1)
+
+
+def test_who_leads_is_told_without_asking_any_leader() -> None:
+    leader = Registration(broker_id="b", session=SessionId(2), http_address="b:8080", grpc_address="b:9090")
+
+    def leads(partition: TopicPartition) -> Registration | None:
+        return leader if partition.partition else None
+
+    broker = cast(Broker, SimpleNamespace(leader=leads, leader_epoch=lambda _: 7))
+    topic = Topic(id=TopicId("0" * 32), name="orders", partition_count=2, settings={}, created_at_ms=0)
+    assert partition_leaders(broker, topic) == [
+        PartitionState(0, -1, -1, -1, "", "", "", None),
+        PartitionState(1, -1, -1, 7, "b", "b:8080", "b:9090", None),
+    ]
 
 
 def test_a_topic_that_was_made_at_another_broker_this_moment_is_looked_up() -> None:

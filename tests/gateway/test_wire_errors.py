@@ -28,7 +28,7 @@ def classes(kind: type[TidelogError] = TidelogError) -> Iterator[type[TidelogErr
 
 
 EVERY_CLASS = sorted(set(classes()), key=lambda kind: kind.__name__)
-KAFKA_RETRIABLE = {5, 6, 7, 56, 74, 75, 89}
+KAFKA_RETRIABLE = {5, 6, 7, 15, 16, 56, 74, 75, 89}
 
 
 def test_every_class_of_the_tree_has_a_row_of_its_own_and_no_row_is_left_over() -> None:
@@ -73,3 +73,29 @@ def test_the_codes_that_users_know_by_heart() -> None:
     assert wire_codes(Throttled("x")).http == 429
     assert wire_codes(Corrupt("x")).grpc is StatusCode.DATA_LOSS
     assert [wire_codes(kind("x")).kafka for kind in (FencedLeaderEpoch, UnknownLeaderEpoch)] == [74, 75]
+
+
+@pytest.mark.parametrize(
+    ("kind", "kafka"),
+    [
+        (errors.NoCoordinator, 15),
+        (errors.NotCoordinator, 16),
+        (errors.StaleGeneration, 22),
+        (errors.InconsistentProtocol, 23),
+        (errors.InvalidGroupName, 24),
+        (errors.UnknownMember, 25),
+        (errors.RebalanceInProgress, 27),
+        (errors.GroupNotEmpty, 68),
+        (errors.UnknownGroup, 69),
+        (errors.MemberIdRequired, 79),
+        (errors.GroupFull, 81),
+        (errors.InstanceFenced, 82),
+    ],
+)
+def test_what_a_consumer_group_is_told_has_kafkas_codes(kind: type[TidelogError], kafka: int) -> None:
+    assert wire_codes(kind("x")).kafka == kafka
+
+
+def test_an_old_generation_is_a_conflict_over_http_and_aborted_over_grpc() -> None:
+    for kind in (errors.StaleMember, errors.UnknownMember, errors.StaleGeneration, errors.RebalanceInProgress):
+        assert (wire_codes(kind("x")).http, wire_codes(kind("x")).grpc) == (409, StatusCode.ABORTED)

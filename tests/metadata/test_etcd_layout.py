@@ -26,6 +26,9 @@ def test_every_key_is_where_the_documentation_says() -> None:
     assert layout.scratch("0a") == "/tidelog/scratch/0a"
     assert layout.topic("orders") == "/tidelog/topics/orders"
     assert layout.partition(TopicPartition(ID, Partition(12))) == f"/tidelog/partitions/{ID}/12"
+    assert layout.group("billing") == "/tidelog/groups/billing"
+    assert layout.group("a/b %") == "/tidelog/groups/a%2Fb%20%25"
+    assert layout.offset("a/b", TopicPartition(ID, Partition(12))) == f"/tidelog/offsets/a%2Fb/{ID}/12"
     assert EtcdLayout("prod-eu").topic("orders") == "/prod-eu/topics/orders"
 
 
@@ -61,3 +64,35 @@ def test_a_cluster_name_that_would_make_bad_keys_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["a", "0", "prod-eu-1", "a" * 63])
 def test_a_cluster_name_is_a_dns_label(name: str) -> None:
     assert EtcdLayout(name).cluster == name
+
+
+GROUP_NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=249)
+
+
+@given(name=GROUP_NAMES)
+def test_the_key_of_a_group_parses_to_its_name(name: str) -> None:
+    layout = EtcdLayout()
+    assert "/" not in layout.group(name).removeprefix(layout.groups)
+    assert layout.parse_group(layout.group(name)) == name
+
+
+@given(group=GROUP_NAMES, other=GROUP_NAMES, partition=st.integers(0, 99_999))
+def test_the_key_of_a_committed_offset_parses_to_it_and_lies_under_its_group_alone(group: str, other: str, partition: int) -> None:
+    layout = EtcdLayout()
+    committed = TopicPartition(ID, Partition(partition))
+    key = layout.offset(group, committed)
+    assert layout.parse_offset(key) == (group, committed)
+    assert key.startswith(layout.committed_offsets)
+    assert key.startswith(layout.offsets(other)) == (group == other)
+
+
+@pytest.mark.parametrize("rest", ["", "a/b", "%", "%2f", "a%20%zz", "%ff", "\N{SNOWMAN}"])
+def test_a_key_that_is_no_group_is_corrupt(rest: str) -> None:
+    with pytest.raises(Corrupt, match="is not the key of a consumer group"):
+        EtcdLayout().parse_group(EtcdLayout().groups + rest)
+
+
+@pytest.mark.parametrize("rest", ["", "g", f"g/{ID}", f"g/{ID}/x", f"g/{ID}/01", f"/{ID}/1", f"g/h/{ID}/1", f"%2f/{ID}/1"])
+def test_a_key_that_is_no_committed_offset_is_corrupt(rest: str) -> None:
+    with pytest.raises(Corrupt, match="is not the key of a"):
+        EtcdLayout().parse_offset(EtcdLayout().committed_offsets + rest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from segments.footer_index import (
     FooterBlocks,
     IndexBlock,
     IndexRange,
+    Part,
     cover,
     encode_index,
     parse_index,
@@ -63,13 +66,20 @@ def test_the_footers_of_any_session_are_read_in_few_parts_each_once(segments: in
     trimmed_to = min(trimmed_to, segments)
     indexes = [IndexRange(SegmentSeq(first), SegmentSeq(end)) for first, end in written(segments, every=every)]
     parts = cover(SegmentSeq(trimmed_to), SegmentSeq(segments), indexes)
-    read = [
-        seq
-        for part in parts
-        for seq in (range(max(part.first, trimmed_to), min(part.end, segments)) if isinstance(part, IndexRange) else [part])
-    ]
-    assert read == list(range(trimmed_to, segments))
+    assert places_read(parts, segments) == list(range(trimmed_to, segments))
     assert len(parts) <= (segments // every).bit_length() + every
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(2, 30)), max_size=8), st.integers(0, 60), st.integers(0, 60))
+def test_whatever_indexes_there_are_each_footer_is_read_once(ranges: list[tuple[int, int]], first: int, segments: int) -> None:
+    indexes = [IndexRange(SegmentSeq(begin), SegmentSeq(begin + count)) for begin, count in ranges]
+    parts = cover(SegmentSeq(first), SegmentSeq(segments), indexes)
+    assert all(index is None or index.first <= place < index.end for place, index in parts)
+    assert places_read(parts, segments) == list(range(first, segments))
+
+
+def places_read(parts: Sequence[Part], segments: int) -> list[int]:
+    return [seq for first, index in parts for seq in range(first, min(index.end, segments) if index else first + 1)]
 
 
 # ── what is read ────────────────────────────────────────────────────────────────────────────────────────────────────────

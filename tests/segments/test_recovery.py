@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,79 +12,23 @@ from segments.bucket_layout import index_key, segment_key, session_prefix, trimm
 from segments.footer_index import IndexBlock, encode_index
 from segments.object_store import Tail
 from segments.partition_log import Appended, Bounds
-from segments.recovery import RecoveredPartition, empty_partition, read_session, recover
+from segments.recovery import RecoveredPartition, empty_partition
 from segments.segment_file import FOOTER_READ_BYTES, SEAL_BYTES, FooterBytes, SegmentFooter, footer_bytes_needed
-from segments.session import Session
+from segments.session_footers import read_session
 from segments.settings import SegmentSettings
 from tests.segments.batches import (
-    EPOCH,
     ORDERS,
     PAYMENTS,
-    SUCCESSOR,
     TIMESTAMP_MS,
-    Led,
     batch_of,
     header_of,
     led,
     partition_of,
-    seal_of,
-    segment_of,
     sequenced_batch,
-    stamped_run,
 )
-from tests.segments.scripted_store import REFUSED, Act, ScriptedStore, fails
+from tests.segments.past_sessions import BY, SETTINGS, Bucket
+from tests.segments.scripted_store import REFUSED, Act, fails
 from tests.simulation.virtual_loop import run
-
-BY = Session(SessionId(100), SUCCESSOR)
-SETTINGS = SegmentSettings()
-Batches = Mapping[TopicPartition, Sequence[bytes]]
-
-
-class Bucket(ScriptedStore):
-    """A bucket that past sessions have written to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends: dict[TopicPartition, int] = {}
-        self._next_seq: dict[int, int] = defaultdict(int)
-
-    def segment(self, session: int, batches: Batches, *, epoch: int = EPOCH, written_at_ms: int = TIMESTAMP_MS) -> str:
-        """The session's next segment, with the next offsets of each partition. Its key."""
-        runs = []
-        for partition, of_partition in batches.items():
-            runs.append((partition, stamped_run(self.ends.get(partition, 0), *of_partition, leader_epoch=epoch)))
-            self.ends[partition] = runs[-1][1][-1].last_offset + 1
-        seq = self._next_seq[session]
-        self._next_seq[session] += 1
-        segment = segment_of(session, seq, runs, leader_epoch=epoch, written_at_ms=written_at_ms)
-        key = segment_key(SessionId(session), SegmentSeq(seq))
-        self.plant(key, b"".join(segment.body))
-        return key
-
-    def gap(self, session: int) -> None:
-        """The place of a segment that never landed."""
-        self._next_seq[session] += 1
-
-    def seal(self, session: int) -> None:
-        """As a successor does: all places before it were committed."""
-        seq = self._next_seq[session]
-        self.plant(segment_key(SessionId(session), SegmentSeq(seq)), seal_of(session, seq))
-
-    def damage_footer(self, key: str) -> None:
-        body = bytearray(self.content(key))
-        body[-30] ^= 1
-        self.plant(key, bytes(body))
-
-    def recovered(
-        self, spans: Mapping[TopicPartition, Sequence[Led]], *, settings: SegmentSettings = SETTINGS
-    ) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
-        return run(recover(self, spans, by=BY, settings=settings, now_ms=lambda: TIMESTAMP_MS))
-
-    def found(self, partition: TopicPartition, *spans: Led) -> RecoveredPartition:
-        found = self.recovered({partition: spans})[partition]
-        if isinstance(found, Corrupt):
-            raise found
-        return found
 
 
 def places(found: RecoveredPartition) -> list[tuple[int, int, int]]:
@@ -228,6 +169,12 @@ def test_an_index_saves_the_reads_of_its_footers() -> None:
     bucket = indexed(40, (0, 8), (0, 32))
     assert bucket.found(ORDERS, led(1, 1)).end_offset == 40
     assert (bucket.count("get"), bucket.count("tail")) == (1, 8)
+
+
+def test_of_indexes_that_overlap_each_footer_counts_once() -> None:
+    bucket = indexed(40, (0, 32), (30, 40))
+    assert bucket.found(ORDERS, led(1, 1)).end_offset == 40
+    assert (bucket.count("get"), bucket.count("tail")) == (2, 0)
 
 
 def test_a_damaged_index_costs_reads_and_nothing_else() -> None:

@@ -3,17 +3,19 @@
     the controller's key ─┐
     the brokers' keys     ├─ transaction by transaction, with its writer ─┐
     the partitions' keys ─┘                                               ├─▶ judge ─▶ violations of "appointed"
-    seals, with the revision at which each landed ── runs of batches ─────┘
+    seals and proofs, with the revision at which each landed ── runs ─────┘
 
 What must hold: the epoch grows by one with each leader; only whoever is the controller at that instant gives a partition to
 somebody or asks for it; a leader is replaced by its own release, or after its session was sealed; nobody is sealed by another
-while it is registered, and no session registers twice; what is read of an epoch was written by the session that had it, before
-it released it.
+while it is registered, and no session registers twice; a broker removes another only when that one has said that it can't write
+to the bucket, and after it has itself written since, or as the controller, when it was asked for a partition; what is read of an
+epoch was written by the session that had it, before it released it.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,7 +26,7 @@ from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.partition_assignments import PartitionState, decode_state
 from metadata.store import Event, KeyValue, WatchBatch
-from segments.bucket_layout import parse_wal_key, segment_key
+from segments.bucket_layout import parse_wal_key, proof_key, segment_key
 from segments.memory_store import MemoryStore
 from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_seal
 from tests.simulation.bucket_reader import VisibleRun
@@ -51,15 +53,25 @@ class LandedSeal(NamedTuple):
     """Of the metadata store, when the seal came to be."""
 
 
+class LandedProof(NamedTuple):
+    """That a broker can write to the bucket."""
+
+    broker_id: str
+    revision: Revision
+
+
 def judge(
     transactions: Iterable[WatchBatch],
     writers: Mapping[Revision, Writer],
     seals: Sequence[LandedSeal],
+    proofs: Iterable[LandedProof],
     runs: Iterable[VisibleRun],
     layout: EtcdLayout,
 ) -> list[Violation]:
     """`transactions` are all of the store, in order; one without a writer was sent by somebody who was gone when it happened."""
     history = _History(layout, {seal.session: seal.revision for seal in reversed(seals)})
+    for proof in proofs:
+        history.proven_at[proof.broker_id].append(proof.revision)
     for transaction in transactions:
         history.take_in(transaction, writers.get(transaction.revision))
     history.judge_seals(seals)
@@ -74,6 +86,10 @@ class _History:
     found: list[str] = field(default_factory=list)
     controller: str | None = None
     registered: dict[str, SessionId] = field(default_factory=dict)
+    asked: set[SessionId] = field(default_factory=set)
+    """To hand something over."""
+    unwritable_since: dict[SessionId, Revision] = field(default_factory=dict)
+    proven_at: dict[str, list[Revision]] = field(default_factory=lambda: defaultdict(list))
     gone_at: dict[SessionId, Revision] = field(default_factory=dict)
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     given: dict[tuple[TopicPartition, LeaderEpoch], SessionId] = field(default_factory=dict)
@@ -85,19 +101,34 @@ class _History:
             if event.key == self.layout.controller:
                 self.controller = event.value.decode() if event.kind == "put" else None
             elif event.key.startswith(self.layout.brokers):
-                self._registration(event)
+                self._registration(event, writer, controller)
             elif event.key.startswith(self.layout.partitions):
                 self._partition(event, writer, controller)
 
-    def _registration(self, event: Event) -> None:
+    def _registration(self, event: Event, writer: Writer | None, controller: str | None) -> None:
         before = self.registered.pop(event.key, None)
-        session = decode_registration(_kept(event)).registration.session if event.kind == "put" else None
-        if before is not None and before != session:
+        registration = decode_registration(_kept(event)).registration if event.kind == "put" else None
+        if before is not None and (registration is None or before != registration.session):
             self.gone_at[before] = event.mod_revision
-        if session is not None:
-            self.registered[event.key] = session
-            if session in self.gone_at:
-                self.found.append(f"session {session} registers again at revision {event.mod_revision}")
+            if writer is not None and not (_name(writer) == controller and before in self.asked):
+                self._removed(before, event.mod_revision, writer)
+        if registration is None:
+            return
+        self.registered[event.key] = registration.session
+        if registration.session in self.gone_at:
+            self.found.append(f"session {registration.session} registers again at revision {event.mod_revision}")
+        if registration.unwritable_bytes:
+            self.unwritable_since.setdefault(registration.session, event.mod_revision)
+        else:
+            self.unwritable_since.pop(registration.session, None)
+
+    def _removed(self, session: SessionId, revision: Revision, by: Writer) -> None:
+        """By a transaction: leases that end, or are revoked, have no writer."""
+        since = self.unwritable_since.get(session)
+        if since is None:
+            self.found.append(f"session {session} is removed at revision {revision} by {by}, and has not said that it can't write")
+        elif not any(since <= at <= revision for at in self.proven_at[by.broker_id]):
+            self.found.append(f"session {session} is removed at revision {revision} by {by}, which has not written since {since}")
 
     def _partition(self, event: Event, writer: Writer | None, controller: str | None) -> None:
         partition = self.layout.parse_partition(event.key)
@@ -108,6 +139,8 @@ class _History:
             return
         old, new = self.states.get(partition), decode_state(_kept(event))
         self.states[partition] = new
+        if new.moving_to is not None:
+            self.asked.add(new.leader_session)
         self.given[partition, new.leader_epoch] = new.leader_session
         self.released.update(
             ((partition, span.leader_epoch), span.released_at_seq) for span in new.sessions if span.released_at_seq is not None
@@ -153,7 +186,7 @@ class _History:
             self.found.append(f"{what}, which was not sealed by then (but at {sealed_at})")
 
     def _by_controller(self, what: str, writer: Writer | None, controller: str | None) -> None:
-        if writer is not None and controller != f"{writer.broker_id} {writer.session}":
+        if writer is not None and controller != _name(writer):
             self.found.append(f"{what}, while the controller was {controller}")
 
     def judge_seals(self, seals: Iterable[LandedSeal]) -> None:
@@ -174,6 +207,11 @@ class _History:
                 self.found.append(f"{what}, which was released at {released_at_seq}")
 
 
+def _name(writer: Writer) -> str:
+    """As it stands in the controller's key."""
+    return f"{writer.broker_id} {writer.session}"
+
+
 def _kept(event: Event) -> KeyValue:
     return KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1)
 
@@ -188,6 +226,10 @@ class Recorder:
         self._transactions: list[WatchBatch] = []
         self._writers: dict[Revision, Writer] = {}
         self._landed: dict[str, Revision] = {}
+        self._proofs: list[LandedProof] = []
+        self._so_far = _History(layout, {})
+        self.removed_early: set[SessionId] = set()
+        """Sessions whose registration somebody took away while their lease lived: only a watch tells them of it, or a renewal."""
 
     @property
     def revision(self) -> Revision:
@@ -199,14 +241,20 @@ class Recorder:
             with contextlib.suppress(Unavailable):  # the store restarts
                 async for transaction in self._metadata.watch("/", Revision(self.revision + 1)):
                     self._transactions.append(transaction)
+                    self._so_far.take_in(transaction, None)
+                    if transaction.revision not in self._metadata.ends_of_leases:
+                        gone_at = self._so_far.gone_at.items()
+                        self.removed_early.update(session for session, revision in gone_at if revision == transaction.revision)
 
     def wrote(self, revision: Revision, writer: Writer) -> None:
         """The first who names a revision has written it: one whose transaction changed nothing is told the same number later."""
         self._writers.setdefault(revision, writer)
 
-    def landed(self, key: str) -> None:
-        """An object has come to be."""
+    def landed(self, broker_id: str, key: str) -> None:
+        """An object of this broker has come to be."""
         self._landed[key] = self._metadata.revision  # at this very instant, which no call can tell
+        if key.startswith(proof_key("")):
+            self._proofs.append(LandedProof(broker_id, self._metadata.revision))
 
     async def judged(self, runs: Iterable[VisibleRun]) -> list[Violation]:
         seals: list[LandedSeal] = []
@@ -220,4 +268,4 @@ class Recorder:
                     body = await self._bucket.get(key)
                     assert body.startswith(SEAL_MAGIC)
                     seals.append(LandedSeal(place.session, parse_seal(body, key=key).sealed_by, revision))
-        return judge(self._transactions, self._writers, seals, runs, self._layout)
+        return judge(self._transactions, self._writers, seals, self._proofs, runs, self._layout)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from metadata import partition_assignments
 from metadata.errors import Fenced
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import SessionId
+from metadata.model import SessionId, TopicPartition
 from metadata.partition_assignments import Decision, moving
 from tests.faulty_store import CALM, STORMY, Faults, Outage, between
 from tests.simulation.appointments import OPERATOR
@@ -26,6 +26,8 @@ LOSSY = Faults(answer_lost=0.3, request_lost=0.1, late=0.2, lands_after_cancel=0
 SLOW = Faults(request_s=between(0.5, 3.0), answer_s=between(0.2, 2.0), late=0.1, late_s=between(5.0, 60.0))
 BUSY = Faults(error_503=0.7)
 CONFLICTS = Faults(conflict_409=0.5)
+PILED_UP, PILE_UP_S_MAX = 2, 2.0
+"""Segments on the wire that a blow waits for, and for how long."""
 MOVES_MAX = 60
 """That one blow asks for: each reads the whole history anew."""
 
@@ -54,8 +56,8 @@ class Blows:
             (self._comes_back, 3),
             (self._takeovers_are_slow, 1),
             (self._cut_from_clients, 2),
-            (self._cut_from_bucket, 2),
-            (self._cut_from_metadata, 3),
+            (self._cut_from_bucket, 3),
+            (self._cut_from_metadata, 4),
             (self._bucket_down, 2),
             (self._bucket_slow, 3),
             (self._weather_changes, 4),
@@ -63,25 +65,25 @@ class Blows:
             (self._metadata_slow, 2),
             (self._metadata_loses_answers, 2),
             (self._history_compacted, 1),
-            (self._lease_ends_early, 2),
+            (self._lease_ends_early, 3),
             (self._leases_end_late, 2),
-            (self._controller_stalls, 2),
+            (self._controller_stalls, 5),
             (self._controller_changes, 2),
             (self._clock_jumps, 1),
             (self._moves_to_and_fro, 2),
-            (self._load.grow, 1),
-            (self._load.make_again, 1),
+            (self._moves_under_load, 7),
+            (self._load.grow, 3),
+            (self._load.make_again, 3),
         ]
         weights = [weight * self._chance.choice((0, 1, 1, 5)) for _, weight in blows]
         until_s = virtual_loop().time() + for_s
         async with asyncio.TaskGroup() as under_way:
             while virtual_loop().time() < until_s:
                 (blow,) = self._chance.choices([blow for blow, _ in blows], weights)
-                name = blow.__name__.strip("_").replace("_", " ")
-                self.fallen[name] += 1
-                self._note(name)
+                self.fallen[_name(blow)] += 1
+                self._note(_name(blow))
                 under_way.create_task(_called(blow))
-                await asyncio.sleep(self._chance.uniform(0.5, 6.0))
+                await asyncio.sleep(self._chance.uniform(0.5, 4.0))
 
     def _seconds(self, *choices: float) -> Awaitable[None]:
         return asyncio.sleep(self._chance.choice(choices))
@@ -89,7 +91,7 @@ class Blows:
     # ── brokers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _kill(self) -> None:
-        victim = self._cluster.any()
+        victim = self._cluster.any_leader()
         await self._pile_up(victim)
         self._cluster.kill(victim)
         await self._seconds(0.0, 0.5, 10.0)
@@ -97,21 +99,25 @@ class Blows:
 
     async def _freeze(self) -> None:
         """A zombie: its session is sealed while it sleeps, and then it goes on as if nothing had happened."""
-        zombie = self._cluster.any()
+        zombie = self._cluster.any_leader()
         await self._pile_up(zombie)
         zombie.freeze(wire_too=self._chance.random() < 0.5)
         self._note(f"{zombie.name} is frozen")
         if self._chance.random() < 0.5:
             self._cluster.start(zombie.broker_id)
-        await asyncio.sleep(self._chance.uniform(1.0, 30.0))
-        self._cluster.wake(zombie)
+        await asyncio.sleep(self._chance.uniform(0.5, 1.5) * self._chance.choice((1.0, 6.0, 20.0)))
+        with self._load.in_a_hurry():
+            self._cluster.wake(zombie)
+            await asyncio.sleep(1.0)
 
     async def _pile_up(self, broker: BrokerProcess) -> None:
-        """Lets several requests be on the wire when the blow falls, so that some land after the seal, and beyond it."""
+        """Lets several segments be on the wire when the blow falls, so that some land after the seal, and beyond it."""
         if self._chance.random() < 0.8:
             broker.store.slow_factor = self._chance.choice((50.0, 200.0, 400.0))
+            until_s = virtual_loop().time() + PILE_UP_S_MAX
             with self._load.in_a_hurry():
-                await asyncio.sleep(1.0)
+                while broker.store.objects_on_the_wire < PILED_UP and virtual_loop().time() < until_s:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
             broker.store.slow_factor = 1.0
 
     async def _double(self) -> None:
@@ -173,13 +179,13 @@ class Blows:
         await self._bucket_out_for(list(self._cluster.processes))
 
     async def _cut_from_bucket(self) -> None:
-        await self._bucket_out_for([self._cluster.any()])
+        await self._bucket_out_for([self._cluster.any_leader()])
 
     async def _bucket_out_for(self, brokers: list[BrokerProcess]) -> None:
         kind = self._chance.choice((Outage.REFUSES, Outage.HANGS, Outage.ERRORS))
         for broker in brokers:
             broker.store.outage = kind
-        await self._seconds(0.5, 3.0, 12.0, 40.0)
+        await self._seconds(0.5, 3.0, 12.0, 12.0, 40.0)
         for broker in brokers:
             broker.store.outage = Outage.NONE
 
@@ -195,8 +201,16 @@ class Blows:
     # ── the metadata ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _cut_from_metadata(self) -> None:
-        cut_off = self._cluster.any()
+        """Mostly it can hardly look for its seal, either, while another takes over and clients go on asking it."""
+        cut_off = self._cluster.any_leader()
         cut_off.metadata.cut()
+        if self._chance.random() < 0.7:
+            cut_off.store.slow_factor = self._chance.choice((1.0, 100.0, 300.0))
+            session_timeout_s = self._site.cluster.session_timeout_ms / 1000
+            await asyncio.sleep(0.6 * session_timeout_s)
+            with self._load.in_a_hurry():
+                await asyncio.sleep(0.4 * session_timeout_s + 3.0)
+            cut_off.store.slow_factor = 1.0
         await self._seconds(0.5, 3.0, 12.0)
         cut_off.metadata.mend()
 
@@ -239,9 +253,10 @@ class Blows:
         behind.metadata.calm_down()
 
     async def _lease_ends_early(self) -> None:
-        leases = [item.lease for item in (await self._site.metadata.range(EtcdLayout().brokers)).items]
-        if leases:
-            await self._site.metadata.revoke_lease(self._chance.choice(leases))
+        """Its session is sealed while it is hard at work, and its last segments meet the seal, or land beyond it."""
+        victim = self._cluster.any_leader()
+        await self._pile_up(victim)
+        await self._end_lease_of(victim)
 
     async def _leases_end_late(self) -> None:
         """As where etcd has changed its own leader: those who are gone seem to live on."""
@@ -257,10 +272,14 @@ class Blows:
         if stalled is None:
             return
         others = self._tell_late(stalled)
-        stalled.metadata.write_latency_s = 3.0
-        for _ in range(3):
-            await self._ask_for_a_move()
-        await asyncio.sleep(0.1)
+        for broker in (stalled, *others):  # else the next controller has done it all before
+            broker.metadata.write_latency_s = 3.0
+        await self._load.grow()
+        if others:
+            await self._end_lease_of(self._chance.choice(others))
+        until_s = virtual_loop().time() + PILE_UP_S_MAX
+        while not stalled.metadata.writes_on_the_wire and virtual_loop().time() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
         await self._end_lease_of(stalled)
         await self._seconds(3.0, 10.0)
         for broker in (stalled, *others):
@@ -304,17 +323,32 @@ class Blows:
         pace_s = self._chance.choice((0.05, 0.3, 1.0))
         with self._load.in_a_hurry():
             for _ in range(MOVES_MAX):
-                if virtual_loop().time() > until_s:
-                    return
-                await self._ask_for_a_move()
-                await asyncio.sleep(self._chance.expovariate(1 / pace_s))
+                if virtual_loop().time() < until_s:
+                    await self._ask_for_a_move()
+                    await asyncio.sleep(self._chance.expovariate(1 / pace_s))
 
-    async def _ask_for_a_move(self) -> None:
+    async def _moves_under_load(self) -> None:
+        """A leader is asked for all that it leads while much of it is on its way, and is told late that it leads it no more."""
+        leader = self._cluster.any_leader()
+        await self._pile_up(leader)
+        session = leader.leadership.session
+        with self._load.in_a_hurry():
+            for partition, (state, _) in sorted(self._cluster.partitions.states.items()):
+                if state.leader_session == session:
+                    await self._ask_for_a_move(partition)
+            await asyncio.sleep(0.02)  # it has heard the question by now
+            leader.metadata.all_watches_delay_s = 2.0
+            await asyncio.sleep(3.0)
+        leader.metadata.calm_down()
+
+    async def _ask_for_a_move(self, partition: TopicPartition | None = None) -> None:
         states = self._cluster.partitions.states
         sessions = sorted(registration.session for registration in self._cluster.registered.brokers.values())
         if not states:
             return
-        partition = self._chance.choice(sorted(states))
+        partition = partition or self._chance.choice(sorted(states))
+        if partition not in states:
+            return
         state, revision = states[partition]
         others: list[SessionId | None] = [session for session in sessions if session != state.leader_session]
         if others:
@@ -324,6 +358,10 @@ class Blows:
             except Fenced:
                 return  # somebody else was faster
             self._site.recorder.wrote(wrote, OPERATOR)
+
+
+def _name(blow: Callable[[], Awaitable[None]]) -> str:
+    return blow.__name__.strip("_").replace("_", " ")
 
 
 async def _called(blow: Callable[[], Awaitable[None]]) -> None:

@@ -6,14 +6,16 @@ Each replaces one function of the real code while it is in force. Production cod
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
-from gateway import controller, handover, leadership
+from gateway import controller, handover, leadership, takeover
+from gateway.bucket_reach import BucketReach
 from metadata import partition_assignments
 from metadata.counters import next_session
 from metadata.errors import OutcomeUnknown, Unavailable
@@ -57,6 +59,14 @@ class BrokenRule(Enum):
     """Producers whose batch is not decided within a second are told that nothing was written."""
     REPEATS_NOT_KNOWN = "repeats-not-known"
     """What idempotent producers sent before is forgotten when a partition is taken over."""
+    READ_AHEAD_IS_ALL = "read-ahead-is-all"
+    """A leader begins with what it read ahead, without what the one before has written since."""
+    READ_WHILE_HANDED_OVER = "read-while-handed-over"
+    """A leader still answers readers when it has sent the transaction that makes another one the leader."""
+    SEAL_NOT_LOOKED_FOR = "seal-not-looked-for"
+    """A leader whose lease may have ended answers readers without a look for its seal."""
+    REMOVED_WITHOUT_PROOF = "removed-without-proof"
+    """A broker that says that it can't write is removed by one that has not shown that it can."""
 
 
 @contextlib.contextmanager
@@ -96,6 +106,14 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(Log, "committed", _unknown_is_failure())]
         case BrokenRule.REPEATS_NOT_KNOWN:
             return [(RecoveredPartition, "log", _without_producers)]
+        case BrokenRule.READ_AHEAD_IS_ALL:
+            return [(takeover, "recover", _as_read_ahead(recovery.recover))]
+        case BrokenRule.READ_WHILE_HANDED_OVER:
+            return [(Log, "withhold", _not_withheld)]
+        case BrokenRule.SEAL_NOT_LOOKED_FOR:
+            return [(Log, "check_appointed", _sure)]
+        case BrokenRule.REMOVED_WITHOUT_PROOF:
+            return [(BucketReach, "_proves", _proven)]
 
 
 async def _acknowledged_early(self: Log, pending: PendingAppend, *, timeout_s: float) -> Appended:
@@ -172,6 +190,26 @@ def _without_producers(self: RecoveredPartition, leader_epoch: LeaderEpoch) -> P
         end_offset=self.runs.end_offset or Offset(0),
         producers=type(self.producers)(producers_max=1000, expiry_ms=1 << 40),
     )
+
+
+def _as_read_ahead(recover: Callable[..., Any]) -> Callable[..., Any]:
+    async def recovered(store: ObjectStore, spans: Any, *, begun: Any = None, **how: Any) -> Any:
+        ahead = {p: copy.deepcopy(found.recovered) for p, found in (begun or {}).items() if found.continues_in(spans.get(p, ()))}
+        return await recover(store, spans, begun=begun, **how) | ahead
+
+    return recovered
+
+
+def _not_withheld(self: Log, partitions: Iterable[TopicPartition]) -> None:
+    return
+
+
+async def _sure(self: Log) -> None:
+    return
+
+
+async def _proven(self: BucketReach, size: int) -> bool:
+    return True
 
 
 def _end_remembered() -> list[tuple[Any, str, Callable[..., Any]]]:

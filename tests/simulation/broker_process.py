@@ -69,7 +69,7 @@ class BrokerProcess:
             faults,
             name=name,
             log=site.trace,
-            after_create=site.recorder.landed,
+            after_create=lambda key: site.recorder.landed(broker_id, key),
         )
         self.metadata = MetadataWire(
             site.metadata,

@@ -5,8 +5,9 @@ keyed        one batch under one Idempotency-Key; sent again with the same key u
 plain        one batch at a time; sent again only when it was told that nothing was written
 hasty        the same, but content when the leader holds it in memory (acks=1): what it was acknowledged may be lost
 
-A reader knows the leader epoch of its partition, and says it with each request (KIP-320): a leader of another epoch refuses, since
-what it would answer may be older than what the reader has seen.
+Half of the readers know the leader epoch of their partition, and say it with each request (KIP-320): a leader of another epoch
+refuses, since what it would answer may be older than what the reader has seen. The others say none, and ask any broker, as behind a
+load balancer: a leader that was replaced has to find that out by itself before it answers them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from metadata.errors import FencedLeaderEpoch, TidelogError, UnknownLeaderEpoch
-from metadata.model import LeaderEpoch, TopicId, TopicPartition
+from metadata.errors import FencedLeaderEpoch, OutOfRange, TidelogError, UnknownLeaderEpoch
+from metadata.model import LeaderEpoch, SessionId, TopicId, TopicPartition
 from segments.log import Acks, FetchTarget, Log
 from segments.log_reader import Fetched as FetchedBatches
 from segments.partition_log import Appended
@@ -33,7 +34,9 @@ from tests.simulation.history_checker import Acknowledged, Event, Fetched, Recor
 from tests.simulation.virtual_loop import virtual_loop
 
 MESSAGE_BYTES_MAX = 1 << 16
-IN_A_HURRY_S = 0.01
+IN_A_HURRY_S = 0.05
+HURRIED_POLLS_PER_S = 10
+"""Of a reader that names no epoch."""
 
 
 class Kind(Enum):
@@ -50,8 +53,12 @@ class Clients:
     seed: int
     route: Callable[[random.Random, TopicPartition], BrokerProcess]
     """The broker that a client takes for the leader: mostly the present one, sometimes one of before."""
+    balanced: Callable[[random.Random], BrokerProcess]
+    """The broker that a load balancer takes: any that runs."""
     epoch_of: Callable[[TopicPartition], LeaderEpoch]
     """The leader epoch of a partition as the metadata tell it."""
+    removed_early: Callable[[SessionId], bool]
+    """Whether somebody has taken a session out of the cluster while its lease lived."""
     note: Callable[[str], None]
     events: list[Event] = field(default_factory=list)
     operations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -59,9 +66,12 @@ class Clients:
     finishing: bool = False
     """No new batches: producers end once everything that they sent is settled."""
     in_a_hurry: int = 0
-    """While it is above 0, producers send as fast as they can, so that much is on its way when a blow falls."""
+    """While it is above 0, producers send as fast as they can, so that much is on its way when a blow falls, and readers that name
+    no epoch hurry, too."""
     deleted: set[TopicId] = field(default_factory=set)
     """Topics that are no more: producers of theirs end, and leave open what became of their last batches."""
+    fetched_without_epoch: int = 0
+    """Answers to readers that name none."""
     stale_epochs: int = 0
     """Fetches that a leader of another epoch than the reader knew has refused."""
     acknowledged: int = 0
@@ -176,9 +186,10 @@ class Producer:
 class Reader:
     """Polls its partitions, all in one fetch. Those that brought records are asked for last the next time, as in Kafka."""
 
-    def __init__(self, clients: Clients, name: str, partitions: Sequence[TopicPartition]) -> None:
+    def __init__(self, clients: Clients, name: str, partitions: Sequence[TopicPartition], *, names_epoch: bool) -> None:
         self._clients = clients
         self._name = name
+        self._names_epoch = names_epoch
         self._chance = random.Random(f"{clients.seed}/{name}")
         self._leader_epochs: dict[TopicPartition, LeaderEpoch] = {}
         self.offsets: dict[TopicPartition, int] = dict.fromkeys(partitions, 0)
@@ -188,55 +199,68 @@ class Reader:
         """Until a topic of its is deleted. Now and then it begins one again at 0, and so reads what only the bucket still holds."""
         chance = self._chance
         while not any(partition.topic_id in self._clients.deleted for partition in self.offsets):
-            broker = self._clients.route(chance, chance.choice(sorted(self.offsets)))
+            partition = chance.choice(sorted(self.offsets))
+            knows = self._names_epoch or chance.random() < 0.5
+            broker = self._clients.route(chance, partition) if knows else self._clients.balanced(chance)
             await self.poll(
                 broker,
                 bytes_max=chance.choice((1, 500, 5000)),
                 bytes_min=chance.choice((1, 1, 2000)),
-                wait_ms_max=chance.choice((0, 500)),
+                wait_ms_max=0 if self._clients.in_a_hurry else chance.choice((0, 500)),
             )
             if chance.random() < 0.02:
                 self.offsets[chance.choice(sorted(self.offsets))] = 0
-            await asyncio.sleep(chance.expovariate(2))
+            hurries = self._clients.in_a_hurry and not self._names_epoch
+            await asyncio.sleep(chance.expovariate(HURRIED_POLLS_PER_S if hurries else 2))
 
     async def poll(self, broker: BrokerProcess, *, bytes_max: int, bytes_min: int = 1, wait_ms_max: int) -> list[Fetched]:
         """One fetch, written down; without the partitions that failed."""
         targets = [
-            FetchTarget(partition, offset, bytes_max, self._leader_epochs.get(partition))
+            FetchTarget(partition, offset, bytes_max, self._leader_epochs.get(partition) if self._names_epoch else None)
             for partition, offset in self.offsets.items()
         ]
 
-        async def fetch(log: Log) -> list[FetchedBatches | TidelogError]:
-            return await log.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+        async def fetch(log: Log) -> tuple[SessionId, list[FetchedBatches | TidelogError]]:
+            return log.session.id, await log.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
 
         try:
-            answers = await broker.call(fetch, latency_s=self._chance.uniform(0.0005, 0.005), timeout_s=10.0, hang_up=True)
+            session, answers = await broker.call(fetch, latency_s=self._chance.uniform(0.0005, 0.005), timeout_s=10.0, hang_up=True)
         except TidelogError as error:
             self._clients.note(f"{self._name} was answered {error.code}")
             return []
         return [
             fetched
             for target, answer in zip(targets, answers, strict=True)
-            if (fetched := self._take_in(target, answer)) is not None
+            if (fetched := self._take_in(target, answer, session)) is not None
         ]
 
-    def _take_in(self, target: FetchTarget, answer: FetchedBatches | TidelogError) -> Fetched | None:
+    def _take_in(self, target: FetchTarget, answer: FetchedBatches | TidelogError, session: SessionId) -> Fetched | None:
         partition = target.partition
         if isinstance(answer, TidelogError):
             self._clients.note(f"{self._name} was answered {answer.code} for {partition}")
             if isinstance(answer, FencedLeaderEpoch | UnknownLeaderEpoch):
                 self._clients.stale_epochs += 1
                 self._learn(partition, self._clients.epoch_of(partition))
+            if isinstance(answer, OutOfRange):  # it tells a high watermark as well
+                self._told(target, (), int(answer.details["high_watermark"]), session)
             return None
         self._learn(partition, answer.leader_epoch)
         records = [held for held in records_of(split_batches(b"".join(answer.batches))) if held[0] >= target.offset]
-        fetched = Fetched(self._name, str(partition), target.offset, tuple(records), answer.high_watermark)
-        self._clients.record(fetched)
+        fetched = self._told(target, records, answer.high_watermark, session)
         self._clients.left_out += not records and target.offset < answer.high_watermark
         if records:
             del self.offsets[partition]
             self.offsets[partition] = answer.next_offset
         return fetched
+
+    def _told(
+        self, target: FetchTarget, records: Sequence[tuple[int, RecordId]], high_watermark: int, session: SessionId
+    ) -> Fetched:
+        may_be_old = not self._names_epoch and self._clients.removed_early(session)
+        told = Fetched(self._name, str(target.partition), target.offset, tuple(records), high_watermark, session, may_be_old)
+        self._clients.fetched_without_epoch += not self._names_epoch
+        self._clients.record(told)
+        return told
 
     def _learn(self, partition: TopicPartition, epoch: LeaderEpoch) -> None:
         self._leader_epochs[partition] = max(self._leader_epochs.get(partition, epoch), epoch)

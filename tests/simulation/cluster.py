@@ -61,6 +61,13 @@ class Cluster:
     def any(self) -> BrokerProcess:
         return self._chance.choice(list(self.slots.values()))
 
+    def any_leader(self) -> BrokerProcess:
+        """One that leads something and runs, where there is one: what befalls the others harms nobody."""
+        led = {state.leader_session for state, _ in self.partitions.states.values()}
+        running = (broker for broker in self.slots.values() if broker.alive and not broker.frozen)
+        leading = [broker for broker in running if broker.leadership.session in led]
+        return self._chance.choice(leading) if leading else self.any()
+
     def set_weather(self, weather: Faults) -> None:
         """For those who run, and those who start from now on."""
         self._weather = weather
@@ -116,6 +123,10 @@ class Cluster:
         if chance.random() < 0.8:
             return self.leader(partition)
         return chance.choice(self.processes[-2 * BROKERS_MAX :])
+
+    def balanced(self, chance: random.Random) -> BrokerProcess:
+        """Any that runs."""
+        return chance.choice([broker for broker in self.processes if broker.alive] or list(self.slots.values()))
 
     def epoch_of(self, partition: TopicPartition) -> LeaderEpoch:
         state = self.partitions.get(partition)

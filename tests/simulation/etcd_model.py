@@ -58,6 +58,8 @@ class EtcdModel:
         self.revision = Revision(1)
         self.late_s = 0.0
         """So much later than they are due, leases end."""
+        self.ends_of_leases: set[Revision] = set()
+        """Transactions by which leases ended because nobody renewed them, and not because somebody revoked them."""
         self._clock = clock
         self._keys: list[str] = []  # all that have a version, in order; which for UTF-8 is that of its bytes
         self._versions: dict[str, list[tuple[Revision, KeyValue | None]]] = {}
@@ -237,7 +239,10 @@ class EtcdModel:
         """Those that are due, each in a transaction of its own."""
         due_s = self._clock() - self.late_s
         for lease in [lease for lease, kept in self._leases.items() if kept.due_s <= due_s]:
+            before = self.revision
             self._end_lease(lease)
+            if self.revision != before:
+                self.ends_of_leases.add(self.revision)
 
     def _end_lease(self, lease: LeaseId) -> None:
         if self._leases.pop(lease, None) is not None:

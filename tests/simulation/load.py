@@ -109,7 +109,8 @@ class Load:
             self._tasks.create_task(self._settles(name, Producer(self._clients, name, partition, kind)))
 
     def _read(self, partitions: list[TopicPartition]) -> None:
-        reader = Reader(self._clients, f"reader{len(self._readers)}", partitions)
+        number = len(self._readers)
+        reader = Reader(self._clients, f"reader{number}", partitions, names_epoch=number % 2 == 0)
         self._readers.append(self._tasks.create_task(reader.run()))
 
     async def _settles(self, name: str, producer: Producer) -> None:

@@ -45,7 +45,7 @@ class MetadataWire:
         self._wrote = wrote
         self.counts: Counter[str] = Counter()
         """Calls by kind: "transact", "range", …"""
-        self.latency_s = self.write_latency_s = self.watch_delay_s = self.answer_lost = 0.0
+        self.latency_s = self.write_latency_s = self.watch_delay_s = self.all_watches_delay_s = self.answer_lost = 0.0
         self.calm_down()
         self._on_the_wire: set[asyncio.Task[TransactionResult | TidelogError | LeaseLost]] = set()
         self._up = asyncio.Event()
@@ -59,8 +59,15 @@ class MetadataWire:
         self.watch_delay_s = 0.0
         """Events come up to this much later to the watches that lag, which is every other one: so what is known of brokers may be
         older than what is known of partitions, or newer."""
+        self.all_watches_delay_s = 0.0
+        """So much later they come to all watches."""
         self.answer_lost = 0.0
         """How often a transaction happens and its answer does not come, and how often a request does not arrive."""
+
+    @property
+    def writes_on_the_wire(self) -> int:
+        """Transactions that happen whatever becomes of their sender, and have no answer yet."""
+        return len(self._on_the_wire)
 
     @property
     def down(self) -> bool:
@@ -143,6 +150,8 @@ class MetadataWire:
         async for batch in self._store.watch(prefix, from_revision):
             if lags and self.watch_delay_s:
                 await asyncio.sleep(self._chance.uniform(0, self.watch_delay_s))
+            if self.all_watches_delay_s:
+                await asyncio.sleep(self.all_watches_delay_s)
             await self._travel()
             yield batch
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import pytest
+
+from metadata.broker_registry import Registration, encode_registration
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId
+from metadata.store import Event, WatchBatch
 from segments.memory_store import MemoryStore
-from tests.simulation.appointments import Recorder, Writer
+from tests.simulation.appointments import LandedProof, Recorder, Writer, judge
 from tests.simulation.etcd_model import EtcdModel
 
 
@@ -13,3 +17,28 @@ def test_a_transaction_that_changed_nothing_is_not_taken_for_the_writer_of_the_r
     recorder.wrote(Revision(209), leader)
     recorder.wrote(Revision(209), controller)  # it deleted a key that was gone already
     assert recorder._writers == {Revision(209): leader}
+
+
+@pytest.mark.parametrize(
+    ("unwritable_bytes", "proofs", "found"),
+    [
+        (10, [LandedProof("b2", Revision(2))], []),
+        (10, [LandedProof("b2", Revision(1))], ["which has not written since 2"]),
+        (10, [LandedProof("b2", Revision(4))], ["which has not written since 2"]),
+        (10, [LandedProof("b3", Revision(2))], ["which has not written since 2"]),
+        (0, [LandedProof("b2", Revision(2))], ["and has not said that it can't write"]),
+    ],
+    ids=["after it has written", "it wrote before", "it wrote too late", "another wrote", "nobody said that it can't write"],
+)
+def test_a_broker_removes_only_who_can_not_write_and_after_it_has_written_itself(
+    unwritable_bytes: int, proofs: list[LandedProof], found: list[str]
+) -> None:
+    layout = EtcdLayout()
+    key = layout.broker("b1")
+    told = encode_registration(Registration(broker_id="b1", session=SessionId(1), unwritable_bytes=unwritable_bytes))
+    transactions = [
+        WatchBatch(Revision(revision), (Event("delete" if value is None else "put", key, value or b"", Revision(revision)),))
+        for revision, value in ((2, told), (3, None))
+    ]
+    judged = judge(transactions, {Revision(3): Writer("b2", SessionId(2))}, [], proofs, [], layout)
+    assert [violation.evidence.partition(", ")[2].partition("), ")[2] for violation in judged] == found

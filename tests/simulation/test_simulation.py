@@ -31,6 +31,10 @@ CAUGHT_AS = {
     BrokenRule.RELEASED_TOO_EARLY: {Invariant.DURABLE, Invariant.UNIQUE},
     BrokenRule.NOT_GIVEN_UP: {Invariant.DURABLE, Invariant.UNIQUE},
     BrokenRule.CONTROLLER_UNGUARDED: {Invariant.APPOINTED},
+    BrokenRule.READ_AHEAD_IS_ALL: {Invariant.UNIQUE},
+    BrokenRule.READ_WHILE_HANDED_OVER: {Invariant.PREFIX},
+    BrokenRule.SEAL_NOT_LOOKED_FOR: {Invariant.PREFIX},
+    BrokenRule.REMOVED_WITHOUT_PROOF: {Invariant.APPOINTED},
 }
 SEEDS_TO_CATCH_MAX = 20
 

@@ -34,7 +34,7 @@ from tests.simulation.history_checker import History, RecordId, Sampled, Violati
 from tests.simulation.load import Load
 from tests.simulation.virtual_loop import run, virtual_loop
 
-TROUBLE_S = 60.0
+TROUBLE_S = 40.0
 CALM_S_MAX = 120.0
 REST_S = 30.0
 """So long nobody may write anything, once the cluster has come to rest."""
@@ -73,14 +73,21 @@ class World:
         bucket = MemoryStore()
         metadata = EtcdModel(virtual_loop().time)
         recorder = Recorder(bucket, metadata, EtcdLayout())
-        settings = ClusterSettings(session_timeout_ms=chance.choice((2000, 5000)), release_timeout_ms=5000, drain_timeout_ms=5000)
+        settings = ClusterSettings(
+            session_timeout_ms=chance.choice((2000, 5000)),
+            bucket_timeout_ms=chance.choice((2000, 5000)),
+            release_timeout_ms=5000,
+            drain_timeout_ms=5000,
+        )
         site = Site(self._seed, bucket, metadata, _settings(chance), settings, recorder, self._trace, self._failures)
         self._note(repr(site.settings))
         self._cluster = cluster = Cluster(site, chance, self._note)
         background = [asyncio.ensure_future(work.run()) for work in (metadata, recorder, cluster.partitions, cluster.registered)]
-        self._clients = Clients(self._seed, cluster.route, cluster.epoch_of, self._note)
+        self._clients = Clients(
+            self._seed, cluster.route, cluster.balanced, cluster.epoch_of, recorder.removed_early.__contains__, self._note
+        )
         load = Load(self._clients, metadata, chance, self._failures, settle_s=self._trouble_s + CALM_S_MAX)
-        for number in range(chance.randint(1, BROKERS_MAX)):
+        for number in range(chance.choice((1, 2, BROKERS_MAX, BROKERS_MAX))):
             cluster.start(f"b{number + 1}")
         async with asyncio.TaskGroup() as clients:
             await load.begin(clients)
@@ -135,7 +142,7 @@ class World:
             self._failures.append(f"{done} writes in {REST_S:g} s, though all is at rest")
 
     async def _read_to_the_end(self, partition: TopicPartition) -> list[tuple[int, RecordId]]:
-        reader = Reader(self._clients, f"last reader of {partition}", [partition])
+        reader = Reader(self._clients, f"last reader of {partition}", [partition], names_epoch=True)
         records: list[tuple[int, RecordId]] = []
         deadline_s = virtual_loop().time() + CALM_S_MAX
         while virtual_loop().time() < deadline_s:
@@ -184,6 +191,7 @@ class World:
             "repeats answered": clients.duplicates,
             "refused": clients.refused,
             "unknown": clients.unknown,
+            "answers to readers without an epoch": clients.fetched_without_epoch,
             "stale epochs refused": clients.stale_epochs,
             "partitions left out of an answer": clients.left_out,
             "virtual seconds": int(virtual_loop().time()),

@@ -102,6 +102,11 @@ class SmallBroker:
         self.answering = asyncio.Event()
         """While it is clear, appends are accepted and not answered."""
         self.answering.set()
+        self.led: dict[tuple[str, int], asyncio.Event] = {}
+        """By topic and partition: appends wait for it, as at a broker that waits for a leader, or for the end of its takeover."""
+        self.bounds_told = asyncio.Event()
+        """While it is clear, GetTopic waits for a leader to tell its offsets, unless who leads is all that is asked."""
+        self.bounds_told.set()
         self.reading = asyncio.Event()
         """While it is clear, nothing more is read from streams: what is sent fills the connection and waits."""
         self.reading.set()
@@ -268,6 +273,9 @@ class _Log(log_pb2_grpc.LogServicer):
                 await self._broker.reading.wait()
                 continue
             self._broker.requests.append(request)
+            for append in request.appends:
+                if (led := self._broker.led.get((append.topic, append.partition))) is not None:
+                    await led.wait()
             try:
                 results = [self._append(append) for append in request.appends]
             except BreakStream:
@@ -383,6 +391,8 @@ class _Topics(admin_pb2_grpc.TopicsServicer):
 
     async def GetTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
         await _refuse(self._broker, "GetTopic", context)
+        if not request.leaders_only:
+            await self._broker.bounds_told.wait()
         topic = self._broker.topics.get(request.name)
         if topic is None:
             await _abort(context, UnknownTopic(f"there is no topic {request.name}"))

@@ -12,10 +12,11 @@ from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch
 from tidelog.lane import Lane
 from tidelog.outcomes import Outcomes
+from tidelog.routes import NEXT_LEADER, TAKEOVER, Way
 from tidelog.settings import ClientSettings
 
 SETTINGS = ClientSettings(batch_bytes_max=1_000, linger_ms=10, delivery_timeout_ms=10_000)
-A, B = "a:9090", "b:9090"
+A, B = Way("a:9090"), Way("b:9090")
 
 
 def put(accumulator: Accumulator, lane: Lane, size: int = 100, now_s: float = 0.0) -> Batch:
@@ -29,8 +30,8 @@ def put(accumulator: Accumulator, lane: Lane, size: int = 100, now_s: float = 0.
     return batch
 
 
-def lanes(accumulator: Accumulator, count: int, leader: str = A) -> list[Lane]:
-    made = [accumulator.lane("orders", partition, leader=leader, topic_id="1") for partition in range(count)]
+def lanes(accumulator: Accumulator, count: int, leader: Way = A) -> list[Lane]:
+    made = [accumulator.lane("orders", partition, way=leader, topic_id="1") for partition in range(count)]
     for lane in made:
         lane.identify(1, 0)
     return made
@@ -74,11 +75,11 @@ def test_a_request_holds_no_more_batches_than_a_broker_takes(monkeypatch: pytest
 
 def test_each_leader_gets_its_own_partitions() -> None:
     accumulator = Accumulator(SETTINGS)
-    mine, other = lanes(accumulator, 1)[0], accumulator.lane("orders", 9, leader=B, topic_id="1")
+    mine, other = lanes(accumulator, 1)[0], accumulator.lane("orders", 9, way=B, topic_id="1")
     other.identify(1, 0)
     put(accumulator, mine)
     put(accumulator, other)
-    assert sorted(accumulator.leaders) == [A, B]
+    assert sorted(accumulator.ways) == [A, B]
     assert [batch.lane for batch in accumulator.take(B, 0.0, bytes_max=1 << 20)] == [other]
 
 
@@ -88,9 +89,9 @@ def test_a_partition_moves_to_its_new_leader_once_nothing_of_it_is_on_the_wire()
     put(accumulator, lane)
     (batch,) = accumulator.take(A, 0.0, bytes_max=1 << 20)
     accumulator.lead(lane, B, leader_epoch=1)
-    assert lane.leader == A
+    assert lane.way == A
     accumulator.refused(batch, Throttled("full", retry_after_s=0.5), 0.0)
-    assert lane.leader == B
+    assert lane.way == B
     assert accumulator.take(A, 1.0, bytes_max=1 << 20) == []
     assert accumulator.take(B, 1.0, bytes_max=1 << 20) == [batch]
 
@@ -101,9 +102,52 @@ def test_a_leader_that_is_older_than_the_one_that_is_known_is_not_followed() -> 
     accumulator.lead(lane, B, leader_epoch=5)
     accumulator.lead(lane, A, leader_epoch=4)
     accumulator.lead(lane, A, leader_epoch=-1)
-    assert lane.leader == B
+    assert lane.way == B
     accumulator.lead(lane, A, leader_epoch=5)
-    assert lane.leader == A, "the same leader, at another address"
+    assert lane.way == A, "the same leader, at another address"
+
+
+def test_a_partition_that_is_to_move_sends_nothing_more_where_it_was() -> None:
+    accumulator = Accumulator(SETTINGS)
+    (lane,) = lanes(accumulator, 1)
+    put(accumulator, lane)
+    (first,) = accumulator.take(A, 0.0, bytes_max=1 << 20)
+    accumulator.lead(lane, B, leader_epoch=1)
+    second = put(accumulator, lane)
+    assert second is not first
+    assert accumulator.take(A, 1.0, bytes_max=1 << 20) == []
+    assert accumulator.wakes_at_s(A) is None
+    accumulator.acknowledged(first, 0, 1.0)
+    assert accumulator.take(B, 1.0, bytes_max=1 << 20) == [second]
+
+
+def test_who_follows_another_leader_is_awaited_apart_until_the_first_acknowledgement() -> None:
+    accumulator = Accumulator(SETTINGS)
+    (lane,) = lanes(accumulator, 1)
+    accumulator.lead(lane, A, leader_epoch=3)
+    assert lane.way == A, "the first one that is known"
+    accumulator.lead(lane, B, leader_epoch=4)
+    accumulator.lead(lane, B, leader_epoch=4)
+    apart = Way(B.address, TAKEOVER)
+    assert lane.way == apart, "however often it is told"
+    first = put(accumulator, lane)
+    assert accumulator.take(apart, 0.0, bytes_max=1 << 20) == [first]
+    accumulator.refused(first, Unavailable("not yet"), 0.0)
+    assert lane.way == apart
+    assert accumulator.take(apart, 1.0, bytes_max=1 << 20) == [first]
+    accumulator.acknowledged(first, 0, 1.0)
+    assert lane.way == B
+    assert accumulator.take_unused() == {A, apart}
+    accumulator.lead(lane, B, leader_epoch=4)
+    assert lane.way == B
+
+
+@pytest.mark.parametrize("before", [Way(A.address, B.address), Way(A.address, NEXT_LEADER)])
+def test_what_had_to_wait_for_a_leader_begins_apart_at_the_one_that_it_gets(before: Way) -> None:
+    accumulator = Accumulator(SETTINGS)
+    lane = accumulator.lane("orders", 0, way=before, topic_id="1")
+    accumulator.lead(lane, A, leader_epoch=0)
+    assert lane.way == Way(A.address, TAKEOVER)
 
 
 def test_what_a_request_takes_counts_whole() -> None:
@@ -142,24 +186,24 @@ def test_a_flush_lets_everything_leave_at_once() -> None:
 
 def test_partitions_without_a_producer_id_are_named_and_wait() -> None:
     accumulator = Accumulator(SETTINGS)
-    lane = accumulator.lane("orders", 0, leader=A, topic_id="1")
+    lane = accumulator.lane("orders", 0, way=A, topic_id="1")
     put(accumulator, lane)
     assert accumulator.unidentified(A) == [lane]
     assert accumulator.take(A, 0.0, bytes_max=1 << 20) == []
     accumulator.identify(1, 0)
     assert accumulator.unidentified(A) == []
     assert len(accumulator.take(A, 0.0, bytes_max=1 << 20)) == 1
-    assert accumulator.lane("orders", 1, leader=A, topic_id="1").producer == (1, 0), "one id serves all"
+    assert accumulator.lane("orders", 1, way=A, topic_id="1").producer == (1, 0), "one id serves all"
 
 
 def test_a_lane_that_is_made_again_after_it_was_dropped_gets_another_producer_id() -> None:
     accumulator = Accumulator(SETTINGS)
-    first, other = (accumulator.lane("orders", partition, leader=A, topic_id="1") for partition in range(2))
+    first, other = (accumulator.lane("orders", partition, way=A, topic_id="1") for partition in range(2))
     accumulator.identify(1, 0)
     batch = put(accumulator, first)
     accumulator.drop((first,), Unavailable("forgotten"))
     assert isinstance(batch.error, Unavailable)
-    again = accumulator.lane("orders", 0, leader=A, topic_id="1")
+    again = accumulator.lane("orders", 0, way=A, topic_id="1")
     assert again is not first
     assert accumulator.take(A, 0.0, bytes_max=1 << 20) == []
     put(accumulator, again)
@@ -186,7 +230,7 @@ def test_what_is_left_at_the_close_fails_and_frees_the_buffer() -> None:
     assert accumulator.take_failures() == batches
     assert accumulator.take_failures() == []
     assert accumulator.buffered_bytes == 0
-    assert accumulator.leaders == []
+    assert accumulator.ways == []
 
 
 def test_every_record_is_counted_once_by_what_became_of_it() -> None:
@@ -261,4 +305,4 @@ def test_every_record_leaves_once_in_order_and_the_buffer_counts_what_is_held(st
             acknowledge(wire.pop(0))
     assert acknowledged == put_sizes
     assert accumulator.buffered_bytes == 0
-    assert accumulator.leaders == []
+    assert accumulator.ways == []

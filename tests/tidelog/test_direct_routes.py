@@ -226,6 +226,109 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "tidelog"]
 
 
+# ── what waits for a leader ──
+
+
+async def acknowledged_where_it_is_led(log: tidelog.Client, partitions: tuple[int, ...], count: int = 5) -> None:
+    for n in range(count):
+        for partition in partitions:
+            await log.produce("orders", n, partition=partition)
+
+
+def ways(log: tidelog.Client) -> set[routes.Way]:
+    return set(log._producer._streams)
+
+
+def test_what_is_forwarded_to_a_leader_that_is_gone_holds_up_nothing_of_the_broker_that_forwards() -> None:
+    async def test(a: SmallBroker, b: SmallBroker) -> None:
+        a.forwards = True
+        a.led["orders", 1] = asyncio.Event()
+        b.advertised = f"127.0.0.1:{free_port()}"
+        async with tidelog.connect(a.address, **quick()) as log:
+            waiting = [await log.send("orders", n, partition=1) for n in range(3)]
+            await until(lambda: 1 in partitions_sent_to(a))
+            await acknowledged_where_it_is_led(log, (0, 2))
+            assert not waiting[0].done
+            a.led["orders", 1].set()
+            assert await values(waiting) == [0, 1, 2]
+            assert ways(log) == {routes.Way(a.host_port), routes.Way(a.host_port, b.advertised)}, "one more for each such leader"
+
+    with_two_brokers(test)
+
+
+def test_who_looks_for_the_leaders_waits_for_none_to_tell_its_offsets() -> None:
+    async def test(a: SmallBroker, b: SmallBroker) -> None:
+        a.bounds_told.clear()
+        async with tidelog.connect(a.address, **quick()) as log:
+            assert (await log.produce("orders", 0, partition=0)).offset == 0
+        a.bounds_told.set()
+
+    with_two_brokers(test)
+
+
+def test_what_nobody_leads_holds_up_nothing_of_the_broker_that_waits_for_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce_stream, "SILENCE_S", 1_000.0)
+
+    async def test(a: SmallBroker, b: SmallBroker) -> None:
+        a.leaders["orders", 1] = ""
+        a.leader_epochs["orders", 1] = routes.NO_LEADER_EPOCH
+        a.forwards = True
+        a.led["orders", 1] = asyncio.Event()
+        async with tidelog.connect(a.address, **quick()) as log:
+            waiting = await log.send("orders", 0, partition=1)
+            await until(lambda: 1 in partitions_sent_to(a))
+            await acknowledged_where_it_is_led(log, (0, 2))
+            assert not waiting.done
+            a.move("orders", 1, "a")
+            a.led["orders", 1].set()
+            assert (await waiting).offset == 0
+
+    with_two_brokers(test)
+
+
+def test_a_takeover_holds_up_nothing_that_the_new_leader_leads_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce_stream, "SILENCE_S", 1_000.0)
+
+    async def test(a: SmallBroker, b: SmallBroker) -> None:
+        async with tidelog.connect(a.address, **quick()) as log:
+            await acknowledged_where_it_is_led(log, (0, 1, 2, 3), count=1)
+            a.led["orders", 1] = asyncio.Event()
+            b.move("orders", 1, "a")
+            waiting = await log.send("orders", 1, partition=1)
+            await until(lambda: 1 in partitions_sent_to(a))
+            await acknowledged_where_it_is_led(log, (0, 2))
+            assert not waiting.done
+            a.led["orders", 1].set()
+            assert (await waiting).offset == 1
+            assert (await log.produce("orders", 2, partition=1)).offset == 2
+            await until(lambda: ways(log) == {routes.Way(a.host_port), routes.Way(b.host_port)})
+
+    with_two_brokers(test)
+
+
+def test_who_waits_for_a_leader_asks_for_the_next_one_long_before_a_leader_counts_as_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(produce_stream, "SILENCE_S", 1_000.0)
+    monkeypatch.setattr(produce_stream, "AWAITED_S", 0.01)
+
+    async def test(a: SmallBroker, b: SmallBroker) -> None:
+        a.forwards = True
+        a.led["orders", 1] = asyncio.Event()
+        b.advertised = f"127.0.0.1:{free_port()}"
+        c = SmallBroker("c")
+        c.join(a)
+        async with running(c), tidelog.connect(a.address, **quick()) as log:
+            waiting = await log.send("orders", 0, partition=1)
+            await until(lambda: 1 in partitions_sent_to(a))
+            b.move("orders", 1, "c")
+            assert (await waiting).offset == 0
+            assert partitions_sent_to(c) == {1}
+            a.led["orders", 1].set()
+
+    with_two_brokers(test)
+
+
 # ── leader epochs ──
 
 

@@ -25,6 +25,7 @@ from metadata.model import Offset, ProducerId
 from segments.producer_state import ProducerStates, SequencedBatch
 from tidelog.batch import Batch
 from tidelog.lane import ANSWER_GRACE_S, BATCHES_IN_FLIGHT_MAX, EPOCH_MAX, SEQUENCES, Lane
+from tidelog.routes import Way
 from tidelog.settings import AcksName, ClientSettings
 
 DELIVERY_TIMEOUT_S = 10.0
@@ -34,7 +35,7 @@ def new_lane(acks: AcksName = "all") -> Lane:
     lane = Lane(
         "orders",
         0,
-        leader="broker:9090",
+        way=Way("broker:9090"),
         topic_id="1",
         settings=ClientSettings(delivery_timeout_ms=DELIVERY_TIMEOUT_S * 1000, linger_ms=5, retry_pause_ms=100, acks=acks),
     )

@@ -250,7 +250,7 @@ def test_answers_that_are_overdue_end_the_stream_and_the_next_records_go_over_an
     monkeypatch.setattr(lane, "ANSWER_GRACE_S", 0.05)
 
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, **quick(delivery_timeout_ms=200)) as log:
+        async with tidelog.connect(broker.address, **quick(delivery_timeout_ms=1_000)) as log:
             await log.produce("orders", "first", partition=0)
             broker.answering.clear()
             with pytest.raises(OutcomeUnknown):

@@ -109,7 +109,7 @@ def test_each_record_is_there_once_and_in_order_or_its_failure_was_told(seed: in
                 weather.is_bad = False
             with suppress(TidelogError):  # of records that somebody gave up waiting for
                 await log.flush()
-            await until(lambda: not log._producer._accumulator.leaders)
+            await until(lambda: not log._producer._accumulator.ways)
             assert log._producer._accumulator.buffered_bytes == 0
             assert not log._producer._room.waiting
         outcomes = [outcome for worker in workers for outcome in worker.outcomes.values()]

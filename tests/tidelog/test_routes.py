@@ -9,6 +9,7 @@ from metadata.errors import FencedLeaderEpoch, NotLeader
 from tidelog import routes
 from tidelog.routes import (
     DETOUR_AGE_S,
+    NEXT_LEADER,
     NO_LEADER_EPOCH,
     UNTOLD,
     BrokerLimits,
@@ -44,7 +45,7 @@ def test_each_partition_is_led_at_an_address_and_an_epoch() -> None:
 def test_where_nobody_leads_or_nobody_knows_who_anyone_is_asked() -> None:
     told = topic(state(0, "", -1), state(1, "gone", 3), state(9, "a"))
     route = route_from(told, address_of={"a": A}, limits_at={}, anyone=B, learnt_s=0)
-    assert route.partitions == (PartitionRoute(B, NO_LEADER_EPOCH),) * 3
+    assert route.partitions == (PartitionRoute(B, NO_LEADER_EPOCH, NEXT_LEADER),) * 3
 
 
 def test_a_leader_of_before_counts_as_not_known() -> None:
@@ -52,7 +53,7 @@ def test_a_leader_of_before_counts_as_not_known() -> None:
     epochs.note("7", 1, 5)
     told = topic(state(0, "a", 4), state(1, "a", 4), state(2, "a", 4))
     route = route_from(told, address_of={"a": A}, limits_at={}, anyone=B, learnt_s=0, epochs=epochs)
-    assert route.partitions == (PartitionRoute(A, 4), PartitionRoute(B, NO_LEADER_EPOCH), PartitionRoute(A, 4))
+    assert route.partitions == (PartitionRoute(A, 4), PartitionRoute(B, NO_LEADER_EPOCH, NEXT_LEADER), PartitionRoute(A, 4))
     assert [epochs.newest("7", partition) for partition in range(3)] == [4, 5, 4]
 
 
@@ -60,7 +61,7 @@ def test_a_leader_that_is_reached_through_another_is_asked_about_again_soon() ->
     told = topic(state(0, "a", 4), state(1, "b", 9), partition_count=2)
     addresses = {"a": A, "b": B}
     route = route_from(told, address_of=addresses, limits_at={}, anyone=A, learnt_s=0, way_to={A: A, B: A}.__getitem__)
-    assert route.partitions == (PartitionRoute(A, 4), PartitionRoute(A, 9))
+    assert route.partitions == (PartitionRoute(A, 4), PartitionRoute(A, 9, B))
     assert route.age_s_max(60.0) == DETOUR_AGE_S
     direct = route_from(told, address_of=addresses, limits_at={}, anyone=A, learnt_s=0)
     assert direct.age_s_max(60.0) == 60.0

@@ -46,7 +46,7 @@ def test_each_partition_is_sent_to_its_leader_and_follows_it(tmp_path: Path) -> 
             def is_direct() -> bool:
                 lanes = log._producer._topics.books["orders"].lanes
                 partitions = [TopicPartition(TopicId(topic.id), Partition(lane.partition)) for lane in lanes]
-                return [lane.leader for lane in lanes] == [cluster.leader(led).grpc_address for led in partitions]
+                return [lane.way.address for lane in lanes] == [cluster.leader(led).grpc_address for led in partitions]
 
             await until(is_direct)
             assert len(set(await leaders_of(log, "orders"))) == 2

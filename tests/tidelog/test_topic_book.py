@@ -10,7 +10,7 @@ from segments.record_batch import BATCH_OVERHEAD_BYTES
 from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch
 from tidelog.lane import Lane
-from tidelog.routes import PartitionRoute, TopicRoute
+from tidelog.routes import PartitionRoute, TopicRoute, Way
 from tidelog.settings import ClientSettings, CompressionName
 from tidelog.topic_book import TopicBook
 
@@ -87,27 +87,27 @@ def test_partitions_that_were_added_join_and_the_others_keep_their_lanes() -> No
 def test_lanes_follow_a_newer_leader_and_not_an_older_one() -> None:
     book = Shelf().book
     book.take_route(route(3, leader=B, epoch=4), 0.0)
-    assert {lane.leader for lane in book.lanes} == {B}
+    assert {lane.next_way.address for lane in book.lanes} == {B}
     for stale in (route(3, leader=A, epoch=3), route(3, leader=A, epoch=-1)):
         book.take_route(stale, 0.0)
-        assert {lane.leader for lane in book.lanes} == {B}
+        assert {lane.next_way.address for lane in book.lanes} == {B}
     book.take_route(route(3, "2", leader=A, epoch=0), 0.0)
-    assert {lane.leader for lane in book.lanes} == {A}, "another topic counts its epochs from the beginning"
+    assert {lane.next_way.address for lane in book.lanes} == {A}, "another topic counts its epochs from the beginning"
 
 
 def test_of_a_topic_that_was_made_anew_with_fewer_partitions_the_surplus_fails() -> None:
     shelf = Shelf()
     shelf.accumulator.identify(7, 0)
     waiting, on_wire = shelf.put(shelf.book.lanes[1]), shelf.put(shelf.book.lanes[2])
-    assert shelf.accumulator.take(A, 0.0, bytes_max=1) == [waiting]
+    assert shelf.accumulator.take(Way(A), 0.0, bytes_max=1) == [waiting]
     shelf.accumulator.acknowledged(waiting, 0, 0.0)
-    assert shelf.accumulator.take(A, 0.0, bytes_max=1) == [on_wire]
+    assert shelf.accumulator.take(Way(A), 0.0, bytes_max=1) == [on_wire]
     later = shelf.put(shelf.book.lanes[2])
     shelf.book.take_route(route(1, "2"), 0.0)
     assert isinstance(on_wire.error, OutcomeUnknown)
     assert isinstance(later.error, UnknownPartition)
     assert shelf.accumulator.buffered_bytes == 0
-    assert shelf.accumulator.leaders == []
+    assert shelf.accumulator.ways == []
     assert [lane.producer for lane in shelf.book.lanes] == [None], "it begins anew there"
 
 

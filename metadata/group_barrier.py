@@ -1,0 +1,135 @@
+"""The barrier of a rebalance: whoever has joined when it opens belongs to the next generation. Pure.
+
+    first, of a group that was empty    opens when nobody new has come for the initial delay (KIP-134)
+    every other                         opens when all members have joined again, and all who were told an id have come with it
+    both                                open at the latest when the slowest member has had its rebalance timeout
+
+Invariants: a generation is never given twice, since it is stored before a member hears of it; every call that waits is answered by
+the step that removes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from metadata.errors import InstanceFenced, RebalanceInProgress, TidelogError, UnknownMember
+from metadata.group_model import (
+    NO_INSTANCE,
+    Barrier,
+    Generation,
+    Group,
+    InstanceId,
+    Joined,
+    JoinedMember,
+    Member,
+    MemberId,
+    Phase,
+    Synced,
+    Waiter,
+)
+from metadata.group_settings import GroupSettings
+
+Answer = tuple[Waiter, Joined | Synced | TidelogError]
+_Kept = TypeVar("_Kept")
+
+
+class Step(NamedTuple):
+    """What follows: the group as it is then, and what may be told."""
+
+    group: Group
+    answers: tuple[Answer, ...] = ()
+    stored: bool = False
+    """The group must be durable before the answers are told. Where storing it fails, the step has not happened."""
+
+
+def prepare(group: Group, *, now_ms: int, settings: GroupSettings) -> tuple[Group, tuple[Answer, ...]]:
+    """Begins a rebalance. Who waits for an assignment is told to join again."""
+    answers = tuple((waiter, rebalancing()) for waiter in group.syncing.values())
+    first = group.phase is Phase.EMPTY
+    wait_ms = max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
+    if first:
+        wait_ms = min(wait_ms, settings.group_initial_rebalance_delay_ms)
+    barrier = Barrier(now_ms, now_ms + wait_ms, first)
+    return replace(group, phase=Phase.PREPARING, syncing={}, unsynced=frozenset(), sync_by_ms=0, barrier=barrier), answers
+
+
+def open_if_all_are_here(group: Group, *, now_ms: int) -> Step:
+    assert group.barrier is not None, "it is preparing"
+    is_due = now_ms >= group.barrier.opens_ms
+    all_are_here = not group.announced and group.joining.keys() == group.members.keys()
+    if is_due or (all_are_here and not group.barrier.first):
+        return _open(group, now_ms=now_ms)
+    return Step(group)
+
+
+def _open(group: Group, *, now_ms: int) -> Step:
+    """The barrier opens: who has joined is the next generation. Static members may come later, until their sessions end."""
+    assert group.barrier is not None, "it is preparing"
+    members = {at: member for at, member in group.members.items() if at in group.joining or member.instance_id != NO_INSTANCE}
+    if members and not group.joining:  # only static members that are away: there is nobody to lead
+        wait_ms = max(member.rebalance_timeout_ms for member in members.values())
+        return Step(replace(group, members=members, barrier=Barrier(now_ms, now_ms + wait_ms, first=False)))
+    generation = Generation(group.generation + 1)
+    if not members:
+        return Step(_emptied(group, generation), stored=True)
+    leader = group.leader if group.leader in group.joining else next(iter(group.joining))
+    opened = replace(
+        group,
+        phase=Phase.COMPLETING,
+        generation=generation,
+        protocol=chosen_protocol(members),
+        leader=leader,
+        members={at: replace(member, assignment=b"") for at, member in members.items()},
+        joining={},
+        barrier=None,
+        unnamed=frozenset(),
+        unsynced=frozenset(group.joining),
+        sync_by_ms=now_ms + max(member.rebalance_timeout_ms for member in members.values()),
+    )
+    answers = tuple((waiter, joined(opened, member_id)) for member_id, waiter in group.joining.items())
+    return Step(opened, answers, stored=True)
+
+
+def _emptied(group: Group, generation: Generation) -> Group:
+    return Group(generation=generation, protocol_type=group.protocol_type, announced=group.announced)
+
+
+def chosen_protocol(members: Mapping[MemberId, Member]) -> str:
+    """Each member votes for the first of those that all offer; the most votes win, and of as many the first in the alphabet."""
+    offered = offered_by_all(members.values())
+    votes = Counter(next(protocol.name for protocol in member.protocols if protocol.name in offered) for member in members.values())
+    return min(votes, key=lambda name: (-votes[name], name))
+
+
+def offered_by_all(members: Iterable[Member]) -> set[str]:
+    offers = [{protocol.name for protocol in member.protocols} for member in members]
+    return set.intersection(*offers) if offers else set()
+
+
+def joined(group: Group, member_id: MemberId) -> Joined:
+    members: tuple[JoinedMember, ...] = ()
+    if member_id == group.leader:
+        members = tuple(
+            JoinedMember(member.member_id, member.instance_id, member.metadata(group.protocol)) for member in group.members.values()
+        )
+    return Joined(group.generation, group.protocol_type, group.protocol, group.leader, member_id, members)
+
+
+def without(mapping: Mapping[MemberId, _Kept], *keys: MemberId) -> dict[MemberId, _Kept]:
+    return {key: value for key, value in mapping.items() if key not in keys}
+
+
+def unknown(member_id: MemberId) -> UnknownMember:
+    return UnknownMember(f"{member_id!r} is no member of the group: its session has ended, or it has left")
+
+
+def fenced_instance(instance_id: InstanceId) -> InstanceFenced:
+    return InstanceFenced(f"another process has joined the group as instance {instance_id!r}")
+
+
+def rebalancing() -> RebalanceInProgress:
+    return RebalanceInProgress("the group is rebalancing")

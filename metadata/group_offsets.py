@@ -1,0 +1,72 @@
+"""Committed offsets as they lie in the metadata store, under /{cluster}/offsets/{group}/{topic_id}/{p}.
+
+    {"format_version":1,"offset":1200,"leader_epoch":4,"metadata":"","committed_at_ms":1767225600000}
+
+Invariant: what is here was committed by a member of the generation of its time, or by hand while the group had no members; nothing
+here is what a group "begins at": where nothing was committed, there is no key.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from metadata.errors import Corrupt, InvalidArgument, TidelogError, TooLarge
+from metadata.etcd_layout import EtcdLayout
+from metadata.group_settings import GroupSettings
+from metadata.model import TopicPartition
+from metadata.store import KeyValue, MetadataStore
+
+FORMAT_VERSION: Final = 1
+PAGE: Final = 1000
+
+
+class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    format_version: int = FORMAT_VERSION
+    offset: int
+    """Of the next record to be read."""
+    leader_epoch: int = -1
+    """Of the last record that was read; -1 where it is not known."""
+    metadata: str = ""
+    committed_at_ms: int
+
+
+def encode_offset(committed: CommittedOffset) -> bytes:
+    return msgspec.json.encode(committed)
+
+
+def decode_offset(kept: KeyValue) -> CommittedOffset:
+    """Raises Corrupt."""
+    try:
+        return msgspec.json.decode(kept.value, type=CommittedOffset)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{kept.key} holds no committed offset: {error}", key=kept.key) from error
+
+
+def why_not(committed: CommittedOffset, settings: GroupSettings) -> TidelogError | None:
+    """Why this may not be committed; None where it may."""
+    if committed.offset < 0:
+        return InvalidArgument(
+            f"an offset of {committed.offset} can't be committed", hint="Commit the offset of the next record: 0 or more."
+        )
+    if committed.leader_epoch < -1:
+        return InvalidArgument(f"a leader epoch of {committed.leader_epoch} can't be committed", hint="Leave it out, or send -1.")
+    if (size := len(committed.metadata.encode(errors="replace"))) > settings.offset_metadata_bytes_max:
+        return TooLarge(
+            f"the metadata of a committed offset have {size} bytes; {settings.offset_metadata_bytes_max} is the most",
+            hint="Keep less with it, or raise offset_metadata_bytes_max of the brokers.",
+        )
+    return None
+
+
+async def read_offsets(store: MetadataStore, layout: EtcdLayout, group: str) -> dict[TopicPartition, CommittedOffset]:
+    """All that the group has committed, as it was at one instant. Raises Unavailable, Corrupt."""
+    prefix = layout.offsets(group)
+    found: dict[TopicPartition, CommittedOffset] = {}
+    page = await store.range(prefix, limit=PAGE)
+    while True:
+        found.update((layout.parse_offset(kept.key)[1], decode_offset(kept)) for kept in page.items)
+        if not page.more:
+            return found
+        page = await store.range(prefix, start_after=page.items[-1].key, limit=PAGE, revision=page.revision)

@@ -1,0 +1,99 @@
+"""A consumer group as it lies in the metadata store, under /{cluster}/groups/{group}. Pure.
+
+    {"format_version":1,"coordinator":17,"phase":"Stable","generation":3,"protocol_type":"consumer","protocol":"range","leader":"c1-…",
+     "changed_at_ms":1767225600000,
+     "members":[{"member_id":"c1-…","instance_id":"","client_id":"c1","client_host":"10.0.0.7","session_timeout_ms":45000,
+                 "rebalance_timeout_ms":300000,"protocols":[["range","<base64>"]],"assignment":"<base64>"}]}
+
+`coordinator` is the session of the broker that wrote it. A broker that comes to coordinate a group writes it anew before it
+answers anything, which raises its revision: so whatever a former coordinator still wants to write compares false.
+
+Invariant: what waits in memory is not stored, and its absence is safe: a member that waited is told to ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from metadata.errors import Corrupt, TooLarge
+from metadata.group_model import NO_INSTANCE, Barrier, Generation, Group, Member, MemberId, Phase
+from metadata.group_settings import GroupSettings
+from metadata.model import SessionId
+from metadata.store import KeyValue
+
+FORMAT_VERSION: Final = 1
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
+    format_version: int = FORMAT_VERSION
+    coordinator: SessionId
+    phase: Phase
+    generation: Generation
+    protocol_type: str
+    protocol: str
+    leader: MemberId
+    changed_at_ms: int
+    members: Sequence[Member]
+
+
+def encode_group(group: Group, coordinator: SessionId) -> bytes:
+    return msgspec.json.encode(
+        GroupRecord(
+            coordinator=coordinator,
+            phase=group.phase,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            leader=group.leader,
+            changed_at_ms=group.changed_at_ms,
+            members=list(group.members.values()),
+        )
+    )
+
+
+def check_group_size(group: Group, settings: GroupSettings) -> None:
+    """TooLarge where it could not be stored."""
+    size_bytes = len(encode_group(group, SessionId(0)))
+    if size_bytes > settings.group_bytes_max:
+        raise TooLarge(
+            f"the group takes {size_bytes} bytes with its {len(group.members)} members; {settings.group_bytes_max} is the most",
+            hint="Subscribe to fewer topics by name, or use several groups.",
+        )
+
+
+def decode_group(kept: KeyValue, *, now_ms: int) -> Group:
+    """As its next coordinator begins: a barrier and the time to sync begin anew. Raises Corrupt.
+
+    Of a generation without an assignment nobody knows who waits for it: dynamic members and the leader must ask (again).
+    """
+    try:
+        record = msgspec.json.decode(kept.value, type=GroupRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{kept.key} holds no consumer group: {error}", key=kept.key) from error
+    if record.format_version > FORMAT_VERSION:
+        raise Corrupt(
+            f"{kept.key} was written by a newer version of Tidelog (format {record.format_version})",
+            hint="Upgrade this broker.",
+            key=kept.key,
+        )
+    unsynced = frozenset[MemberId]()
+    if record.phase is Phase.COMPLETING:
+        unsynced = frozenset(
+            member.member_id for member in record.members if member.instance_id == NO_INSTANCE or member.member_id == record.leader
+        )
+    longest_ms = max((member.rebalance_timeout_ms for member in record.members), default=0)
+    return Group(
+        phase=record.phase,
+        generation=record.generation,
+        protocol_type=record.protocol_type,
+        protocol=record.protocol,
+        leader=record.leader,
+        members={member.member_id: member for member in record.members},
+        changed_at_ms=record.changed_at_ms,
+        barrier=Barrier(now_ms, now_ms + longest_ms, first=False) if record.phase is Phase.PREPARING else None,
+        unsynced=unsynced,
+        sync_by_ms=now_ms + longest_ms if record.phase is Phase.COMPLETING else 0,
+    )

@@ -1,0 +1,31 @@
+"""Bounds and times of consumer groups. Pure. A broker that runs groups reads these with its other settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    group_initial_rebalance_delay_ms: int = 500
+    """So long a group that was empty waits for more members after each one that joins, so that those that start together join
+    together; at most the longest rebalance timeout. Kafka's group.initial.rebalance.delay.ms."""
+    group_session_timeout_ms_min: int = 6_000
+    """Kafka's group.min.session.timeout.ms."""
+    group_session_timeout_ms_max: int = 1_800_000
+    """Kafka's group.max.session.timeout.ms."""
+    group_members_max: int = 1_000
+    """Of one group. Kafka's group.max.size."""
+    group_metadata_bytes_max: int = 64 << 10
+    """Of one member: the protocols that it offers, with their metadata, together; and likewise its assignment."""
+    group_bytes_max: int = 700 << 10
+    """Of one group with all its members, their metadata and assignments, as it is stored: it must fit one value of etcd (1 MiB)."""
+    groups_max: int = 100_000
+    """That one broker coordinates at a time."""
+    offset_metadata_bytes_max: int = 4_096
+    """What a member may keep with a committed offset. Kafka's offset.metadata.max.bytes."""
+    offsets_retention_minutes: int = 10_080
+    """Offsets of a group that has been without members for so long are forgotten, and then the group. Kafka's
+    offsets.retention.minutes."""
+    commit_linger_ms: int = 5
+    """So long a commit of offsets waits for others to be written with it."""

@@ -1,0 +1,76 @@
+"""Reads the footers of a session's segments: what they hold, without their batches, through indexes where there are any."""
+
+from __future__ import annotations
+
+import asyncio
+
+from metadata.errors import Corrupt, NotFound, TidelogError
+from metadata.model import SegmentSeq, SessionId
+from segments.bucket_layout import segment_key
+from segments.footer_index import IndexRange, cover
+from segments.footers import read_footer_bytes, read_index
+from segments.object_store import ObjectStore
+from segments.segment_file import FooterBytes, SegmentFooter, parse_footer
+from segments.session import SessionListing, list_session
+
+
+async def read_footers(
+    store: ObjectStore, listing: SessionListing, *, reads_max: int, singly: dict[SegmentSeq, FooterBytes] | None = None
+) -> list[SegmentFooter | Corrupt]:
+    """The footers of the listed segments, in order, `reads_max` reads at a time; in place of a damaged or missing one, Corrupt.
+
+    Indexes are read where there are any; `singly` is told of the others. Raises NotFound when a segment was trimmed since the
+    listing, Unavailable or Denied when the bucket can't be read.
+    """
+    turns = asyncio.Semaphore(reads_max)
+
+    async def read(first: SegmentSeq, index: IndexRange | None) -> list[SegmentFooter | Corrupt]:
+        if index is None:
+            return [await read_one(first)]
+        end = min(index.end, listing.end_seq)
+        async with turns:
+            footers = await read_index(store, listing.session, index)
+        if footers is None:
+            return [await read_one(SegmentSeq(seq)) for seq in range(first, end)]
+        return [*footers[first - index.first : end - index.first]]
+
+    async def read_one(seq: SegmentSeq) -> SegmentFooter | Corrupt:
+        info = listing.segments[seq - listing.trimmed_to]
+        if info is None:
+            key = segment_key(listing.session, seq)
+            return Corrupt(
+                f"{key} is gone, and was committed: {listing.evidence} says so",
+                hint="Restore it from a version or a backup of the bucket, then restart the broker.",
+                key=key,
+            )
+        async with turns:
+            try:
+                read = await read_footer_bytes(store, info)
+                footer = parse_footer(read.body, object_size=read.object_size, session=listing.session, seq=seq, key=info.key)
+            except Corrupt as error:
+                return error
+        if singly is not None:
+            singly[seq] = read
+        return footer
+
+    try:
+        async with asyncio.TaskGroup() as reads:
+            parts = cover(listing.trimmed_to, listing.end_seq, listing.indexes)
+            tasks = [reads.create_task(read(*part)) for part in parts]
+    except* TidelogError as errors:
+        raise _first(errors) from errors
+    return [footer for task in tasks for footer in task.result()]
+
+
+async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int = 16) -> list[SegmentFooter | Corrupt]:
+    """The committed footers of a session that may still be written to, without sealing it: for readers of the bucket alone."""
+    while True:
+        try:
+            return await read_footers(store, await list_session(store, session), reads_max=reads_max)
+        except NotFound:
+            continue
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,164 @@
+"""A consumer group and its committed offsets, as they lie in the metadata store."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.errors import Corrupt, InvalidArgument, TidelogError, TooLarge
+from metadata.group_model import (
+    Generation,
+    Group,
+    InstanceId,
+    Member,
+    MemberId,
+    Phase,
+    Protocol,
+)
+from metadata.group_offsets import CommittedOffset, decode_offset, encode_offset, why_not
+from metadata.group_record import check_group_size, decode_group, encode_group
+from metadata.group_settings import GroupSettings
+from metadata.model import Revision, SessionId
+from metadata.store import KeyValue
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+PROTOCOLS = st.builds(Protocol, TEXTS, st.binary(max_size=50))
+MEMBERS = st.builds(
+    Member,
+    TEXTS.map(MemberId),
+    TEXTS.map(InstanceId),
+    TEXTS,
+    TEXTS,
+    st.integers(1, 2**31),
+    st.integers(1, 2**31),
+    st.lists(PROTOCOLS, max_size=3).map(tuple),
+    st.binary(max_size=50),
+)
+GROUPS = st.builds(
+    lambda phase, generation, names, leader, members, at: Group(
+        phase=phase,
+        generation=Generation(generation),
+        protocol_type=names[0],
+        protocol=names[1],
+        leader=MemberId(leader),
+        members={member.member_id: member for member in members},
+        changed_at_ms=at,
+    ),
+    st.sampled_from(Phase),
+    st.integers(0, 2**31 - 1),
+    st.tuples(TEXTS, TEXTS),
+    TEXTS,
+    st.lists(MEMBERS, max_size=4),
+    st.integers(0, 2**42),
+)
+
+
+def kept(value: bytes, key: str = "/tidelog/groups/g") -> KeyValue:
+    return KeyValue(key, value, Revision(1), Revision(1), 1)
+
+
+def stored_part(group: Group) -> tuple[object, ...]:
+    return (
+        group.phase,
+        group.generation,
+        group.protocol_type,
+        group.protocol,
+        group.leader,
+        dict(group.members),
+        group.changed_at_ms,
+    )
+
+
+@given(group=GROUPS)
+def test_what_was_stored_of_a_group_is_read_back(group: Group) -> None:
+    read = decode_group(kept(encode_group(group, SessionId(7))), now_ms=5_000)
+    assert stored_part(read) == stored_part(group)
+    assert list(read.members) == list(group.members), "the order decides who leads"
+    assert (read.barrier is not None) == (group.phase is Phase.PREPARING)
+    assert not read.joining
+    assert not read.syncing
+
+
+@given(group=GROUPS)
+def test_what_begins_with_a_new_coordinator_ends_within_the_longest_rebalance_timeout(group: Group) -> None:
+    read = decode_group(kept(encode_group(group, SessionId(7))), now_ms=5_000)
+    longest_ms = max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
+    if read.barrier is not None:
+        assert (read.barrier.opens_ms, read.barrier.first) == (5_000 + longest_ms, False)
+    if read.unsynced:
+        assert read.phase is Phase.COMPLETING
+        assert read.sync_by_ms == 5_000 + longest_ms
+
+
+def test_a_group_lies_in_the_store_as_the_documentation_says() -> None:
+    member = Member(
+        MemberId("c1-x"), InstanceId(""), "c1", "10.0.0.7", 45_000, 300_000, (Protocol("range", b"\0\1"),), assignment=b"\2"
+    )
+    group = Group(
+        phase=Phase.STABLE,
+        generation=Generation(3),
+        protocol_type="consumer",
+        protocol="range",
+        leader=MemberId("c1-x"),
+        members={member.member_id: member},
+        changed_at_ms=9,
+    )
+    assert encode_group(group, SessionId(17)) == (
+        b'{"format_version":1,"coordinator":17,"phase":"Stable","generation":3,"protocol_type":"consumer","protocol":"range",'
+        b'"leader":"c1-x","changed_at_ms":9,"members":[{"member_id":"c1-x","instance_id":"","client_id":"c1",'
+        b'"client_host":"10.0.0.7","session_timeout_ms":45000,"rebalance_timeout_ms":300000,"protocols":[["range","AAE="]],'
+        b'"assignment":"Ag=="}]}'
+    )
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b"{}", b'{"format_version":1}', b"\xff", b'"\xff"'])
+def test_what_is_no_group_is_corrupt(value: bytes) -> None:
+    with pytest.raises(Corrupt, match="/tidelog/groups/g holds no consumer group"):
+        decode_group(kept(value), now_ms=0)
+
+
+def test_fields_of_a_later_version_are_skipped_and_a_later_format_is_refused() -> None:
+    stored = msgspec.json.decode(encode_group(Group(), SessionId(1)))
+    assert stored_part(decode_group(kept(msgspec.json.encode(stored | {"later": 1})), now_ms=0)) == stored_part(Group())
+    with pytest.raises(Corrupt, match=r"newer version of Tidelog \(format 2\)"):
+        decode_group(kept(msgspec.json.encode(stored | {"format_version": 2})), now_ms=0)
+
+
+@given(group=GROUPS, bound=st.integers(0, 1500))
+def test_a_group_fits_exactly_where_its_record_does(group: Group, bound: int) -> None:
+    fits = len(encode_group(group, SessionId(0))) <= bound
+    try:
+        check_group_size(group, GroupSettings(group_bytes_max=bound))
+    except TooLarge:
+        assert not fits
+    else:
+        assert fits
+
+
+@given(offset=st.integers(0, 2**63 - 1), epoch=st.integers(-1, 2**31), metadata=TEXTS, at=st.integers(0, 2**42))
+def test_what_was_committed_is_read_back(offset: int, epoch: int, metadata: str, at: int) -> None:
+    committed = CommittedOffset(offset=offset, leader_epoch=epoch, metadata=metadata, committed_at_ms=at)
+    assert decode_offset(kept(encode_offset(committed))) == committed
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b'{"offset":"1"}', b"\xff"])
+def test_what_is_no_committed_offset_is_corrupt(value: bytes) -> None:
+    with pytest.raises(Corrupt, match="holds no committed offset"):
+        decode_offset(kept(value))
+
+
+@pytest.mark.parametrize(
+    ("committed", "refused"),
+    [
+        (CommittedOffset(offset=0, committed_at_ms=0), None),
+        (CommittedOffset(offset=-1, committed_at_ms=0), InvalidArgument),
+        (CommittedOffset(offset=0, leader_epoch=-2, committed_at_ms=0), InvalidArgument),
+        (CommittedOffset(offset=0, metadata="a" * 4096, committed_at_ms=0), None),
+        (CommittedOffset(offset=0, metadata="ä" * 2049, committed_at_ms=0), TooLarge),
+    ],
+)
+def test_which_offsets_may_be_committed(committed: CommittedOffset, refused: type[TidelogError] | None) -> None:
+    why = why_not(committed, GroupSettings())
+    assert (type(why) if why is not None else None) is refused

@@ -137,6 +137,7 @@ class Controller:
                             await self._look_and_act(tasks, guard, mirror)
                         else:  # all is read anew at an election
                             self._ledger = None
+                            self._asked_s.clear()
                             self._stale_partitions.clear()
                             self._stale_topics.clear()
                     except _TRIED_AGAIN as error:

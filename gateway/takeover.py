@@ -17,7 +17,7 @@ from gateway.cluster_view import ClusterView
 from metadata import partition_assignments
 from metadata.errors import Corrupt, SessionFenced, TidelogError
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import SessionId, TopicPartition
+from metadata.model import LeaderEpoch, SessionId, TopicPartition
 from metadata.partition_assignments import FORMAT_VERSION, Decision, PartitionState, SessionSpan, pruned
 from metadata.store import MetadataStore
 from segments.footer_cache import FooterCache
@@ -68,7 +68,8 @@ class TakeOver:
         """Those that may have to be taken over."""
         self._coming: set[TopicPartition] = set()
         """Those that are being read ahead."""
-        self._prunable: dict[TopicPartition, RecoveredPartition] = {}
+        self._prunable: dict[TopicPartition, tuple[LeaderEpoch, RecoveredPartition]] = {}
+        """What was found when each was taken over, and in which epoch: it says nothing of sessions that came after."""
         self._appointed = asyncio.Event()
         self._asked = asyncio.Event()
         self._led = asyncio.Event()
@@ -142,7 +143,7 @@ class TakeOver:
                 self._log.refuse(partition, found)
             else:
                 self._log.lead(found, epoch)
-                self._prunable[partition] = found
+                self._prunable[partition] = epoch, found
         self._led.set()
 
     # ── what is on its way here ─────────────────────────────────────────────────────────────────────────────────────────
@@ -186,9 +187,9 @@ class TakeOver:
         """Takes sessions that hold nothing off the lists of partitions, where there are many."""
         decisions = []
         while self._prunable:
-            partition, found = self._prunable.popitem()
+            partition, (epoch, found) = self._prunable.popitem()
             state, revision = self._view.partitions.states.get(partition, (None, None))
-            if state is None or revision is None or state.leader_session != self._session.id:
+            if state is None or revision is None or (state.leader_session, state.leader_epoch) != (self._session.id, epoch):
                 continue
             shorter = pruned(state, found.sessions)
             if state.format_version <= FORMAT_VERSION and len(state.sessions) > len(shorter.sessions) + IDLE_SESSIONS_MAX:

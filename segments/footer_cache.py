@@ -47,12 +47,14 @@ class SessionRuns:
         self.sealed = False
         """Whether nothing can come at or after `end_seq`."""
         self.count = 0
+        self._batch_bytes = 0
+        """Of all batches but the first of each run."""
         self.damaged: list[Damaged] = []
         self._runs: dict[TopicPartition, dict[LeaderEpoch, list[tuple[SegmentFooter, Run]]]] = {}
 
     @property
     def size_bytes(self) -> int:
-        return self.count * RUN_BYTES
+        return self.count * RUN_BYTES + self._batch_bytes
 
     @property
     def is_known(self) -> bool:
@@ -68,6 +70,7 @@ class SessionRuns:
             for run in footer.runs:
                 self._runs.setdefault(run.partition, {}).setdefault(run.leader_epoch, []).append((footer, run))
             self.count += len(footer.runs)
+            self._batch_bytes += (len(footer.batch_table) - len(footer.runs)) * footer.batch_table.itemsize
         self.end_seq = max(self.end_seq, listing.end_seq)
         self.sealed = listing.sealed
 

@@ -263,6 +263,14 @@ class FoundRuns:
         runs, end_seq = self._of(span)
         return deque(found for found in runs.damaged if first_seq <= found.seq < end_seq)
 
+    def missing(self, span: Span) -> Corrupt | None:
+        """Where the session is sealed below the place at which it released the partition: all before that had been committed."""
+        runs, _ = self._sessions[span.session]
+        if span.released_at_seq is None or not runs.sealed or runs.end_seq >= span.released_at_seq:
+            return None
+        key = segment_key(span.session, runs.end_seq)
+        return Corrupt(f"{key} is missing: a seal stands there, and the leader had committed up to {span.released_at_seq}", key=key)
+
     def is_damaged(self, session: SessionId) -> bool:
         return bool(self._sessions[session][0].damaged)
 
@@ -305,6 +313,7 @@ def _rebuild(
             recovered.take_in(footer, run)
         if unread:
             suspect = unread[-1].error
+        suspect = found_runs.missing(span) or suspect
     if suspect is not None:
         raise suspect
     return recovered

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from metadata.model import SessionId
+import asyncio
+from collections.abc import Sequence
+
+from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import parse_wal_key, session_prefix
+from segments.footer_index import IndexBlock
+from segments.object_store import Buffer, Tail
+from segments.segment_file import FooterBytes
 from tests.gateway.virtual_cluster import SEGMENTS, Process, World, in_a_world
 
 MANY = 400
@@ -63,3 +69,52 @@ def last_place(world: World, session: SessionId) -> int:
     """Of its segments on the bucket."""
     parsed = [parse_wal_key(key) for key in world.bucket._keys if key.startswith(session_prefix(session))]
     return max(found.seq for found in parsed if found is not None and found.seq is not None)
+
+
+def test_what_was_found_in_an_earlier_epoch_does_not_shorten_the_list_of_a_later_one() -> None:
+    """Only two requests of one broker are slow: an index that it writes, and then the footers that it reads."""
+
+    async def scenario(world: World) -> None:
+        first, second, third = await world.start("b1", "b2", "b3")
+        others = await world.topic("others", 3)
+        for partition in others:
+            await world.produce(partition)
+        indexes, footers = asyncio.Event(), asyncio.Event()
+        footers.set()
+        create, tail = first.bucket.create, first.bucket.tail
+
+        async def late_create(key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+            if "/index-" in key:
+                await indexes.wait()
+            await create(key, body, crc32c=crc32c)
+
+        async def late_tail(key: str, bytes_max: int) -> Tail:
+            await footers.wait()
+            return await tail(key, bytes_max)
+
+        first.bucket.create, first.bucket.tail = late_create, late_tail  # type: ignore[method-assign]
+        block = IndexBlock(SegmentSeq(0), SegmentSeq(1), (FooterBytes(b"x", 1),))
+        first.leadership._footers.unindexed.append((SessionId(9999), block))  # what it begins to write once it has taken over
+        other = next(p for p in others if world.leader(p) is not first)
+        await world.ask_to_move([other], session_of(first))
+        await world.until(lambda: world.leader(other) is first)
+        moved = next(p for p in await world.topic("orders", 9) if world.leader(p) is first)
+        await world.produce(moved)
+        for leader in (second, third, second, third, second):
+            await world.ask_to_move([moved], session_of(leader))
+            await world.until(lambda leader=leader: world.leader(moved) is leader)  # type: ignore[misc]
+            await world.produce(moved)
+        footers.clear()
+        await world.ask_to_move([moved], session_of(first))
+        await world.until(lambda: first.view.partitions.led_by(session_of(first)) >= {moved})
+        before = await world.state(moved)
+        indexes.set()
+        await asyncio.sleep(0.2)
+        assert (await world.state(moved)).sessions == before.sessions
+        footers.set()
+        await world.until(lambda: world.leader(moved) is first)
+        first.kill()
+        await world.until(lambda: world.leader(moved) not in (first, None), within_s=20)
+        await world.check()
+
+    in_a_world(scenario)

@@ -198,6 +198,16 @@ def test_what_an_index_still_tells_of_a_segment_that_is_gone_keeps_the_partition
     assert bucket.found(ORDERS, led(1, 1)).end_offset == 10
 
 
+def test_a_seal_below_the_place_of_a_release_shows_that_a_segment_is_gone() -> None:
+    bucket = Bucket()
+    for _ in range(3):
+        bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
+    bucket.seal(1)
+    with pytest.raises(Corrupt, match="is missing: a seal stands there, and the leader had committed up to 4"):
+        bucket.found(ORDERS, led(1, 1, released_at_seq=4))
+    assert bucket.found(ORDERS, led(1, 1, released_at_seq=3)).end_offset == 3
+
+
 def test_a_released_partition_ends_where_it_was_released_whatever_the_session_wrote_later() -> None:
     bucket = Bucket()
     bucket.segment(1, {ORDERS: [ONE], PAYMENTS: [ONE]}, epoch=1)

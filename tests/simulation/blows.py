@@ -57,7 +57,7 @@ class Blows:
             (self._takeovers_are_slow, 1),
             (self._cut_from_clients, 2),
             (self._cut_from_bucket, 3),
-            (self._cut_from_metadata, 4),
+            (self._cut_from_metadata, 6),
             (self._bucket_down, 2),
             (self._bucket_slow, 3),
             (self._weather_changes, 4),
@@ -204,13 +204,15 @@ class Blows:
         """Mostly it can hardly look for its seal, either, while another takes over and clients go on asking it."""
         cut_off = self._cluster.any_leader()
         cut_off.metadata.cut()
-        if self._chance.random() < 0.7:
-            cut_off.store.slow_factor = self._chance.choice((1.0, 100.0, 300.0))
+        if self._chance.random() < 0.9:
+            cut_off.store.slow_factor = self._chance.choice((1.0, 100.0))
             session_timeout_s = self._site.cluster.session_timeout_ms / 1000
             await asyncio.sleep(0.6 * session_timeout_s)
+            if self._chance.random() < 0.5:
+                cut_off.store.outage = Outage.HANGS
             with self._load.in_a_hurry():
                 await asyncio.sleep(0.4 * session_timeout_s + 3.0)
-            cut_off.store.slow_factor = 1.0
+            cut_off.store.slow_factor, cut_off.store.outage = 1.0, Outage.NONE
         await self._seconds(0.5, 3.0, 12.0)
         cut_off.metadata.mend()
 

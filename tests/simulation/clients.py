@@ -204,7 +204,7 @@ class Reader:
             broker = self._clients.route(chance, partition) if knows else self._clients.balanced(chance)
             await self.poll(
                 broker,
-                bytes_max=chance.choice((1, 500, 5000)),
+                bytes_max=chance.choice((1, 500, 5000)) if self._names_epoch else 5000,
                 bytes_min=chance.choice((1, 1, 2000)),
                 wait_ms_max=0 if self._clients.in_a_hurry else chance.choice((0, 500)),
             )

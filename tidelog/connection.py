@@ -5,7 +5,8 @@
 
 The first address that answers is enough. What was learnt about a topic (routes.py) is kept for `topic_age_ms_max`, and asked for
 again when a broker says that it has changed; one question at a time for each topic, however many wait for it. A broker that gives
-no answer is asked last from then on, and a leader that can't be connected is reached through another one (reachability.py).
+no answer is asked last from then on, one whose answer does not help (it may be cut off from etcd) behind the others, and a leader
+that can't be connected is reached through another one (reachability.py).
 """
 
 from __future__ import annotations
@@ -23,12 +24,22 @@ from weakref import WeakValueDictionary
 import grpc.aio
 
 from gateway.proto import admin_pb2
-from metadata.errors import NoLeader, NotLeader, Rejected, Throttled, TidelogError, Unavailable, UnknownTopic
+from metadata.errors import (
+    FencedLeaderEpoch,
+    NoLeader,
+    NotLeader,
+    Rejected,
+    Throttled,
+    TidelogError,
+    Unavailable,
+    UnknownLeaderEpoch,
+    UnknownTopic,
+)
 from tidelog.addresses import Address, cluster_over_http, grpc_target, parse_address, parse_addresses, speaks_http
 from tidelog.channels import Channels
 from tidelog.channels import Stubs as Stubs
 from tidelog.reachability import Reachability
-from tidelog.routes import UNTOLD, BrokerLimits, LeaderEpochs, limits_from, route_from
+from tidelog.routes import NO_LEADER_EPOCH, UNTOLD, BrokerLimits, LeaderEpochs, limits_from, route_from
 from tidelog.routes import TopicRoute as TopicRoute
 from tidelog.rpc_errors import error_of_rpc
 from tidelog.settings import ClientSettings
@@ -41,12 +52,16 @@ QUESTION_S_MAX: Final = 5.0
 """The same once every one was too slow: doubled from one to the next, up to this."""
 LEADER_CONNECT_S: Final = 2.0
 """To connect to a broker that the cluster names: at most this, since another one can be asked to forward."""
+METADATA_AGE_MS_MAX: Final = 5_000
+"""A broker that has heard nothing of etcd for longer is asked behind those that have. When all is well, that is 3 s."""
+ASKED_AGAIN_S: Final = 2.0
+"""Who asks so soon again, and is told the same, does not get on with it: another broker is asked next."""
 
 log = logging.getLogger("tidelog")
 
 
 class _Question:
-    """A topic's route, as it is asked for: one asks, the others wait for the answer."""
+    """A topic's route, or the cluster, as it is asked for: one asks, the others wait for the answer."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -71,14 +86,31 @@ class Connection:
         self._limits_at: dict[str, BrokerLimits] = {}
         """By gRPC address, of those that told."""
         self._routes: dict[str, TopicRoute] = {}
+        self._opening = _Question()
+        self._opened_s = float("-inf")
         self._questions: WeakValueDictionary[str, _Question] = WeakValueDictionary()
         """By topic, as long as somebody waits for the answer."""
 
     async def open(self) -> None:
         """Finds the cluster at the first address that answers; raises Unavailable with what each of them met.
 
-        The addresses that were given come first, then those of brokers that were there before.
+        The addresses that were given come first, then those of brokers that were there before. Who comes while another looks for
+        the cluster shares what comes of it.
         """
+        came_s = time.monotonic()
+        async with self._opening.lock:
+            if self._opened_s >= came_s:
+                return
+            if self._opening.failure is not None and self._opening.failed_s >= came_s:
+                raise copy(self._opening.failure)
+            try:
+                await self._find_cluster()
+            except TidelogError as error:
+                self._opening.failure, self._opening.failed_s = copy(error), time.monotonic()
+                raise
+            self._opened_s = time.monotonic()
+
+    async def _find_cluster(self) -> None:
         met: list[TidelogError] = []
         learnt = [parse_address(f"grpc://{host_port}") for host_port in self._grpc_address_of.values()]
         for address in dict.fromkeys([*self._addresses, *learnt]):
@@ -191,8 +223,12 @@ class Connection:
         return answer
 
     def _heeded(self, error: TidelogError, address: str) -> TidelogError:
-        """Another broker may do better than one that does not answer, or can't work. Who is busy, or leads nothing, is well."""
-        if error.retryable and not isinstance(error, Throttled | NoLeader | NotLeader):
+        """Another broker may do better than one that does not answer, or can't work, and may know better than one that knows of no
+        leader. Who is busy, or knows of a newer leader than we do, is well.
+        """
+        if isinstance(error, NoLeader | NotLeader | UnknownLeaderEpoch):
+            self._reachability.told_what_is_doubtful(address, time.monotonic())
+        elif error.retryable and not isinstance(error, Throttled | FencedLeaderEpoch):
             self._reachability.gave_no_answer(address, time.monotonic())
         return error
 
@@ -247,18 +283,18 @@ class Connection:
         asked_s = time.monotonic()
         request = admin_pb2.GetTopicRequest(name=name, leaders_only=True)
 
-        async def ask(to: Stubs, timeout_s: float) -> Any:
+        async def ask(to: Stubs, timeout_s: float) -> tuple[Any, str, bool]:
             # The cluster as well: leaders may be at other addresses by now, and take less.
             cluster = await _get_cluster(to, timeout_s)
             found = await to.topics.GetTopic(request, timeout=timeout_s)
             self._learn_cluster(cluster, parse_address(f"grpc://{to.address}"))
-            return found
+            return found, to.address, cluster.metadata_age_ms > METADATA_AGE_MS_MAX
 
         if at is None:
-            found = await self.call(ask, writes=False, first_timeout_s=QUESTION_S)
+            found, told_by, is_old = await self.call(ask, writes=False, first_timeout_s=QUESTION_S)
         else:
             timeout_s = min(self._settings.connect_timeout_ms / 1000, QUESTION_S)
-            found = await self._attempt(ask, address=at, writes=False, timeout_s=timeout_s)
+            found, told_by, is_old = await self._attempt(ask, address=at, writes=False, timeout_s=timeout_s)
         self._look_for_connections()
         await self._channels.drop_idle(self._seeds)
         told = {
@@ -266,7 +302,7 @@ class Connection:
             for state in found.partitions
             if state.leader and state.leader_grpc_address
         }
-        return route_from(
+        route = route_from(
             found,
             address_of=told | self._grpc_address_of,
             limits_at=self._limits_at,
@@ -274,6 +310,20 @@ class Connection:
             learnt_s=asked_s,
             epochs=self.epochs,
             way_to=self._way_to,
+        )
+        if is_old or self._helps_nobody(route):
+            self._reachability.told_what_is_doubtful(told_by, time.monotonic())
+        else:
+            self._reachability.told_what_helps(told_by)
+        return route
+
+    def _helps_nobody(self, route: TopicRoute) -> bool:
+        """Whether another one may know better: a leader can't be connected, nobody leads, or one of before; or nothing is new."""
+        before = self._routes.get(route.name)
+        return (
+            route.has_detours
+            or any(partition.leader_epoch == NO_LEADER_EPOCH for partition in route.partitions)
+            or (before is not None and route.learnt_s - before.learnt_s < ASKED_AGAIN_S and before.partitions == route.partitions)
         )
 
     def _look_for_connections(self) -> None:

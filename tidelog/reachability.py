@@ -1,6 +1,7 @@
 """Which brokers answer, as one client finds them: whom to ask next, and which leaders are reached through another broker. Pure.
 
     a broker did not answer             it is asked last, until it answers again: `choose`
+    its answer does not help            it may know no better: another one is asked next, in turn
     a leader that can't be connected    it gets a detour: another broker, which forwards, until a connection to the leader stands
     that other broker can't be, either  another detour
 
@@ -19,6 +20,8 @@ class Reachability:
     def __init__(self) -> None:
         self._failed_s: dict[str, float] = {}
         """By address: when it last gave no answer; only those that have not answered since."""
+        self._doubted_s: dict[str, float] = {}
+        """By address: when its answer last did not help; only those whose last answer was such a one."""
         self._unconnected: set[str] = set()
         """Where no connection could be made, and none has stood since."""
         self._detours: dict[str, str] = {}
@@ -32,6 +35,13 @@ class Reachability:
     def gave_no_answer(self, address: str, now_s: float) -> None:
         self._failed_s[address] = now_s
 
+    def told_what_helps(self, address: str) -> None:
+        self._doubted_s.pop(address, None)
+
+    def told_what_is_doubtful(self, address: str, now_s: float) -> None:
+        """It answers, but from what it may have heard long ago: it may be cut off from etcd, and others may know better."""
+        self._doubted_s[address] = now_s
+
     def connected(self, address: str) -> bool:
         """A connection stands. Answers whether its partitions went by a detour until now."""
         self._unconnected.discard(address)
@@ -44,14 +54,19 @@ class Reachability:
     def keep(self, addresses: Collection[str]) -> None:
         """There are no others any more."""
         self._failed_s = {address: at_s for address, at_s in self._failed_s.items() if address in addresses}
+        self._doubted_s = {address: at_s for address, at_s in self._doubted_s.items() if address in addresses}
         self._unconnected.intersection_update(addresses)
         self._detours = {leader: via for leader, via in self._detours.items() if leader in addresses and via in addresses}
 
     # ── what follows ──
 
     def choose(self, addresses: Sequence[str]) -> str:
-        """The first one that answers, as far as is known; else the one whose silence is the longest ago."""
-        return min(addresses, key=lambda address: self._failed_s.get(address, float("-inf")))
+        """The first one that answers, as far as is known; else the one whose silence is the longest ago.
+
+        Of those that answer, one with a doubtful answer comes behind the others, the latest last.
+        """
+        never = float("-inf")
+        return min(addresses, key=lambda address: (self._failed_s.get(address, never), self._doubted_s.get(address, never)))
 
     def none_answers(self, addresses: Collection[str]) -> bool:
         return all(address in self._failed_s for address in addresses)

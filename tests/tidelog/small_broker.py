@@ -116,6 +116,8 @@ class SmallBroker:
         self.limits = admin_pb2.BrokerLimits()
         """As it tells them. What it holds to: request_bytes_max as gRPC does, and batch_bytes_max of its topics."""
         self.tells_limits = True
+        self.metadata_age_ms = 0
+        """Since when it has heard nothing of etcd, as it tells it."""
         self.calls_max: int | None = None
         """Calls that may be open at the same time; gRPC refuses the next."""
         self.before_call: Callable[[str], None] = lambda method: None
@@ -423,4 +425,6 @@ class _Cluster(admin_pb2_grpc.ClusterServicer):
             )
             for name, broker in self._broker.brokers.items()
         ]
-        return admin_pb2.ClusterDescription(cluster_id="c", version="0", bucket="memory://", brokers=brokers)
+        return admin_pb2.ClusterDescription(
+            cluster_id="c", version="0", bucket="memory://", brokers=brokers, metadata_age_ms=self._broker.metadata_age_ms
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import grpc
 import grpc.aio
@@ -68,6 +69,27 @@ def test_a_broker_that_asks_for_time_gets_it_and_no_longer_than_there_is() -> No
         assert waits_s == []
 
     with_connection(test, settings_from(quick(request_timeout_ms=3_000)))
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["there", "away"])
+def test_many_who_look_for_the_cluster_at_the_same_time_ask_for_it_once(is_away: bool) -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        asked: list[str] = []
+
+        def asks(method: str) -> None:
+            asked.append(method)
+            if is_away:
+                raise Unavailable("no broker works")
+
+        broker.before_call = asks
+        found = await asyncio.gather(*(connection.open() for _ in range(20)), return_exceptions=True)
+        assert [isinstance(outcome, Unavailable) for outcome in found] == [is_away] * 20
+        assert asked == ["GetCluster"]
+        with suppress(Unavailable):
+            await connection.open()
+        assert asked == ["GetCluster"] * 2, "who comes later asks anew"
+
+    with_connection(test, settings_from(quick()))
 
 
 def test_a_route_that_one_broker_is_asked_for_is_asked_for_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import Any
 
 import grpc.aio
@@ -226,17 +227,25 @@ def test_a_broker_that_reads_nothing_more_costs_no_more_than_the_buffer_and_is_l
             await log.produce("orders", "first", partition=0)
             accumulator = log._producer._accumulator
             broker.reading.clear()
-            deliveries, refused = [], 0
-            while refused < 3:
+            deliveries: list[Awaitable[tidelog.Ack]] = []
+
+            async def is_taken() -> bool:
                 try:
                     deliveries.append(await log.send("orders", bytes(90_000), partition=0))
                 except Throttled:
-                    refused += 1
-                assert accumulator.buffered_bytes <= 1 << 20
+                    return False
+                finally:
+                    assert accumulator.buffered_bytes <= 1 << 20
+                return True
+
+            for _ in range(3):
+                # Three times what the buffer takes, at once: what is taken stays for as long as the others may wait.
+                taken = await asyncio.gather(*(is_taken() for _ in range(36)))
+                assert taken.count(False) >= 12, "who finds no room is refused"
             outcomes = [await outcome_of(delivery) for delivery in deliveries]
             assert {type(outcome) for outcome in outcomes} <= {tidelog.Ack, OutcomeUnknown, Unavailable}
-            broker.reading.set()
             await until(lambda: accumulator.buffered_bytes == 0)
+            broker.reading.set()
             last = await log.produce("orders", "last", partition=0)
         values = broker.partitions["orders", 0].values()
         assert values[last.offset] == b"last"

@@ -15,7 +15,7 @@ from segments.footer_index import TAIL_MIN
 from segments.footers import write_index
 from segments.read_ahead import ReadAhead
 from segments.recovery import RecoveredPartition
-from segments.segment_file import SEAL_BYTES
+from segments.segment_file import BATCH_DTYPE, SEAL_BYTES
 from tests.segments.batches import ORDERS, PAYMENTS, Led, batch_of, led
 from tests.segments.past_sessions import SETTINGS, Bucket
 from tests.segments.scripted_store import slow
@@ -244,6 +244,16 @@ def test_a_session_that_is_larger_than_the_memory_pushes_nobody_out() -> None:
         in_both(bucket, 3, session=2, epoch=2)
         assert (await found(bucket, cache, ORDERS, led(2, 2))).end_offset == 3
         assert cache.size_bytes == 4 * RUN_BYTES
+
+    run(scenario())
+
+
+def test_a_run_of_many_batches_counts_with_all_of_them() -> None:
+    async def scenario() -> None:
+        bucket, cache = Bucket(), FooterCache(bytes_max=MIB)
+        bucket.segment(1, {ORDERS: [ONE] * 100}, epoch=1)
+        await found(bucket, cache, ORDERS, led(1, 1))
+        assert cache.size_bytes == RUN_BYTES + 99 * BATCH_DTYPE.itemsize
 
     run(scenario())
 

@@ -85,7 +85,8 @@ class Lane:
             if append.outcome.done():
                 self._waiting.popleft()
             elif append.deadline_s <= now_s:
-                self.refuse(append, append.overdue() if append.in_doubt else self.refusal or append.overdue())
+                told = self.refusal if self.refusal is not None and self.refusal.nothing_was_written else None
+                self.refuse(append, append.overdue() if append.in_doubt or told is None else told)
             else:
                 return append
         return None

@@ -81,6 +81,8 @@ class Peers:
                 return answer_type.FromString(answer)
             except grpc.aio.AioRpcError as error:
                 raise _translated(error, peer, is_write) from None
+            except grpc.aio.UsageError:  # the channel was dropped while this waited for its turn: nothing was sent
+                raise _unreachable(peer) from None
             except DecodeError as error:
                 raise _lost(f"what it answered is not a {answer_type.DESCRIPTOR.name}: {error}", peer, is_write) from None
             except asyncio.CancelledError:
@@ -114,17 +116,21 @@ class _Channel:
 
     async def connected(self, peer: Registration, timeout_s: float) -> None:
         """NoLeader where there is no connection in time."""
-        if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
-            return
         try:
+            if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
+                return
             async with asyncio.timeout(min(CONNECT_TIMEOUT_S, timeout_s)):
                 await self._channel.channel_ready()
         except (TimeoutError, grpc.aio.UsageError):
-            raise NoLeader(
-                f"broker {peer.broker_id}, which leads the partition, can't be reached at {peer.grpc_address}",
-                hint="Retry with back-off. Where it lasts: can the brokers reach each other (--advertise-grpc)?",
-                broker_id=peer.broker_id,
-            ) from None
+            raise _unreachable(peer) from None
+
+
+def _unreachable(peer: Registration) -> NoLeader:
+    return NoLeader(
+        f"broker {peer.broker_id}, which leads the partition, can't be reached at {peer.grpc_address}",
+        hint="Retry with back-off. Where it lasts: can the brokers reach each other (--advertise-grpc)?",
+        broker_id=peer.broker_id,
+    )
 
 
 def _translated(error: grpc.aio.AioRpcError, peer: Registration, is_write: bool) -> TidelogError:

@@ -7,8 +7,8 @@ Decides nothing and reads nothing: recovery.py and read_ahead.py do, one at a ti
 in KEPT_S are forgotten, and those asked for longest ago where all take too much memory.
 
 Invariants: what is kept was committed, and the committed prefix of a session never changes; damage is never kept, so whoever asks
-next looks again, and finds what was restored. Whoever deletes segments that were compacted waits for longer than twice KEPT_S, as
-for every reader's plan.
+next looks again, and finds what was restored. A session that is asked for again and again is kept: nothing tells of segments that
+were deleted since, so whoever comes to delete compacted ones has to bound that first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEPT_S: Final = 120.0
 """Longer than the pauses of a rolling restart."""
 RUN_BYTES: Final = 640
 """What a run of one batch takes in memory (637, measured with tracemalloc)."""
-UNINDEXED_MAX: Final = 16
+UNINDEXED_BYTES_MAX: Final = 16 << 20
 
 
 class Damaged(NamedTuple):
@@ -94,12 +94,18 @@ class FooterCache:
         self._kept: dict[SessionId, KeptSession] = {}
         """Who was asked for longest ago is first."""
         self._forgetting: asyncio.TimerHandle | None = None
-        self.unindexed: deque[tuple[SessionId, IndexBlock]] = deque(maxlen=UNINDEXED_MAX)
+        self.unindexed: deque[tuple[SessionId, IndexBlock]] = deque()
         """Ends of sealed sessions that were read one by one, for who has the time to write their indexes."""
 
     @property
     def size_bytes(self) -> int:
         return sum(kept.runs.size_bytes for kept in self._kept.values())
+
+    def keep_unindexed(self, session: SessionId, tail: IndexBlock) -> None:
+        """Its index only saves reads: where nobody comes to write them, the oldest are dropped."""
+        self.unindexed.append((session, tail))
+        while sum(block.size_bytes for _, block in self.unindexed) > UNINDEXED_BYTES_MAX:
+            self.unindexed.popleft()
 
     @asynccontextmanager
     async def session(self, session: SessionId, *, first_seq: SegmentSeq = _FIRST) -> AsyncIterator[KeptSession]:

@@ -237,7 +237,7 @@ async def read_listed(
     runs.take_in(listing, footers)
     tail = index_of_the_tail(listing.end_seq, singly) if listing.sealed else None
     if tail is not None:
-        cache.unindexed.append((listing.session, tail))
+        cache.keep_unindexed(listing.session, tail)
 
 
 class FoundRuns:

@@ -194,3 +194,14 @@ def test_ten_thousand_that_are_taken_back_one_by_one_cost_one_look_at_each() -> 
         assert len(world.settled) == 10_000
 
     in_loop(scenario)
+
+
+def test_what_was_never_sent_is_told_as_not_written_whatever_became_of_the_one_before() -> None:
+    async def main() -> None:
+        world = World()
+        world.lane.refusal = OutcomeUnknown("no answer to the message before")
+        world.add("late", deadline_s=NOW_S - 1)
+        assert world.take() == []
+        assert isinstance(world.settled["late"], NoLeader)
+
+    asyncio.run(main())

@@ -11,11 +11,11 @@ from metadata.errors import Corrupt
 from metadata.model import SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import index_key, segment_key, session_prefix, trimmed_key
 from segments.footer_cache import KEPT_S, RUN_BYTES, FooterCache
-from segments.footer_index import TAIL_MIN
+from segments.footer_index import TAIL_MIN, IndexBlock
 from segments.footers import write_index
 from segments.read_ahead import ReadAhead
 from segments.recovery import RecoveredPartition
-from segments.segment_file import BATCH_DTYPE, SEAL_BYTES
+from segments.segment_file import BATCH_DTYPE, SEAL_BYTES, FooterBytes
 from tests.segments.batches import ORDERS, PAYMENTS, Led, batch_of, led
 from tests.segments.past_sessions import SETTINGS, Bucket
 from tests.segments.scripted_store import slow
@@ -310,3 +310,10 @@ def test_no_index_is_written_where(case: str) -> None:
         assert not cache.unindexed
 
     run(scenario())
+
+
+def test_tails_that_nobody_writes_an_index_of_are_dropped_before_they_fill_the_memory() -> None:
+    cache = FooterCache(bytes_max=MIB)
+    for session in range(1, 21):
+        cache.keep_unindexed(SessionId(session), IndexBlock(SegmentSeq(0), SegmentSeq(1), (FooterBytes(bytes(MIB), MIB),)))
+    assert [session for session, _ in cache.unindexed] == list(range(5, 21))

@@ -118,8 +118,9 @@ async def _round(run: Run, served: ServedCluster, watch: ClusterWatch, topic: st
         await asyncio.sleep(BEFORE_S)
         moved = len(watch.led_by(broker_id))
         began_s = monotonic()
-        await case.drain(served, broker_id)
+        draining = asyncio.ensure_future(case.drain(served, broker_id))
         ended_s = await watch.until(lambda: not watch.led_by(broker_id), f"{broker_id} leads nothing")
+        await draining
         await asyncio.sleep(AFTER_S)
     finally:
         until.end()

@@ -1,7 +1,7 @@
 """One broker process: builds the parts, owns their tasks, and ends them in order.
 
     start   data directory ─▶ metadata ─▶ bucket: proof, cluster id ─▶ topics ─▶ session, recovery ─▶ doors open
-    stop    doors refuse produce ─▶ buffered batches flushed ─▶ own session sealed ─▶ doors close ─▶ stores close
+    stop    others lead ─▶ all is flushed ─▶ own session sealed ─▶ producers have gone there ─▶ doors close ─▶ stores close
 
 Invariant: no door answers before the bucket has proved that it keeps create-only PUTs; what was acknowledged is on the bucket
 whenever the process ends, however it ends.
@@ -60,6 +60,9 @@ TOPICS_TIMEOUT_S = 60.0
 """For the first reading of the topics, at the start."""
 TAKE_OVER_S = 5.0
 """What a failover takes beyond the lease of the old leader: its seal, an appointment, the footers. So long reads wait."""
+QUIET_S = 0.2
+LEAVE_S_MAX = 2.0
+"""Before the doors close, nothing was to be forwarded for so long: producers have heard who leads now. Some never hear of it."""
 VERSION = importlib.metadata.version("tidelog")
 
 
@@ -234,6 +237,7 @@ class Broker:
         await asyncio.wait((leading,), timeout=self._flush_s + self._cluster.drain_timeout_ms / 1000)
         bytes_left = 0 if leading.done() else self._leadership.budget.bytes_used
         leading.cancel()
+        await self._forwarding.until_quiet(quiet_s=QUIET_S, timeout_s=min(LEAVE_S_MAX, grace_s))
         await asyncio.gather(self._http.stop(grace_s), self._grpc.stop(grace_s))
         if bytes_left:
             raise OutcomeUnknown(

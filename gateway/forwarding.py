@@ -15,6 +15,7 @@ quarter of it, so that local work goes on; nobody waits longer for a leader that
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Set
 from typing import Final
 
@@ -67,6 +68,7 @@ class Forwarding:
         self._outboxes: dict[SessionId, Outbox] = {}
         self._bytes_waiting: dict[str, int] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        self._appended_s = -math.inf
         self._attention = asyncio.Event()
         self._brokers_changed = asyncio.Event()
         view.partitions.subscribe(self._leaders_changed)
@@ -114,6 +116,7 @@ class Forwarding:
         if self._tasks is None:
             raise Stopping("this broker is shutting down")
         leader = self._view.leader(partition)
+        self._appended_s = asyncio.get_running_loop().time()
         charged_to = leader.broker_id if leader is not None else ""
         bytes_charged = Log.memory_bytes(header.size)
         self._check_room(charged_to, bytes_charged)
@@ -154,6 +157,19 @@ class Forwarding:
         if isinstance(found, TidelogError):
             raise found
         return found
+
+    async def until_quiet(self, *, quiet_s: float, timeout_s: float) -> None:
+        """Until nothing is on its way, and nothing has come for `quiet_s`. Returns at once where nobody else could lead.
+
+        Producers learn who leads from the answers to what is forwarded, and go there. To break their connections costs them more.
+        """
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        while self.why_nobody() is None and clock() < began_s + timeout_s:
+            quiet_at_s = max(began_s, self._appended_s) + quiet_s
+            if not self._lanes and clock() >= quiet_at_s:
+                return
+            await asyncio.sleep(max(quiet_at_s - clock(), PAUSE_LEAST_S))
 
     def why_nobody(self) -> Stopping | None:
         """That this broker stops, where there is no other that could lead."""

@@ -23,6 +23,7 @@ from segments.byte_budget import Admission, ByteBudget
 from segments.log import Acks, Log
 from segments.settings import KIB
 from tests.segments.batches import batch_of, header_of, sequenced_batch
+from tests.simulation.virtual_loop import run as virtually
 
 PLACE = TopicPartition(TopicId("0" * 32), Partition(3))
 LEADER = Registration(broker_id="broker-2", session=SessionId(2), grpc_address="127.0.0.1:1")
@@ -326,3 +327,42 @@ def test_where_the_only_broker_stops_nobody_is_waited_for() -> None:
             await lane.offset(lane.append(batch_of(b"a")))
 
     run(scenario)
+
+
+def test_a_broker_that_stops_is_quiet_once_nothing_is_on_its_way_and_nothing_came_for_a_while() -> None:
+    async def main() -> None:
+        leader = Leader()
+        lane = Lanes(leader)
+        lane.is_stopping = True
+        clock = asyncio.get_running_loop().time
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(lane.forwarding.run())
+            await asyncio.sleep(0)
+            leader.open.clear()
+            began_s = clock()
+            quiet = tasks.create_task(lane.forwarding.until_quiet(quiet_s=0.2, timeout_s=5))
+            await asyncio.sleep(0.1)
+            waiting = lane.append(batch_of(b"a"))
+            await asyncio.sleep(1)
+            assert not quiet.done(), "a batch is on its way"
+            leader.open.set()
+            assert await lane.offset(waiting) == 0
+            await quiet
+            assert clock() - began_s == pytest.approx(1.1, abs=0.05), "the last one came longer ago"
+            assert await lane.offset(lane.append(batch_of(b"b"))) == 1
+            began_s = clock()
+            await lane.forwarding.until_quiet(quiet_s=0.2, timeout_s=5)
+            assert clock() - began_s == pytest.approx(0.2, abs=0.05)
+
+            leader.open.clear()
+            lane.append(batch_of(b"c"), timeout_s=100)
+            began_s = clock()
+            await lane.forwarding.until_quiet(quiet_s=0.2, timeout_s=5)
+            assert clock() - began_s == pytest.approx(5, abs=0.1), "not for ever"
+            lane.others.clear()
+            began_s = clock()
+            await lane.forwarding.until_quiet(quiet_s=0.2, timeout_s=5)
+            assert clock() == began_s, "nobody else could lead: there is nowhere to go"
+            running.cancel()
+
+    virtually(main())

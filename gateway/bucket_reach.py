@@ -68,7 +68,7 @@ class BucketReach:
         self._timeout_s = timeout_s
         self._waits_for_s = waits_for_s
         self._new_nonce = new_nonce
-        self._in_trouble = False
+        self._in_trouble = asyncio.Event()
         self._changed = asyncio.Event()
 
     def look(self) -> None:
@@ -77,7 +77,10 @@ class BucketReach:
     @property
     def in_trouble(self) -> bool:
         """Whether this broker has said that it can't write."""
-        return self._in_trouble
+        return self._in_trouble.is_set()
+
+    async def until_in_trouble(self) -> None:
+        await self._in_trouble.wait()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -87,13 +90,13 @@ class BucketReach:
     async def _watch_own_writes(self) -> None:
         while True:
             await asyncio.sleep(LOOKS_S)
-            if self._in_trouble or self._waits_for_s() >= self._timeout_s / 2:
+            if self.in_trouble or self._waits_for_s() >= self._timeout_s / 2:
                 unwritable = self._bucket.unwritable
                 await self._writes(unwritable.bytes_min if unwritable is not None else 1)
             unwritable = self._bucket.unwritable
-            failing = unwritable is not None and unwritable.for_s >= (LOOKS_S if self._in_trouble else self._timeout_s)
-            if failing != self._in_trouble:
-                self._in_trouble = failing
+            failing = unwritable is not None and unwritable.for_s >= (LOOKS_S if self.in_trouble else self._timeout_s)
+            if failing != self.in_trouble:
+                self._in_trouble.set() if failing else self._in_trouble.clear()
                 self._membership.tell_unwritable(unwritable.bytes_min if failing and unwritable is not None else 0)
 
     async def _remove_who_can_not(self) -> None:
@@ -130,7 +133,7 @@ class BucketReach:
         for proof in range(PROOFS):
             if proof:
                 await asyncio.sleep(LOOKS_S)
-            if self._in_trouble or not self._others_in_trouble() or not await self._writes(size):
+            if self.in_trouble or not self._others_in_trouble() or not await self._writes(size):
                 return False
         return True
 

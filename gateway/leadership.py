@@ -274,11 +274,14 @@ class Leadership:
             if stopping.done():
                 membership.drain()
                 draining = tasks.create_task(self._drained())
-                await asyncio.wait((draining, keeping), return_when=asyncio.FIRST_COMPLETED)
+                cut_off = tasks.create_task(reach.until_in_trouble())
+                await asyncio.wait((draining, cut_off, keeping), return_when=asyncio.FIRST_COMPLETED)
                 draining.cancel()
-                await controller.resign()
+                cut_off.cancel()
+                if not reach.in_trouble:
+                    await controller.resign()
             session_log.close()
-            if keeping.done() and reach.in_trouble:
+            if reach.in_trouble and (keeping.done() or self.left_to_hand_over):
                 writing.cancel()  # the bucket decides what became of it, and can't be asked: who waits is told so now
             for task in (stopping, *others):
                 task.cancel()

@@ -14,7 +14,7 @@ from metadata.errors import NoLeader, OutcomeUnknown, Rejected
 from metadata.model import TopicPartition
 from metadata.store import Delete
 from segments.settings import SegmentSettings
-from tests.gateway.virtual_cluster import LAYOUT, SETTINGS, Fault, Process, World, in_a_world
+from tests.gateway.virtual_cluster import LAYOUT, REQUEST_TIMEOUT_S, SETTINGS, Fault, Process, World, in_a_world
 from tests.segments.batches import header_of, sequenced_batch
 from tests.simulation.virtual_loop import virtual_loop
 
@@ -368,6 +368,27 @@ def test_a_broker_that_is_cut_off_from_the_bucket_alone_gives_up_what_it_leads(f
         assert well.session is not None
         cut.to_bucket.down = None
         await world.until(lambda: len(led_by(world, cut, partitions)) == 2, within_s=30)
+        producing.cancel()
+        await world.check()
+
+    in_a_world(scenario)
+
+
+@pytest.mark.parametrize("stopped_after_s", [0.5, 3.0])
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.HANGS])
+def test_a_broker_that_is_cut_off_from_the_bucket_and_stopped_holds_up_nobody(fault: Fault, stopped_after_s: float) -> None:
+    async def scenario(world: World) -> None:
+        b1, b2, partitions = await two_that_share(world)
+        producing = asyncio.ensure_future(world.keep_producing(partitions))
+        await asyncio.sleep(2)
+        began_s = virtual_loop().time()
+        b1.to_bucket.down = fault
+        await asyncio.sleep(stopped_after_s)
+        b1.stop()
+        await world.until(lambda: len(led_by(world, b2, partitions)) == 4, within_s=GIVEN_UP_S)
+        await b1.ends(within_s=REQUEST_TIMEOUT_S)
+        await asyncio.sleep(3)
+        assert world.longest_wait_s(sent_since_s=began_s - 1) < GIVEN_UP_S + 1
         producing.cancel()
         await world.check()
 

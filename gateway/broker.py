@@ -103,6 +103,7 @@ class Broker:
             new_writer=lambda: secrets.token_bytes(16),
             now_ms=wall_clock_ms,
         )
+        self._leader_wait_s = settings.membership.session_timeout_ms / 1000 + TAKE_OVER_S
         peers = Peers(settings.broker_id)
         self._forwarding = Forwarding(
             lambda: self.log,
@@ -122,7 +123,7 @@ class Broker:
             broker_id=settings.broker_id,
             settings=settings.segments,
             budget=self._leadership.budget,
-            leader_wait_s=settings.membership.session_timeout_ms / 1000 + TAKE_OVER_S,
+            leader_wait_s=self._leader_wait_s,
         )
         self._http = HttpServer(self)
         self._grpc = GrpcServer(self)
@@ -274,10 +275,18 @@ class Broker:
         return topic if validate_only else await self._served(topic)
 
     async def delete_topic(self, name: str, *, validate_only: bool = False) -> Topic:
-        """Deletes a topic, and returns when it is served no more."""
+        """Deletes a topic, and returns when no broker acknowledges anything for it any more.
+
+        A leader that can't be asked is waited for until its session is sealed. OutcomeUnknown where that takes too long.
+        """
         topic = await self.topics.delete(name, validate_only=validate_only)
         if not validate_only:
             await self.topic_cache.wait_for(topic.revision, timeout_s=self._ready_s)
+            if not await self._leadership.let_go(topic, timeout_s=self._leader_wait_s):
+                raise OutcomeUnknown(
+                    f"topic {name} is deleted; whether its leaders have heard of it is not known after {self._leader_wait_s:g} s",
+                    hint="They may acknowledge records for it until then. Make a topic of the same name a little later.",
+                )
         return topic
 
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:

@@ -43,7 +43,7 @@ class ClusterView:
     def leader(self, partition: TopicPartition) -> Registration | None:
         """The broker that leads the partition; None where nobody does, or its broker is gone."""
         state = self.partitions.get(partition)
-        return self.brokers.by_session(state.leader_session) if state is not None else None
+        return self.brokers.by_session(state.leader_session) if state is not None and not state.is_closed else None
 
     async def changed(self, *, timeout_s: float) -> None:
         """Returns when brokers or leaders have changed, at the latest after `timeout_s`."""

@@ -21,7 +21,7 @@ from gateway.snapshots import Snapshots
 from gateway.topic_mirror import TopicMirror
 from metadata import partition_assignments
 from metadata.broker_registry import BrokerCache, read_brokers
-from metadata.controller_plan import Steps, plan
+from metadata.controller_plan import Steps, closed_by_leader, plan
 from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId, TopicId, TopicPartition
@@ -226,8 +226,9 @@ class Controller:
         first = [decision for decision in steps.decisions if not decision.read_at]
         if first:
             self._start(tasks, "first leaders", partial(self._begin, first, guard, mirror, broker_changes))
-        if steps.forgotten and self._may_forget(steps.forgotten):
-            self._start(tasks, "forget deleted topics", partial(self._forget, steps.forgotten, guard, mirror))
+        ownerless = [*steps.closing, *steps.forgotten]
+        if ownerless and self._may_forget(ownerless):
+            self._start(tasks, "forget deleted topics", partial(self._forget, steps.closing, steps.forgotten, guard, mirror))
         await self._expel_who_does_not_release(guard)
 
     def _start(self, tasks: asyncio.TaskGroup, what: str, work: Callable[[], Awaitable[None]]) -> None:
@@ -302,22 +303,32 @@ class Controller:
             raise
         self._sealed.add(session)
 
-    async def _forget(self, partitions: Sequence[TopicPartition], guard: Guard, mirror: TopicMirror) -> None:
-        """Deletes the states of partitions whose topic is gone. The topics are read anew: the cache may be behind the states."""
+    async def _forget(
+        self, closing: Sequence[TopicPartition], forgotten: Sequence[TopicPartition], guard: Guard, mirror: TopicMirror
+    ) -> None:
+        """Of partitions whose topic is gone: asks who leads some to let go, and deletes the states of those that nobody leads.
+
+        The topics are read anew: the cache may be behind the states.
+        """
         try:
             known = await read_topic_ids(self._metadata, self._layout)
         except Corrupt as error:
             log.error("partitions of deleted topics are kept, since not all topics can be read: %s", error)
-            self._keep(partitions)
+            self._keep([*closing, *forgotten])
             return
-        gone = [partition for partition in partitions if partition.topic_id not in known]
-        if not gone:
-            self._keep(partitions)
+        led = [partition for partition in closing if partition.topic_id not in known]
+        gone = [partition for partition in forgotten if partition.topic_id not in known]
+        if not led and not gone:
+            self._keep([*closing, *forgotten])
             return
-        if not (await self._metadata.transact(guard, [])).succeeded:  # the topics may be gone with all the metadata
-            raise Fenced("topics were not marked as deleted: this broker is the controller no more")
-        await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
-        revision = await partition_assignments.forget(self._metadata, gone, self._layout, guards=guard)
+        states = self._partitions.states
+        asked = [closed_by_leader(*states[partition], partition) for partition in led if partition in states]
+        revision = await partition_assignments.write(self._metadata, asked, self._layout, guards=guard)
+        if gone:
+            if not (await self._metadata.transact(guard, [])).succeeded:  # the topics may be gone with all the metadata
+                raise Fenced("topics were not marked as deleted: this broker is the controller no more")
+            await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
+            revision = await partition_assignments.forget(self._metadata, gone, self._layout, guards=guard)
         await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # else it would all be done once more
 
     def _keep(self, partitions: Sequence[TopicPartition]) -> None:

@@ -205,6 +205,18 @@ class Leadership:
             return False
         return True
 
+    async def let_go(self, topic: Topic, *, timeout_s: float) -> bool:
+        """Whether nobody leads any of a deleted topic's partitions, in time."""
+        states = self._view.partitions
+        try:
+            async with asyncio.timeout(timeout_s):
+                for partition in partitions_of(topic):
+                    while (state := states.get(partition)) is not None and not state.is_closed:
+                        await self._advanced.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def _is_led(self, partition: TopicPartition) -> bool:
         leader = self._view.leader(partition)
         if leader is None or leader.session != self.session:
@@ -296,11 +308,12 @@ class Leadership:
     def _partitions_changed(self, changed: Set[TopicPartition]) -> None:
         """Stops serving at once what is led by another now; the rest is for the tasks."""
         if self._log is None:
+            self._advance()
             return
         mine = self._log.session.id
         for partition in sorted(changed):
             state = self._view.partitions.get(partition)
-            if state is None or state.leader_session != mine:
+            if state is None or state.leader_session != mine or state.is_closed:
                 self._log.drop(partition)
                 continue
             if self._log.leads(partition) and self._log.bounds(partition).leader_epoch != state.leader_epoch:

@@ -118,7 +118,7 @@ class TakeOver:
         appointed = self._view.partitions.led_by(self._session.id)
         self._unserved = {p for p in self._unserved if p in appointed and not self._log.leads(p) and not self._log.refuses(p)}
         held = ((partition, self._view.partitions.get(partition)) for partition in sorted(self._unserved - self._coming))
-        return {partition: state for partition, state in held if state is not None}
+        return {partition: state for partition, state in held if state is not None and not state.is_closed}
 
     async def _serve(self, appointed: dict[TopicPartition, PartitionState]) -> None:
         if any(_was_replaced(self._session.id, state) for state in appointed.values()):
@@ -136,7 +136,7 @@ class TakeOver:
         for partition, found in recovered.items():
             epoch = appointed[partition].leader_epoch
             current = self._view.partitions.get(partition)
-            if current is None or (current.leader_session, current.leader_epoch) != (self._session.id, epoch):
+            if current is None or current.is_closed or (current.leader_session, current.leader_epoch) != (self._session.id, epoch):
                 continue  # given to another, or deleted, meanwhile
             if isinstance(found, Corrupt):
                 log.error("%s is not served: %s", partition, found)

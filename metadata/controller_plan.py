@@ -2,7 +2,8 @@
 
     topics ─────────┐                        ┌─▶ unregistered   sessions to seal on the bucket, before they lose what they led
     partition states┴─▶ ledger ─┬─▶ plan ────┼─▶ decisions      who leads what has no leader; who shall hand over to whom
-    live brokers ───────────────┘            └─▶ forgotten      states of partitions that no topic has
+    live brokers ───────────────┘            ├─▶ closing        partitions that no topic has, and somebody leads: to be let go of
+                                             └─▶ forgotten      those that nobody leads
 
 Invariants: a partition is given away only when it has no leader, or its leader's session is known to be sealed; a leader that
 lives is asked, never overruled; what was planned on an old view does no harm, since every write compares what it was decided on.
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from metadata.model import Revision, SessionId, TopicPartition
-from metadata.partition_assignments import Decision, appointed, moving
+from metadata.partition_assignments import FORMAT_VERSION, Decision, PartitionState, appointed, moving
 from metadata.partition_ledger import PartitionLedger
 from metadata.placement import Candidate, is_balanced, place
 
@@ -27,8 +28,10 @@ class Steps(NamedTuple):
     unregistered: list[SessionId]
     """Sessions that lead partitions and have no broker: to be confirmed, then sealed."""
     decisions: list[Decision]
+    closing: list[TopicPartition]
+    """No topic has them, as far as is known, and a leader that lives: to be confirmed, then asked for."""
     forgotten: list[TopicPartition]
-    """To be confirmed, then deleted."""
+    """Of those, what nobody leads: to be confirmed, then deleted."""
 
 
 def plan(ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> Steps:
@@ -43,7 +46,12 @@ def plan(ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[S
         decisions = [_decided(ledger, partition, session) for partition, session in placement.given.items()]
         decisions += [_asked(ledger, partition, session) for partition, session in moved.items()]
     decisions += [_asked(ledger, partition, None) for partition in look.in_vain if partition not in moved]
-    return Steps(sorted(look.unregistered), decisions, sorted(ledger.forgotten))
+    return Steps(sorted(look.unregistered), decisions, look.closing, look.forgotten)
+
+
+def closed_by_leader(state: PartitionState, revision: Revision, partition: TopicPartition) -> Decision:
+    """The leader is asked to let go of a partition whose topic is gone."""
+    return Decision(partition, revision, moving(state, state.leader_session))
 
 
 class _Look:
@@ -77,6 +85,16 @@ class _Look:
                 self.leaderless.append(partition)
             else:
                 self.unregistered.add(leader)
+        self.closing: list[TopicPartition] = []
+        self.forgotten: list[TopicPartition] = []
+        for partition in sorted(ledger.forgotten):
+            state = ledger.states[partition][0] if partition in ledger.states else None
+            if state is None or state.format_version > FORMAT_VERSION or state.is_closed or state.leader_session in sealed:
+                self.forgotten.append(partition)
+            elif state.leader_session not in registered:
+                self.unregistered.add(state.leader_session)
+            elif state.moving_to != state.leader_session:
+                self.closing.append(partition)
 
 
 def _decided(ledger: PartitionLedger, partition: TopicPartition, session: SessionId) -> Decision:

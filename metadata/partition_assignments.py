@@ -6,11 +6,15 @@ The value of /{cluster}/partitions/{topic_id}/{p}, JSON in UTF-8:
      "sessions":[{"leader_epoch":2,"session":5,"released_at_seq":null},       sealed: its records end at its seal
                  {"leader_epoch":3,"session":8,"released_at_seq":117},        handed over: none of its records from seq 117 on
                  {"leader_epoch":4,"session":9,"released_at_seq":null}],      leads now
-     "moving_to":null}                                                        or the session that it shall be handed over to
+     "moving_to":null}                                                        or the session that it shall be handed over to; its
+                                                                              leader's own: to nobody, for its topic was deleted
 
     ─▶ appointed ──(controller asks)──▶ moving_to set ──(leader has flushed)──▶ handed_over: the other leads, one epoch later
            ▲                                  │
            └──── appointed, once the leader's session is sealed on the bucket ◀── (the leader dies)
+
+A deleted topic's states are asked for in the same way (`moving_to` the leader itself), and forgotten when they are closed, or their
+leaders sealed: so nothing is acknowledged for a topic after its deletion was answered.
 
 A new leader reads the footers of exactly these sessions, in this order. The functions on states are pure; `read_all`, `write` and
 `forget` act. Invariants: the epoch grows by one with each leader; a session that may hold records of the partition is in the
@@ -57,7 +61,12 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sessions: tuple[SessionSpan, ...]
     """By ascending epoch; the last one leads."""
     moving_to: SessionId | None = None
-    """The controller asks the leader to hand the partition over to this session."""
+    """The controller asks the leader to hand the partition over to this session; its own: to nobody."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Nobody leads: the last one has let go of it, since its topic was deleted. Or there was none, after a restore."""
+        return self.sessions[-1].released_at_seq is not None
 
 
 _decoder = msgspec.json.Decoder(PartitionState)
@@ -80,11 +89,14 @@ def moving(current: PartitionState, to: SessionId | None) -> PartitionState:
 def handed_over(current: PartitionState, released_at_seq: SegmentSeq, holding: Set[SessionId]) -> PartitionState:
     """The state that the leader writes when all its records of the partition lie in segments below `released_at_seq`.
 
-    The session that the partition was moving to leads from now on. `holding` as in `pruned`.
+    The session that the partition was moving to leads from now on; where that is the leader's own, nobody does. `holding` as in
+    `pruned`.
     """
     assert current.moving_to is not None, "a leader hands over when it is asked to"
     mine = SessionSpan(current.leader_epoch, current.leader_session, released_at_seq)
     before = msgspec.structs.replace(current, sessions=(*current.sessions[:-1], mine), moving_to=None)
+    if current.moving_to == current.leader_session:
+        return before
     return appointed(pruned(before, holding), current.moving_to)
 
 

@@ -46,6 +46,8 @@ SDK_RECORDS_PER_SECOND, HTTP_REQUESTS_PER_SECOND = 40.0, 15.0
 """Of each producer."""
 RECONNECT_AFTER_CHUNKS = 100
 """The second SDK reader makes a new connection after so many."""
+READS_AGAIN_S = 0.5
+"""Beyond that, for each second of the run: whatever was written is read again, in segments as small as they were written."""
 VERIFY_TIMEOUT_S = 300.0
 POLL_S = 0.05
 
@@ -101,8 +103,9 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
             task.cancel()
         history.add(Topics(history.now_s, changer.lives))
         await _in_time(tell_leaders(doors, history), history, "not every partition has a leader")
-        await _in_time(serve_all(doors, history), history, "not every partition can be read to its end")
-        await _in_time(caught_up(readers, history), history, "not every reader reaches the end")
+        patience_s = QUIET_S + READS_AGAIN_S * for_s
+        await _in_time(serve_all(doors, history), history, "not every partition can be read to its end", patience_s)
+        await _in_time(caught_up(readers, history), history, "not every reader reaches the end", patience_s)
         for task in reading:
             task.cancel()
         await asyncio.wait(reading)
@@ -132,12 +135,12 @@ def _producers(cluster: Cluster, doors: HttpDoors, seed: int) -> list[SdkProduce
     ]
 
 
-async def _in_time(waiting: Awaitable[None], history: History, else_: str) -> None:
+async def _in_time(waiting: Awaitable[None], history: History, else_: str, patience_s: float = QUIET_S) -> None:
     try:
-        async with asyncio.timeout(QUIET_S):
+        async with asyncio.timeout(patience_s):
             await waiting
     except TimeoutError:
-        history.add(Unexpected(history.now_s, "the cluster", f"{else_}, for {QUIET_S} s while nothing is broken"))
+        history.add(Unexpected(history.now_s, "the cluster", f"{else_}, for {patience_s:g} s while nothing is broken"))
 
 
 async def tell_leaders(doors: HttpDoors, history: History) -> None:

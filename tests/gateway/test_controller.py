@@ -147,6 +147,8 @@ def test_everything_that_a_controller_writes_is_under_its_guard() -> None:
         await asyncio.sleep(RELEASE_TIMEOUT_S + 5)
         await stage.topics.delete("orders")
         await soon()
+        await stage.hand_over_all()
+        await soon()
         assert await stage.leaders(topic) == [None] * 4
         written = [operations for _, operations in contender.store.transactions if operations]
         elected = [operations for operations in written if operations[0].key == LAYOUT.controller]  # type: ignore[union-attr]
@@ -378,6 +380,9 @@ def test_the_states_of_a_deleted_topic_are_forgotten_also_while_they_move() -> N
         await stage.register(3)
         await soon()
         await stage.topics.delete("orders")
+        await soon()
+        assert [state and state[2] for state in await stage.states(topic)] == await stage.leaders(topic), "who leads shall let go"
+        await stage.hand_over_all()
         await asyncio.sleep(RELEASE_TIMEOUT_S * 2)
         assert {held.topic_id for held in await read_all(stage.sqlite, LAYOUT)} == {kept.id}
         assert await stage.leaders(topic) == [None] * 4
@@ -433,6 +438,8 @@ def test_while_a_topic_can_not_be_read_no_state_is_forgotten_and_the_topics_are_
         assert contender.store.ranges <= ranges + 2
         await stage.write(Delete(LAYOUT.topic("damaged")))
         await asyncio.sleep(65)
+        assert await stage.hand_over_all() == 4
+        await asyncio.sleep(65)
         assert await stage.states(topic) == [None] * 4
 
     on_stage(scenario)
@@ -452,7 +459,24 @@ def test_history_that_is_compacted_while_the_topics_are_read_is_no_end_of_the_co
         monkeypatch.setattr(controller_module, "read_topic_ids", with_holes)
         await stage.topics.delete("orders")
         await soon()
+        await stage.hand_over_all()
+        await soon()
         assert await stage.states(topic) == [None] * 4
+
+    on_stage(scenario)
+
+
+def test_what_a_deleted_topics_leader_does_not_let_go_of_is_forgotten_when_its_session_is_sealed() -> None:
+    async def scenario(stage: Stage) -> None:
+        topic, _ = await led_by_two(stage)
+        await stage.topics.delete("orders")
+        await stage.end(2)
+        await soon()
+        assert stage.sealed(2)
+        assert Counter(await stage.leaders(topic)) == {1: 2, None: 2}, "the one that lives may acknowledge records still"
+        await asyncio.sleep(RELEASE_TIMEOUT_S + 5)
+        assert stage.sealed(1)
+        assert await stage.leaders(topic) == [None] * 4
 
     on_stage(scenario)
 
@@ -551,6 +575,8 @@ def test_a_deletion_that_can_not_be_marked_yet_does_not_keep_a_leader_from_being
         create = stage.bucket.create
         stage.bucket.create = refuse  # type: ignore[method-assign]
         await stage.topics.delete("gone")
+        await soon()
+        assert await stage.hand_over_all() == 1
         await stage.register(2, draining=True)
         await asyncio.sleep(RELEASE_TIMEOUT_S + 10)
         assert stage.sealed(2)
@@ -665,7 +691,7 @@ def test_planning_for_many_partitions_does_not_hold_up_the_event_loop(monkeypatc
 
     def plan(*question: object) -> Steps:
         planned_in.append(threading.current_thread().name)
-        return Steps([], [], [])
+        return Steps([], [], [], [])
 
     async def to_thread(work: object, *args: object) -> object:
         planned_in.append("handed to a thread")

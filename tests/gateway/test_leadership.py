@@ -190,6 +190,7 @@ def test_a_deleted_topic_is_served_no_more_and_its_name_begins_anew(tmp_path: Pa
                 await broker.produce(partition_of(old), b"b")
             assert await broker.read(partition_of(new)) == []
             assert await broker.produce(partition_of(new), b"c") == 0
+            await until(lambda: set(broker.view.partitions.states) == {partition_of(new)})
             assert set(await partition_assignments.read_all(broker.metadata, LAYOUT)) == {partition_of(new)}
 
     asyncio.run(main())

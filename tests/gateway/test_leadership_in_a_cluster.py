@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gateway import bucket_reach
+from gateway.cluster_view import partitions_of
 from metadata.broker_registry import write_draining
-from metadata.errors import NoLeader, OutcomeUnknown, Rejected
+from metadata.errors import NoLeader, OutcomeUnknown, Rejected, SessionFenced
 from metadata.model import TopicPartition
 from metadata.store import Delete
 from segments.settings import SegmentSettings
@@ -282,6 +283,40 @@ def test_the_last_broker_is_not_drained_and_ends_in_order_all_the_same() -> None
         await world.start("b2")
         await world.until(lambda: all(world.leader(partition) is not None for partition in partitions), within_s=2)
         await world.check()
+
+    in_a_world(scenario)
+
+
+# ── a topic that is deleted ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("trouble", ["hears late", "is cut off from the metadata", "dies"])
+def test_a_deletion_is_done_when_no_leader_takes_records_any_more_whatever_one_of_them_has_heard(trouble: str) -> None:
+    async def scenario(world: World) -> None:
+        b1, b2 = await world.start("b1", "b2")
+        topic = await world.topics.create("orders", 4)
+        await world.until_led(topic)
+        partitions = partitions_of(topic)
+        late = led_by(world, b2, partitions)[0]
+        if trouble == "hears late":
+            b2.metadata.told_after_s = 2.0
+        elif trouble == "dies":
+            b2.kill()
+        else:
+            b2.to_metadata.down = Fault.HANGS
+        await world.topics.delete("orders")
+        deleting = asyncio.ensure_future(b1.leadership.let_go(topic, timeout_s=30))
+        if trouble != "dies":
+            await b2.leadership.log.produce(late, RECORD, header_of(RECORD))
+            assert not deleting.done()
+        assert await deleting
+        if trouble != "dies":
+            next_record = sequenced_batch(7, 1)
+            with pytest.raises((NoLeader, SessionFenced)):
+                await b2.leadership.log.produce(late, next_record, header_of(next_record))
+        b2.to_metadata.down = None
+        await world.until(lambda: not b1.view.partitions.states, within_s=5)
+        assert b1.session is not None
 
     in_a_world(scenario)
 

@@ -283,7 +283,11 @@ class World:
     async def ask_to_move(self, partitions: Iterable[TopicPartition], to: int | None) -> float:
         """As the controller asks. When it was asked."""
         states = await self.states()
-        asked = [Decision(p, states[p][1], moving(states[p][0], None if to is None else SessionId(to))) for p in partitions]
+        asked = [
+            Decision(p, states[p][1], moving(states[p][0], None if to is None else SessionId(to)))
+            for p in partitions
+            if states[p][0].leader_session != to
+        ]
         await write(self.metadata, asked, LAYOUT)
         return virtual_loop().time()
 

@@ -17,7 +17,7 @@ from metadata.partition_ledger import Changes, PartitionLedger
 from metadata.placement import Candidate
 
 TOPIC, OTHER = TopicId("a" * 32), TopicId("b" * 32)
-NOTHING = Steps([], [], [])
+NOTHING = Steps([], [], [], [])
 States = dict[TopicPartition, tuple[PartitionState, Revision]]
 
 
@@ -66,7 +66,7 @@ def test_new_partitions_are_given_to_those_who_live_at_epoch_0() -> None:
 
 def test_what_a_dead_session_led_waits_for_its_seal() -> None:
     states = {partition(0): led(1), partition(1): led(9)}
-    assert plan(view(states, 1), set()) == Steps([SessionId(9)], [], [])
+    assert plan(view(states, 1), set()) == Steps([SessionId(9)], [], [], [])
     steps = plan(view(states, 1), {SessionId(9)})
     assert steps.unregistered == []
     assert decided(steps) == {1: (1, None)}
@@ -104,7 +104,7 @@ def test_a_leader_that_dies_in_the_middle_of_a_move_is_replaced_like_any_other()
     states = {partition(0): led(9, moving_to=1), partition(1): led(1)}
     steps = plan(view(states, 1, 2), {SessionId(9)})
     assert decided(steps) == {0: (2, None)}
-    assert plan(view(states, 1, 2), set()) == Steps([SessionId(9)], [], [])
+    assert plan(view(states, 1, 2), set()) == Steps([SessionId(9)], [], [], [])
 
 
 def test_only_so_many_partitions_move_at_a_time() -> None:
@@ -114,9 +114,18 @@ def test_only_so_many_partitions_move_at_a_time() -> None:
     assert plan(view(states, 1, 2), set(), moves_max=1).decisions == []
 
 
-def test_states_of_partitions_that_no_topic_has_are_forgotten() -> None:
-    states = {partition(0): led(1), partition(0, OTHER): led(1), partition(7): led(1)}
-    assert plan(view(states, 1, count=1), set()) == Steps([], [], [partition(7), partition(0, OTHER)])
+def test_a_leader_that_lives_is_asked_once_to_let_go_of_partitions_that_no_topic_has() -> None:
+    states = {partition(0): led(1), partition(0, OTHER): led(1), partition(7): led(1, moving_to=2)}
+    assert plan(view(states, 1, 2, count=1), set()) == Steps([], [], [partition(7), partition(0, OTHER)], [])
+    asked = {partition(0): led(1), partition(7): led(1, moving_to=1)}
+    assert plan(view(asked, 1, count=1), set()) == NOTHING
+
+
+def test_what_no_topic_has_and_nobody_leads_any_more_is_forgotten() -> None:
+    closed = handed_over(led(1, moving_to=1)[0], SegmentSeq(3), {SessionId(1)})
+    states = {partition(0): led(1), partition(7): (closed, Revision(5)), partition(8): led(9), partition(9): led(8)}
+    steps = plan(view(states, 1, count=1), {SessionId(9)})
+    assert steps == Steps([SessionId(8)], [], [], [partition(7), partition(8)]), "the one that is not sealed yet is sealed first"
 
 
 def test_a_state_that_can_not_be_read_is_left_as_it_is() -> None:
@@ -131,7 +140,7 @@ def test_a_state_that_can_not_be_read_now_is_left_as_it_is_though_an_older_one_i
 
 def test_a_state_that_can_not_be_read_is_forgotten_with_its_topic() -> None:
     steps = plan(View({TOPIC: 1}, {partition(0): led(1)}, {partition(0, OTHER)}, [Candidate(SessionId(1))]), set())
-    assert steps == Steps([], [], [partition(0, OTHER)])
+    assert steps == Steps([], [], [], [partition(0, OTHER)])
 
 
 def test_a_state_of_a_newer_version_is_left_as_it_is_and_stops_no_other() -> None:

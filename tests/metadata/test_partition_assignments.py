@@ -115,6 +115,15 @@ def test_a_leader_that_hands_over_leaves_the_place_where_its_records_end() -> No
     assert handed_over(current, SegmentSeq(0), set()) == state(span(4, 9))
 
 
+def test_a_leader_that_is_asked_to_hand_over_to_itself_lets_go_and_nobody_leads() -> None:
+    current = state(span(2, 5), span(3, 8))
+    assert not current.is_closed
+    closed = handed_over(moving(current, SessionId(8)), SegmentSeq(117), {SessionId(5)})
+    assert closed == state(span(2, 5), span(3, 8, 117))
+    assert closed.is_closed
+    assert not appointed(closed, SessionId(9)).is_closed
+
+
 def test_a_move_changes_nothing_until_the_leader_has_handed_over() -> None:
     current = state(span(2, 5), span(3, 8))
     asked = moving(current, SessionId(9))
@@ -139,6 +148,7 @@ def test_epochs_ascend_by_one_and_no_session_that_holds_records_is_lost(
             current = appointed(current, SessionId(session))
             assert current.sessions[:-1] == before.sessions
         else:
+            session += 1 if session == current.leader_session else 0
             current = handed_over(moving(current, SessionId(session)), SegmentSeq(released_at), holding)
             kept = [*before.sessions[:-1], replace(before.sessions[-1], released_at_seq=SegmentSeq(released_at))]
             assert list(current.sessions[:-1]) == [held for held in kept if held.session in holding]

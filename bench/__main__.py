@@ -1,7 +1,7 @@
 """`python -m bench`: the benchmarks that are named, or all of one broker, and their figures.
 
     python -m bench                               all of one broker, in under four minutes
-    python -m bench cluster                       all of three brokers with an etcd, in under ten
+    python -m bench cluster                       all of three brokers with an etcd, in under twenty
     python -m bench produce-grpc --seconds 5      one of them, measured longer
     python -m bench --json figures.json           the figures and the machine's facts, for programs
 
@@ -28,12 +28,16 @@ from bench import (
     drain,
     etcd_load,
     failover,
+    groups_commit,
+    groups_heartbeat,
+    groups_rebalance,
     idle,
     machine,
     partitions,
     produce_grpc,
     produce_http,
     quiet_producer,
+    tail_fan_out,
     tail_reads,
     three_brokers,
 )
@@ -47,6 +51,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "produce-http-json": produce_http.measure_json,
     "produce-http-arrow": produce_http.measure_arrow,
     "tail-reads": tail_reads.measure,
+    "tail-fan-out": tail_fan_out.measure,
     "codec": codec.measure,
     "partitions": partitions.measure,
     "idle": idle.measure,
@@ -57,9 +62,12 @@ CLUSTER_BENCHMARKS: dict[str, Benchmark] = {
     "drain": drain.measure,
     "three-brokers": three_brokers.measure,
     "etcd-load": etcd_load.measure,
+    "groups-heartbeat": groups_heartbeat.measure,
+    "groups-commit": groups_commit.measure,
+    "groups-rebalance": groups_rebalance.measure,
 }
 CLUSTER = "cluster"
-"""Stands for all of these: several brokers and an etcd, and a minute or two for each benchmark."""
+"""Stands for all of these: several brokers and an etcd, and one to four minutes for each benchmark."""
 DISK = "/var/tmp"
 """Unlike /tmp, never in memory: fsync would cost nothing there."""
 ENDS_AFTER_S = 300

@@ -18,8 +18,15 @@ class Served:
     def __init__(self, process: BrokerProcess) -> None:
         self.http_url = process.http_url
         self.grpc_address = process.grpc_address
-        self._bucket: Path = process.data_dir / "bucket"
+        self.bucket: Path = process.data_dir / "bucket"
+        self._broker = process
         self._process = psutil.Process(process.pid)
+
+    def restart(self) -> None:
+        """At the same addresses, with nothing in memory."""
+        self._broker.stop()
+        self._broker.start()
+        self._process = psutil.Process(self._broker.pid)
 
     def create_topic(self, name: str, partitions: int) -> None:
         with connect_sync(self.http_url) as log:
@@ -31,12 +38,16 @@ class Served:
 
     def put_count(self) -> int:
         """Objects in the sessions of the log: each is one PUT."""
-        keys = (str(path.relative_to(self._bucket)) for path in (self._bucket / "wal").glob("*/*"))
+        keys = (str(path.relative_to(self.bucket)) for path in (self.bucket / "wal").glob("*/*"))
         return sum(parse_wal_key(key) is not None for key in keys)
 
     def cpu_seconds(self) -> float:
         times = self._process.cpu_times()
         return times.user + times.system
+
+    def read_bytes(self) -> int:
+        """That it has read of files since it runs, from the disk or its cache (gRPC's sockets are not in it)."""
+        return int(self._process.io_counters().read_chars)
 
     def rss_mib(self) -> float:
         return self._process.memory_info().rss / 2**20

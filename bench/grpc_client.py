@@ -22,8 +22,7 @@ from segments.directory_store import DirectoryStore
 WARM_UP_ROUNDS = 5
 
 _PRODUCE_STREAM = "/tidelog.v1.Log/ProduceStream"
-_FETCH = "/tidelog.v1.Log/Fetch"
-_OPTIONS = (
+OPTIONS = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.use_local_subchannel_pool", 1),  # a connection for each stream
@@ -55,7 +54,7 @@ def produce(address: str, requests: Sequence[bytes], load: Load, *, requests_per
 
 
 async def _produce_on_one_stream(address: str, requests: Sequence[bytes], load: Load, pace_s: float) -> Outcome:
-    async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+    async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         await channel.channel_ready()
         call: Any = channel.stream_stream(_PRODUCE_STREAM)()
         room = asyncio.Semaphore(load.window)
@@ -74,15 +73,16 @@ async def _produce_on_one_stream(address: str, requests: Sequence[bytes], load: 
                     return  # the stream has ended; the reader meets the reason
             await call.done_writing()
 
-        answered, first_answer_s = 0, 0.0
+        answered, first_answer_s, last_answer_s = 0, 0.0, 0.0
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(write())
             while (answer := await call.read()) is not grpc.aio.EOF:
                 check_produced(answer)
                 answered += 1
-                first_answer_s = first_answer_s or time.perf_counter()
+                last_answer_s = time.perf_counter()
+                first_answer_s = first_answer_s or last_answer_s
                 room.release()
-        return Outcome(answered, started_s, first_answer_s, time.perf_counter())
+        return Outcome(answered, started_s, first_answer_s, last_answer_s)
 
 
 def check_produced(answer: bytes) -> None:
@@ -90,54 +90,6 @@ def check_produced(answer: bytes) -> None:
     for result in log_pb2.ProduceResponse.FromString(answer).results:
         if result.HasField("error"):
             raise RuntimeError(f"the broker refused a batch: {result.error.message}")
-
-
-def follow(address: str, topic: str, partitions: int, *, quiet_s: float) -> tuple[int, Outcome]:
-    """Reads the topic from its beginning until nothing has come for `quiet_s` after the first bytes. (bytes, answers with data)."""
-
-    async def run() -> tuple[int, Outcome]:
-        positions = dict.fromkeys(range(partitions), 0)
-        size_bytes = answers = 0
-        started_s = time.perf_counter()
-        first_answer_s = last_answer_s = 0.0
-        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-            fetch: Any = channel.unary_unary(_FETCH, response_deserializer=log_pb2.FetchResponse.FromString)
-            while not answers or time.perf_counter() - last_answer_s < quiet_s:
-                answer = await fetch(_fetch_request(topic, positions), timeout=30)
-                received = _take_in(answer, positions)
-                if received:
-                    last_answer_s = time.perf_counter()
-                    first_answer_s = first_answer_s or last_answer_s
-                    size_bytes += received
-                    answers += 1
-        return size_bytes, Outcome(answers, started_s, first_answer_s, last_answer_s)
-
-    return uvloop.run(run())
-
-
-def _fetch_request(topic: str, positions: dict[int, int]) -> bytes:
-    return log_pb2.FetchRequest(
-        partitions=[
-            log_pb2.FetchPartition(topic=topic, partition=partition, offset=offset, max_bytes=4 << 20)
-            for partition, offset in positions.items()
-        ],
-        max_bytes=8 << 20,
-        min_bytes=1,
-        max_wait_ms=200,
-    ).SerializeToString()
-
-
-def _take_in(answer: log_pb2.FetchResponse, positions: dict[int, int]) -> int:
-    """Moves the positions on; the partitions that brought something go last. Bytes of batches."""
-    received = 0
-    for found in answer.partitions:
-        if found.HasField("error"):
-            raise RuntimeError(f"the broker refused a fetch: {found.error.message}")
-        if found.next_offset > positions[found.partition]:
-            received += len(found.record_batches)
-            del positions[found.partition]
-            positions[found.partition] = found.next_offset
-    return received
 
 
 def acks_beside_puts(
@@ -150,7 +102,7 @@ def acks_beside_puts(
         puts_s: list[float] = []
         store = await DirectoryStore.open(directory, make_root=True)
         body = [bytes(put_bytes)]
-        async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
             call: Any = channel.stream_stream(_PRODUCE_STREAM)()
             for index in range(WARM_UP_ROUNDS + rounds):
                 await asyncio.sleep(pause_s)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bench.batches import produce_request, record_batch, records_in
 from bench.broker import broker
 from bench.figures import Figure, Target, median, spread
-from bench.grpc_client import follow, produce
+from bench.grpc_client import produce
 from bench.load import Load, client_process
+from bench.readers import follow_all
 from bench.run import ROUNDS, Run
 
 PARTITIONS = 6
@@ -27,9 +28,10 @@ def measure(run: Run) -> list[Figure]:
             topic = f"records-{round_}"
             requests = [produce_request(topic, batch, range(partition, partition + 1)) for partition in range(PARTITIONS)]
             served.create_topic(topic, PARTITIONS)
-            reading = reader.start(follow, served.grpc_address, topic, PARTITIONS, quiet_s=QUIET_S)
+            reading = reader.start(follow_all, served.grpc_address, topic, PARTITIONS, 1, quiet_s=QUIET_S)
             produced = run.client.run(produce, served.grpc_address, requests, load)
-            bytes_read, followed = reading.result()
+            (followed,) = reading.result()
+            bytes_read = followed.size_bytes
             if bytes_read != produced.requests * len(batch):
                 raise RuntimeError(f"{produced.requests * len(batch)} bytes went in, and {bytes_read} came out")
             # The same bytes both ways, each from its first arrival to its last: so the rates stand as the times do.

@@ -9,6 +9,7 @@ from typing import Any
 from gateway.cluster_settings import ClusterSettings
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.etcd_settings import EtcdSettings
+from metadata.group_settings import GroupSettings
 from segments.s3_settings import S3Settings
 from segments.settings import SegmentSettings
 from tidelog.cli.setting_list import field_docs, shown
@@ -20,6 +21,7 @@ SECTIONS = {
     "The doors": GatewaySettings,
     "S3": S3Settings,
     "The cluster": ClusterSettings,
+    "Consumer groups": GroupSettings,
     "etcd": EtcdSettings,
 }
 

@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
+from gateway.broker_groups import BrokerGroups
 from gateway.cluster_commands import set_draining
 from gateway.cluster_identity import identify_cluster, stay_in_cluster
 from gateway.cluster_members import describe_brokers
@@ -34,6 +35,7 @@ from gateway.heard_metadata import HeardMetadata
 from gateway.http_server import HttpServer
 from gateway.leadership import Leadership
 from gateway.led_here import LedHere
+from gateway.metrics import Metrics
 from gateway.peer_reads import PeerReads
 from gateway.peers import Peers
 from gateway.routed_log import RoutedLog
@@ -42,6 +44,7 @@ from metadata.broker_registry import Registration
 from metadata.data_directory import DataDirectory
 from metadata.errors import Corrupt, OutcomeUnknown, TidelogError
 from metadata.etcd_layout import EtcdLayout
+from metadata.group_model import MemberId
 from metadata.model import SessionId, TopicPartition
 from metadata.open_metadata import open_metadata
 from metadata.producer_ids import ProducerIds
@@ -69,6 +72,11 @@ VERSION = importlib.metadata.version("tidelog")
 def wall_clock_ms() -> int:
     """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+def new_member_id(client: str) -> MemberId:
+    """Of a member of a group, by its client id or instance id."""
+    return MemberId(f"{client}-{uuid.uuid4()}")
 
 
 class Broker:
@@ -125,6 +133,25 @@ class Broker:
             budget=self._leadership.budget,
             leader_wait_s=self._leader_wait_s,
         )
+        self.metrics = Metrics()
+        self._groups = BrokerGroups(
+            metadata,
+            layout,
+            settings.groups,
+            self.view.brokers,
+            self.topic_cache,
+            self.routed_log,
+            peers,
+            self.metrics,
+            broker_id=settings.broker_id,
+            session=lambda: self.session,
+            is_stopping=self.stopping.is_set,
+            now_ms=wall_clock_ms,
+            new_member_id=new_member_id,
+        )
+        self.groups = self._groups.routed
+        self.coordinated_groups = self._groups.coordinated
+        self.group_operations = self._groups.operations
         self._http = HttpServer(self)
         self._grpc = GrpcServer(self)
         self._bucket = bucket
@@ -201,6 +228,7 @@ class Broker:
             following = background.create_task(self.view.run(), name="view of the cluster")
             forwarding = background.create_task(self._forwarding.run(), name="forwarding")
             ahead = background.create_task(self.producer_ids.run(), name="producer ids")
+            grouping = background.create_task(self._groups.run(), name="groups")
             staying = background.create_task(stay_in_cluster(self._metadata, self._layout, self.cluster_id), name="identity")
             await self.view.read(timeout_s=TOPICS_TIMEOUT_S)
             self.http_address = await self._http.start(self._listen[0])
@@ -215,6 +243,7 @@ class Broker:
                 await self._serve(ready, leading)
             finally:
                 await self._stop(leading)
+                grouping.cancel()
                 forwarding.cancel()
                 following.cancel()
                 ahead.cancel()

@@ -3,6 +3,7 @@
     decide ─▶ store, guarded by the revision of the group's record ─▶ the new state ─▶ answers
                  ├ unavailable: the step has not happened; its caller is told, the others wait on
                  └ written by somebody else, or nobody knows: the group is given up, all are told NOT_COORDINATOR
+    offsets, guarded likewise ─▶ nobody knows: its caller is told; the record is written anew before any others, which fences them
 
 Invariants: steps that store happen one after the other; what a member is told of its group was stored before; after it was given
 up, a group writes nothing more and answers nobody.
@@ -14,15 +15,17 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from gateway.group_timer import GroupTimer, uptime_ms
+from gateway.owned_work import OwnedWork
 from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import NotCoordinator, OutcomeUnknown, TidelogError
 from metadata.group_barrier import Answer, Step
-from metadata.group_model import Group, Joined, MemberId, Phase, Synced, Waiter
+from metadata.group_model import NO_INSTANCE, Group, Joined, Member, MemberId, Phase, Synced, Waiter
 from metadata.group_record import encode_group
 from metadata.group_settings import GroupSettings
 from metadata.group_state import hang_up, tick, wakes_at_ms
@@ -40,6 +43,25 @@ log = logging.getLogger(__name__)
 _waiters = itertools.count(1)
 
 
+@dataclass(slots=True)
+class GroupCounts:
+    """What the groups of one broker have done so far."""
+
+    rebalances: int = 0
+    """Generations that began."""
+    commits: int = 0
+    offsets_committed: int = 0
+
+
+class Forgotten(NamedTuple):
+    """What shall be deleted of a group."""
+
+    offsets: Sequence[str] = ()
+    """Their keys."""
+    group: bool = False
+    """Its record, too."""
+
+
 class CoordinatedGroup:
     def __init__(
         self,
@@ -47,6 +69,7 @@ class CoordinatedGroup:
         group: Group,
         revision: Revision,
         *,
+        loaded_by: SessionId,
         key: str,
         settings: GroupSettings,
         writes: CoalescedWrites,
@@ -54,9 +77,13 @@ class CoordinatedGroup:
         session: Callable[[], SessionId],
         now_ms: Callable[[], int],
         given_up: Callable[[CoordinatedGroup], None],
+        work: OwnedWork,
+        counts: GroupCounts,
     ) -> None:
         self.name = name
         self.group = group
+        self.loaded_by = loaded_by
+        """The session that this broker had then."""
         self.is_gone = False
         self._key = key
         self._revision = revision
@@ -66,7 +93,10 @@ class CoordinatedGroup:
         self._session = session
         self._now_ms = now_ms
         self._given_up = given_up
+        self._work = work
+        self._counts = counts
         self._steps = asyncio.Lock()
+        self._in_doubt = False
         self._waiting: dict[Waiter, Told] = {}
         self._silent_at_ms: dict[MemberId, int] = {}  # when a member's session ends if nothing is heard of it
         self.begin_sessions_anew()
@@ -80,12 +110,21 @@ class CoordinatedGroup:
     def is_idle(self) -> bool:
         return self.group.phase is Phase.EMPTY and not (self._waiting or self.group.announced or self._steps.locked())
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for other members."""
+        return len(self._waiting)
+
     # ── who waits ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait(self) -> tuple[Waiter, Told]:
         waiter = Waiter(next(_waiters))
         told = self._waiting[waiter] = asyncio.get_running_loop().create_future()
         return waiter, told
+
+    def waits(self, waiter: Waiter) -> bool:
+        """Whether somebody still waits for its answer."""
+        return waiter in self._waiting
 
     def stop_waiting(self, waiter: Waiter) -> bool:
         """Whether it still waited: `tick` then lets the group know."""
@@ -95,6 +134,9 @@ class CoordinatedGroup:
         return told is not None
 
     def give_up(self, why: str) -> None:
+        """Once: by now there may be another of this name."""
+        if self.is_gone:
+            return
         log.debug("group %s is not coordinated here any more: %s", self.name, why)
         self.is_gone = True
         self._timer.forget(self.name)
@@ -116,12 +158,15 @@ class CoordinatedGroup:
                 await self._put(after)
                 self.check_here()
             self.group = after
-            for waiter, answer in step.answers:
-                self._tell(waiter, answer)
+            self._counts.rebalances += after.generation > before.generation
+            told = {waiter: self._tell(waiter, answer) for waiter, answer in step.answers}
             waited = {*before.joining, *before.syncing}
             for member_id in after.members:
                 if member_id == heard or member_id in waited or member_id not in before.members:
                     self.heard(member_id)
+            for waiter, answer in step.answers:  # hung up while it was stored that they are members: they would be missed at once
+                if isinstance(answer, Joined) and not told[waiter] and _knows_no_id(before, after.members.get(answer.member_id)):
+                    self._silent_at_ms[answer.member_id] = uptime_ms()
             for member_id in self._silent_at_ms.keys() - after.members.keys():
                 del self._silent_at_ms[member_id]
             self._schedule()
@@ -136,63 +181,102 @@ class CoordinatedGroup:
         return Step(step.group, (*answers, *step.answers), stored or step.stored)
 
     async def _put(self, group: Group) -> None:
-        self._revision = await self._guarded([Put(self._key, encode_group(group, self._session()))])
+        self._revision = await self._written(group)
+        self._in_doubt = False
 
-    async def _guarded(self, operations: Sequence[Put | Delete], revision: Revision | None = None) -> Revision:
-        """Of a step. Raises NotCoordinator, and gives the group up, where it is not this broker's any more, or nobody knows."""
+    async def _written(self, group: Group) -> Revision:
+        """Raises NotCoordinator, and gives the group up, where it is not this broker's any more, or nobody knows."""
+        put = Put(self._key, encode_group(group, self._session()))
         try:
-            return await self._writes.write(Compare(self._key, self._revision if revision is None else revision), operations)
+            return await self._writes.write(Compare(self._key, self._revision), [put])
         except (CompareFailed, OutcomeUnknown) as error:
             self.give_up("its record was written by another broker, or it is not known whether it was written")
             raise not_coordinator(self.name) from error
 
-    def _tell(self, waiter: Waiter, answer: Joined | Synced | TidelogError) -> None:
+    def _tell(self, waiter: Waiter, answer: Joined | Synced | TidelogError) -> bool:
+        """Whether it still waited."""
         told = self._waiting.pop(waiter, None)
         if told is None or told.done():
-            return  # it has hung up
+            return False
         if isinstance(answer, TidelogError):
             told.set_exception(answer)
             told.exception()  # its caller may be told of the same by its step
         else:
             told.set_result(answer)
+        return True
 
     # ── what is guarded by the record, and does not change it ───────────────────────────────────────────────────────────
+
+    def doubt(self) -> None:
+        """It is not known whether offsets were written; they may land later. Members need not know."""
+        self._in_doubt = True
+
+    async def settle(self) -> None:
+        """Returns when nothing that was sent before lands any more: where there is a doubt, the record is written anew."""
+        if self._in_doubt:
+            await self._work.done(self._settled())
+
+    async def _settled(self) -> None:
+        async with self._steps:
+            self.check_here()
+            if self._in_doubt:
+                await self._put(self.group)
 
     async def write_offsets(self, writes: Sequence[Put | Delete], check: Callable[[Group], None]) -> None:
         """At most 128. `check` raises what refuses them, and is asked again where the group changed before they were written."""
         while True:
+            await self.settle()
             self.check_here()
             check(self.group)
             if not self.is_stored:
-                await self.step(lambda group: Step(group, stored=not self.is_stored))
+                await self._work.done(self.step(lambda group: Step(group, stored=not self.is_stored)))
                 continue
             revision = self._revision
             try:
                 await self._writes.write(Compare(self._key, revision), writes)
                 return
             except CompareFailed as error:
+                if self._in_doubt:  # of what was under way before this
+                    continue
                 if self._revision == revision and not self._steps.locked():
                     self.give_up("its record was written by another broker")
                     raise not_coordinator(self.name) from error
                 async with self._steps:  # a step of this group has written its record meanwhile, or is about to
                     pass
 
-    async def delete(self, check: Callable[[Group], None], offsets: Callable[[], Awaitable[Sequence[str]]]) -> None:
-        """The group, and its offsets, whose keys `offsets` reads. `check` raises what refuses it.
+    async def forget(self, check: Callable[[Group], None], choose: Callable[[Group], Awaitable[Forgotten]]) -> None:
+        """Deletes the offsets that `choose` reads, and the record where it says so. `check` raises what refuses it.
 
-        First the record is written anew, so that no commit that is under way lands after its key was deleted. Until the end,
-        commits compare with the record before, and wait.
+        First the record is written anew, so that no commit that is under way lands after its key was read, or deleted. Until the
+        end, commits compare with the record before, and wait. OutcomeUnknown where some of it may be gone: it may be repeated.
         """
         async with self._steps:
             self.check_here()
             check(self.group)
-            revision = await self._guarded([Put(self._key, encode_group(self.group, self._session()))])
+            revision = await self._written(self.group)
+            self._in_doubt = False
+            whole = False
             try:
-                deletes = [*map(Delete, await offsets()), Delete(self._key)]
-                for start in range(0, len(deletes), OPERATIONS_MAX):
-                    await self._guarded(deletes[start : start + OPERATIONS_MAX], revision)
+                chosen = await choose(self.group)
+                whole = chosen.group
+                await self._delete([*map(Delete, chosen.offsets), *([Delete(self._key)] if whole else [])], revision)
             finally:
-                self.give_up("it was deleted, or half of it: whoever comes next reads what is left")
+                self._revision = revision
+                if whole and not self.is_gone:
+                    self.give_up("it was deleted, or half of it: whoever comes next reads what is left")
+
+    async def _delete(self, deletes: Sequence[Delete], revision: Revision) -> None:
+        for start in range(0, len(deletes), OPERATIONS_MAX):
+            try:
+                await self._writes.write(Compare(self._key, revision), deletes[start : start + OPERATIONS_MAX])
+            except (CompareFailed, TidelogError) as error:
+                if isinstance(error, CompareFailed):
+                    self.give_up("its record was written by another broker")
+                if start or isinstance(error, OutcomeUnknown):
+                    raise half_deleted(self.name, start, len(deletes)) from error
+                if isinstance(error, CompareFailed):
+                    raise not_coordinator(self.name) from error
+                raise
 
     # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -240,5 +324,20 @@ class CoordinatedGroup:
             raise not_coordinator(self.name)
 
 
+def half_deleted(name: str, deleted: int, of: int) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{deleted} of the {of} keys of group {name} were deleted; whether others were is not known",
+        hint="Repeat it: what is gone stays gone.",
+        group=name,
+    )
+
+
 def not_coordinator(name: str) -> NotCoordinator:
     return NotCoordinator(f"this broker does not coordinate group {name}")
+
+
+def _knows_no_id(before: Group, member: Member | None) -> bool:
+    """A member that was not told its id before this step, and can't be found by an instance id: it never asks again."""
+    if member is None or member.instance_id != NO_INSTANCE or member.member_id in before.announced:
+        return False
+    return member.member_id in before.unnamed or member.member_id not in before.members

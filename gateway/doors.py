@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
@@ -22,6 +22,12 @@ from metadata.topic_cache import TopicCache
 from metadata.topics import Topics
 from segments.log import Log
 from segments.watched_store import Trouble
+
+if TYPE_CHECKING:  # they ask what stands below
+    from gateway.group_coordinator import GroupCoordinator
+    from gateway.group_operations import GroupOperations
+    from gateway.metrics import Metrics
+    from gateway.routed_groups import RoutedGroups
 
 
 class BrokerDescription(NamedTuple):
@@ -118,6 +124,26 @@ class Broker(Protocol):
     @property
     def refused(self) -> Mapping[TopicPartition, Corrupt]:
         """What this broker should lead and does not serve, since it is damaged."""
+        ...
+
+    @property
+    def groups(self) -> RoutedGroups:
+        """The consumer groups of the whole cluster, for calls of clients."""
+        ...
+
+    @property
+    def coordinated_groups(self) -> GroupCoordinator:
+        """Those that this broker coordinates, for calls that another has forwarded."""
+        ...
+
+    @property
+    def group_operations(self) -> GroupOperations:
+        """What operators ask of the consumer groups of the whole cluster."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """What this broker tells Prometheus."""
         ...
 
     @property

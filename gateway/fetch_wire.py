@@ -6,6 +6,7 @@ are written by hand in the order of their numbers, as protobuf does; what is spe
     FetchResponse      1 partition, length-delimited, repeated
     FetchedPartition   1 … 6 as protobuf writes them · 7 record_batches, length-delimited, or 8 records, slice by slice
                        · 9 leader_epoch, a varint
+    ConsumedData       1 partitions, as in FetchResponse · 2 delivery_id, a varint; it is field 1 of its ConsumeResponse
 
 Invariant: protobuf reads from it what it would have written itself (a test compares them).
 """
@@ -32,6 +33,17 @@ class PartitionAnswer(NamedTuple):
 
 
 def encode_fetch_response(partitions: Iterable[PartitionAnswer]) -> bytes:
+    return b"".join(_encoded(partitions))
+
+
+def encode_consumed_data(partitions: Iterable[PartitionAnswer], delivery_id: int) -> bytes:
+    """The ConsumeResponse that carries it."""
+    message = _encoded(partitions)
+    message.append(b"\x10" + _varint(delivery_id))
+    return b"".join([b"\x0a" + _varint(sum(map(len, message))), *message])
+
+
+def _encoded(partitions: Iterable[PartitionAnswer]) -> list[Buffer]:
     message: list[Buffer] = []
     for partition, pieces, size_bytes, structured, leader_epoch in partitions:
         rest = partition.SerializeToString()
@@ -40,7 +52,7 @@ def encode_fetch_response(partitions: Iterable[PartitionAnswer]) -> bytes:
         message.append(b"\x0a" + _varint(len(rest) + len(head) + size_bytes + len(tail)) + rest + head)
         message.extend(pieces)
         message.append(tail)
-    return b"".join(message)
+    return message
 
 
 def encode_records(records: Iterable[RecordTuple], partition: int) -> bytes:

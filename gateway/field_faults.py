@@ -46,6 +46,9 @@ _BOUNDS: Final = {
 _EXPECTED: Final = re.compile(r"Expected `(.+)`, got `(.+)`")
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.*)`")
+_BOUND: Final = re.compile(r"Expected `(\w+)` (of length )?(>=|<=) (-?[\d.]+)")
+_BOUND_WORDS: Final = {">=": "at least", "<=": "at most"}
+_ITEMS: Final = {"str": "characters", "array": "items", "object": "members"}
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -76,6 +79,9 @@ def of_msgspec(error: msgspec.ValidationError, prefix: str = "") -> FieldFault:
         return FieldFault(place, f"has a field {_shown(found[1])} that is not known", unknown_field=found[1])
     if found := _MISSING.fullmatch(message):
         return FieldFault(place, f"lacks the field {found[1]!r}")
+    if found := _BOUND.fullmatch(message):
+        bound = f"{_BOUND_WORDS[found[3]]} {found[4]}"
+        return FieldFault(place, f"must have {bound} {_ITEMS.get(found[1], 'items')}" if found[2] else f"must be {bound}")
     return FieldFault(place, f"can't be taken: {message[:1].lower()}{message[1:]}")
 
 

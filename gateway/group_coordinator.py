@@ -12,19 +12,20 @@ call that ends, or hangs up, leaves nothing behind but a member whose session ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.coordinated_group import CoordinatedGroup, not_coordinator
+from gateway.coordinated_group import CoordinatedGroup, Forgotten, GroupCounts, half_deleted, not_coordinator
 from gateway.group_timer import GroupTimer, uptime_ms
+from gateway.known_offsets import KnownOffsets
+from gateway.owned_work import OwnedWork
 from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import (
     GroupNotEmpty,
     OutcomeUnknown,
     RebalanceInProgress,
-    Stopping,
     Throttled,
     TidelogError,
     UnknownGroup,
@@ -45,7 +46,7 @@ from metadata.group_model import (
     Waiter,
     check_group_name,
 )
-from metadata.group_offsets import CommittedOffset, encode_offset, read_offsets, why_not
+from metadata.group_offsets import CommittedOffset, encode_offset, read_offset_keys, read_offsets, why_not
 from metadata.group_record import decode_group, encode_group
 from metadata.group_settings import GroupSettings
 from metadata.group_state import check_commit, check_heartbeat, leave, sync
@@ -53,7 +54,6 @@ from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store import OPERATIONS_MAX, Compare, Delete, MetadataStore, Put
 
 LOADS_AT_ONCE: Final = 64
-T = TypeVar("T")
 
 
 class GroupCoordinator:
@@ -79,22 +79,24 @@ class GroupCoordinator:
         self._coordinates = coordinates
         self._now_ms = now_ms
         self._new_member_id = new_member_id
+        self.counts = GroupCounts()
+        self.known_offsets = KnownOffsets()
         self._writes = CoalescedWrites(store, linger_s=settings.commit_linger_ms / 1000, unknown=self._outcome_unknown)
         self._timer = GroupTimer(self._due, slept=self._slept)
         self._groups: dict[str, CoordinatedGroup] = {}
         self._loading: dict[str, asyncio.Future[CoordinatedGroup]] = {}
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
-        self._tasks: asyncio.TaskGroup | None = None
+        self._work = OwnedWork()
 
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
+                self._work.tasks = tasks
                 try:
                     tasks.create_task(self._writes.run(), name="writes of groups")
                     await self._timer.run()
                 finally:
-                    self._tasks = None
+                    self._work.tasks = None
         finally:
             for held in list(self._groups.values()):
                 held.give_up("the broker is shutting down")
@@ -107,6 +109,18 @@ class GroupCoordinator:
     def __len__(self) -> int:
         """Groups that are loaded."""
         return len(self._groups)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for other members of their group."""
+        return sum(held.waiting for held in self._groups.values())
+
+    def is_loaded(self, name: str) -> bool:
+        return name in self._groups
+
+    def groups(self) -> Iterable[tuple[str, Group]]:
+        """Those that are loaded and stored, as they are now."""
+        return [(name, held.group) for name, held in self._groups.items() if held.is_stored]
 
     # ── what members ask ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -128,7 +142,7 @@ class GroupCoordinator:
         return answer
 
     async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
-        held = self._groups.get(name) or await self._loaded(name)
+        held = await self._loaded(name)
         try:
             check_heartbeat(held.group, member_id, instance_id, generation)
         except RebalanceInProgress:
@@ -146,7 +160,7 @@ class GroupCoordinator:
                 return leave(group, at, instance, now_ms=uptime_ms(), settings=self._settings)
 
             try:
-                await self._owned(held.step(decide))
+                await self._work.done(held.step(decide))
                 answers.append(None)
             except TidelogError as error:
                 answers.append(error)
@@ -155,12 +169,16 @@ class GroupCoordinator:
     async def _answered(self, name: str, decide: Callable[[Group, Waiter], Step], member_id: MemberId) -> Joined | Synced:
         held = await self._loaded(name)
         waiter, told = held.wait()
+
+        def unless_it_hung_up(group: Group) -> Step:  # before its turn came: else a crowd that flaps would be served one by one
+            return decide(group, waiter) if held.waits(waiter) else Step(group)
+
         try:
-            await self._owned(held.step(lambda group: decide(group, waiter), heard=member_id))
+            await self._work.done(held.step(unless_it_hung_up, heard=member_id))
             return await told
         finally:
-            if held.stop_waiting(waiter) and not held.is_gone and self._tasks is not None:
-                self._tasks.create_task(held.tick(), name=f"hang-up in group {name}")
+            if held.stop_waiting(waiter) and not held.is_gone:
+                self._work.begin_unheard(held.tick(), f"hang-up in group {name}")
 
     # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -187,19 +205,24 @@ class GroupCoordinator:
         at_ms = self._now_ms()
         for start in range(0, len(sound), OPERATIONS_MAX):
             part = sound[start : start + OPERATIONS_MAX]
-            puts = [Put(self._layout.offset(name, at), encode_offset(replace(offsets[at], committed_at_ms=at_ms))) for at in part]
+            written = {at: replace(offsets[at], committed_at_ms=at_ms) for at in part}
+            puts = [Put(self._layout.offset(name, at), encode_offset(offset)) for at, offset in written.items()]
             try:
                 await held.write_offsets(puts, check)
             except TidelogError as error:
                 if start == 0:
                     raise
                 return refused | dict.fromkeys(sound[start:], error)
+            self.counts.offsets_committed += len(part)
+            self.known_offsets.committed(name, written)
+        self.counts.commits += 1
         held.heard(member_id)
         return refused
 
     async def offsets(self, name: str) -> dict[TopicPartition, CommittedOffset]:
-        """What the group has committed. It is adopted first, so that nothing of a former coordinator lands after it was read."""
-        await self._loaded(name)
+        """What the group has committed. It is adopted first, so that nothing that was sent before lands after it was read."""
+        held = await self._loaded(name)
+        await held.settle()
         return await read_offsets(self._store, self._layout, name)
 
     # ── what operators ask ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -209,21 +232,48 @@ class GroupCoordinator:
         return (await self._known(name)).group
 
     async def delete(self, name: str) -> None:
-        """The group and its offsets. Raises UnknownGroup, GroupNotEmpty. Where it fails, some offsets may be gone: repeat it."""
+        """The group and its offsets. Raises UnknownGroup, GroupNotEmpty; OutcomeUnknown where some may be gone: repeat it."""
         held = await self._known(name)
 
-        async def keys() -> list[str]:
-            return [self._layout.offset(name, partition) for partition in await read_offsets(self._store, self._layout, name)]
+        async def all_of_it(_: Group) -> Forgotten:
+            return Forgotten(await read_offset_keys(self._store, self._layout, name), group=True)
 
-        await self._owned(held.delete(lambda group: _check_empty(name, group), keys))
+        await self._work.done(held.forget(lambda group: check_empty(name, group), all_of_it))
+        self.known_offsets.forget(name)
+
+    async def forget(
+        self,
+        name: str,
+        decide: Callable[[Group, Mapping[TopicPartition, CommittedOffset]], tuple[list[TopicPartition], bool]],
+    ) -> None:
+        """Deletes the offsets that `decide` names, and the group where it says so. No commit is under way while it decides, so
+        what was committed since the caller looked is kept. Raises UnknownGroup; OutcomeUnknown where some may be gone."""
+        held = await self._known(name)
+        partitions, whole = list[TopicPartition](), False
+
+        async def choose(group: Group) -> Forgotten:
+            nonlocal partitions, whole
+            partitions, whole = decide(group, await read_offsets(self._store, self._layout, name))
+            return Forgotten([self._layout.offset(name, partition) for partition in partitions], whole)
+
+        await self._work.done(held.forget(lambda _: None, choose))
+        self.known_offsets.deleted(name, partitions)
+        if whole:
+            self.known_offsets.forget(name)
 
     async def delete_offsets(self, name: str, partitions: Sequence[TopicPartition]) -> None:
-        """Of a group without members. Raises UnknownGroup, GroupNotEmpty."""
+        """Of a group without members. Raises UnknownGroup, GroupNotEmpty; OutcomeUnknown where some may be gone: repeat it."""
         held = await self._known(name)
-        _check_empty(name, held.group)
+        check_empty(name, held.group)
         deletes = [Delete(self._layout.offset(name, partition)) for partition in partitions]
         for start in range(0, len(deletes), OPERATIONS_MAX):
-            await held.write_offsets(deletes[start : start + OPERATIONS_MAX], lambda group: _check_empty(name, group))
+            try:
+                await held.write_offsets(deletes[start : start + OPERATIONS_MAX], lambda group: check_empty(name, group))
+            except TidelogError as error:
+                if start == 0:
+                    raise
+                raise half_deleted(name, start, len(deletes)) from error
+            self.known_offsets.deleted(name, partitions[start : start + OPERATIONS_MAX])
 
     async def _known(self, name: str) -> CoordinatedGroup:
         held = await self._loaded(name)
@@ -234,10 +284,12 @@ class GroupCoordinator:
     # ── which groups are here ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _loaded(self, name: str) -> CoordinatedGroup:
-        """Raises NotCoordinator, Unavailable, Corrupt, InvalidGroupName."""
+        """Raises NotCoordinator, NoCoordinator, Unavailable, Corrupt, InvalidGroupName."""
         held = self._groups.get(name)
         if held is not None:
-            return held
+            if held.loaded_by == self._session():
+                return held
+            held.give_up("this broker was without a session, and another may have coordinated it meanwhile")
         check_group_name(name)
         if not self._coordinates(name):
             raise not_coordinator(name)
@@ -248,7 +300,7 @@ class GroupCoordinator:
                     f"this broker coordinates {self._settings.groups_max} groups", hint="Raise groups_max of the brokers."
                 )
             loading = asyncio.get_running_loop().create_future()
-            self._start(self._load(name, loading), loading)
+            self._work.begin(self._load(name, loading), loading)
             self._loading[name] = loading
         return await asyncio.shield(loading)
 
@@ -256,6 +308,7 @@ class GroupCoordinator:
         try:
             async with self._loads:
                 held = await self._adopted(name)
+            self.known_offsets.forget(name)
             self._groups[name] = held
             return held
         finally:
@@ -263,15 +316,13 @@ class GroupCoordinator:
 
     async def _adopted(self, name: str) -> CoordinatedGroup:
         """The group as it lies in the store, fenced from whoever coordinated it before."""
-        key = self._layout.group(name)
+        key, session = self._layout.group(name), self._session()
         kept = await self._store.get(key)
         group, revision = Group(), Revision(0)
         if kept is not None:
             group = decode_group(kept, now_ms=uptime_ms())
             try:
-                revision = await self._writes.write(
-                    Compare(key, kept.mod_revision), [Put(key, encode_group(group, self._session()))]
-                )
+                revision = await self._writes.write(Compare(key, kept.mod_revision), [Put(key, encode_group(group, session))])
             except (CompareFailed, OutcomeUnknown) as error:
                 raise not_coordinator(name) from error
         if not self._coordinates(name):
@@ -280,6 +331,7 @@ class GroupCoordinator:
             name,
             group,
             revision,
+            loaded_by=session,
             key=key,
             settings=self._settings,
             writes=self._writes,
@@ -287,6 +339,8 @@ class GroupCoordinator:
             session=self._session,
             now_ms=self._now_ms,
             given_up=self._given_up,
+            work=self._work,
+            counts=self.counts,
         )
 
     def _given_up(self, held: CoordinatedGroup) -> None:
@@ -294,19 +348,21 @@ class GroupCoordinator:
             del self._groups[held.name]
 
     def _outcome_unknown(self, key: str) -> None:
-        """Of a record, or of offsets, which might land over those of the next commit: the group is adopted anew before that."""
-        held = self._groups.get(self._layout.parse_group(key))
+        """Of a record, whose step gives the group up; or of offsets, which might land over those of the next commit."""
+        name = self._layout.parse_group(key)
+        self.known_offsets.forget(name)
+        held = self._groups.get(name)
         if held is not None:
-            held.give_up("it is not known whether something of it was written")
+            held.doubt()
 
     # ── time and tasks ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _due(self, name: str) -> None:
         held = self._groups.get(name)
-        if held is None or self._tasks is None:
+        if held is None:
             return
         if held.due_ms <= uptime_ms():
-            self._tasks.create_task(held.tick(), name=f"tick of group {name}")
+            self._work.begin_unheard(held.tick(), f"tick of group {name}")
         elif held.is_idle:
             held.give_up("nobody has asked for it for long")
         else:
@@ -316,40 +372,7 @@ class GroupCoordinator:
         for held in self._groups.values():
             held.begin_sessions_anew()
 
-    async def _owned(self, call: Coroutine[None, None, None]) -> None:
-        """It goes on where its caller hangs up: half of a step would be a group whose state nobody knows."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._start(call, done)
-        await done
 
-    def _start(self, call: Coroutine[None, None, T], done: asyncio.Future[T]) -> None:
-        """Runs it as a task of this coordinator, whose outcome is told to whoever still waits for it."""
-        if self._tasks is None:
-            call.close()
-            raise Stopping("the broker is shutting down")
-
-        async def carry_out() -> None:
-            try:
-                outcome = await call
-            except TidelogError as error:
-                _refuse(done, error)
-            else:
-                if not done.done():
-                    done.set_result(outcome)
-
-        def ended(_: asyncio.Task[None]) -> None:
-            call.close()  # where the broker stopped before it began
-            _refuse(done, Stopping("the broker is shutting down"))
-
-        self._tasks.create_task(carry_out()).add_done_callback(ended)
-
-
-def _refuse(done: asyncio.Future[T], error: TidelogError) -> None:
-    if not done.done():
-        done.set_exception(error)
-        done.exception()  # where nobody waits any more
-
-
-def _check_empty(name: str, group: Group) -> None:
+def check_empty(name: str, group: Group) -> None:
     if group.phase is not Phase.EMPTY:
         raise GroupNotEmpty(f"group {name} has {len(group.members)} members")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -47,7 +48,7 @@ def unary_bytes(request_type: type[_Request], handler: Callable[[_Request], Awai
     """One request; the handler lays out the answer's bytes itself."""
 
     async def handled(message: bytes) -> bytes:
-        return await handler(_parse(request_type, message))
+        return await handler(parse_message(request_type, message))
 
     async def call(message: bytes, context: Context) -> bytes:
         note_deadline(context.time_remaining())
@@ -76,16 +77,27 @@ def stream(handler: Callable[[Context], Awaitable[None]]) -> MethodHandler:
 
 def unary_by_origin(request_type: type[_Request], handler: Callable[[_Request, bool], Awaitable[Message]]) -> MethodHandler:
     """One request, one answer; the handler is told whether another broker has forwarded the request."""
+    return unary_in_context(request_type, lambda request, context: handler(request, is_forwarded(context)))
+
+
+def unary_in_context(request_type: type[_Request], handler: Callable[[_Request, Context], Awaitable[Message]]) -> MethodHandler:
+    """One request, one answer; the handler looks at the call itself."""
 
     async def call(message: bytes, context: Context) -> bytes:
         note_deadline(context.time_remaining())
 
         async def handled() -> bytes:
-            return (await handler(_parse(request_type, message), is_forwarded(context))).SerializeToString()
+            return (await handler(parse_message(request_type, message), context)).SerializeToString()
 
         return await _ended(context, handled())
 
     return grpc.unary_unary_rpc_method_handler(call)
+
+
+def client_host(context: Context) -> str:
+    """The address that the call comes from, without its port; empty where it is none of IP."""
+    kind, _, address = str(context.peer()).partition(":")
+    return unquote(address).rpartition(":")[0].strip("[]") if kind in {"ipv4", "ipv6"} else ""
 
 
 def is_forwarded(context: Context) -> bool:
@@ -93,7 +105,8 @@ def is_forwarded(context: Context) -> bool:
     return any(key == FORWARDED_BY for key, _ in context.invocation_metadata() or ())
 
 
-def _parse(request_type: type[_Request], message: bytes) -> _Request:
+def parse_message(request_type: type[_Request], message: bytes) -> _Request:
+    """Raises InvalidArgument."""
     try:
         return request_type.FromString(message)
     except DecodeError as error:

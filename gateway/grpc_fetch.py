@@ -12,7 +12,7 @@ Invariant: a call holds room for its answer while that is on its way, and none w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, cast
 
@@ -74,22 +74,41 @@ class GrpcFetch:
             answered = unary_bytes(log_pb2.FetchRequest, lambda request: self._fetch(request, place, log)).unary_unary
             answer = cast(bytes, await answered(message, context))  # type: ignore[arg-type,misc]  # typed for blocking servers
             if place.bytes_held:
-                local_address = self._broker.grpc_address
-                delivery = self._deliveries.begin(context.peer(), local_address=local_address, size_bytes=len(answer))
-                context.add_done_callback(lambda _: self._deliveries.end(delivery))  # type: ignore[arg-type]
+                ended = self.under_way(context, len(answer))
+                context.add_done_callback(lambda _: ended())  # type: ignore[arg-type]
             return answer
 
         return grpc.unary_unary_rpc_method_handler(call)
 
+    def under_way(self, context: Context, size_bytes: int) -> Callable[[], None]:
+        """So many bytes are handed to gRPC for this client; answers what to call once they were taken."""
+        delivery = self._deliveries.begin(context.peer(), local_address=self._broker.grpc_address, size_bytes=size_bytes)
+        return lambda: self._deliveries.end(delivery)
+
     async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace, log: LedHere) -> bytes:
         """The FetchResponse; `place` then holds room for it, and none where it has no records."""
         terms = self._terms(request)
-        decompressed_bytes_max = log.settings.decompressed_bytes_max
         asked = [self._asked(partition, terms.bytes_max) for partition in request.partitions]
         answers = await self._fetched(asked, terms, place, log)
+        return await self.laid_out(asked, answers, terms, place, log, encode_fetch_response)
+
+    async def laid_out(
+        self,
+        asked: Sequence[Asked],
+        answers: Sequence[Fetched | TidelogError],
+        terms: Terms,
+        place: AnswerPlace,
+        log: LedHere,
+        encode: Callable[[Sequence[PartitionAnswer]], bytes],
+    ) -> bytes:
+        """The answers as one message, in the order of `asked`, as far as `place` has room; it holds what the message takes then.
+
+        `encode` may run in a thread.
+        """
+        decompressed_bytes_max = log.settings.decompressed_bytes_max
         opened = [answer for answer in answers if terms.structured and isinstance(answer, Fetched)]
         message = await self.room.opened(
-            opened, lambda: _response(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max)
+            opened, lambda: encode(_told(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max))
         )
         if place.bytes_held:
             place.keep(COPIES * len(message))
@@ -135,18 +154,23 @@ class GrpcFetch:
         if bytes_there:
             errors = [answer if isinstance(answer, TidelogError) else None for answer in answers]
             del answers  # who waits for room holds no records
-            one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
-            await place.ask(
-                room_for(terms.bytes_max) if terms.structured else COPIES * terms.bytes_max,
-                bytes_least=BYTES_LEAST if terms.structured else max(one_batch, BYTES_LEAST),
-                timeout_s=ends_s - loop.time(),
-            )
             readable = [target for target, error in zip(targets, errors, strict=True) if error is None]
-            bytes_max = min(terms.bytes_max, place.bytes_held // COPIES)
-            read = iter(await log.fetch(readable, bytes_max=bytes_max, bytes_min=0))
+            read = iter(await self.admitted(readable, bytes_there, terms, place, log, timeout_s=ends_s - loop.time()))
             answers = [next(read) if error is None else error for error in errors]  # an error is told once
         found = iter(answers)
         return [next(found) if isinstance(target, FetchTarget) else target for _, _, target in asked]
+
+    async def admitted(
+        self, targets: Sequence[FetchTarget], bytes_there: int, terms: Terms, place: AnswerPlace, log: LedHere, *, timeout_s: float
+    ) -> list[Fetched | TidelogError]:
+        """What there is, as far as `place` gets room for it. `bytes_there`: so many were seen. Throttled without room in time."""
+        one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
+        await place.ask(
+            room_for(terms.bytes_max) if terms.structured else COPIES * terms.bytes_max,
+            bytes_least=BYTES_LEAST if terms.structured else max(one_batch, BYTES_LEAST),
+            timeout_s=timeout_s,
+        )
+        return await log.fetch(targets, bytes_max=min(terms.bytes_max, place.bytes_held // COPIES), bytes_min=0)
 
     async def _look(self, targets: Sequence[FetchTarget], terms: Terms, log: LedHere) -> list[Fetched | TidelogError]:
         """What there is after the wait, or at a stop: of records the first batch, where that is enough to end the wait."""
@@ -160,9 +184,9 @@ class GrpcFetch:
         return await log.fetch(targets, bytes_max=1, bytes_min=0)
 
 
-def _response(
+def _told(
     asked: Sequence[Asked], answers: Sequence[Fetched | TidelogError], terms: Terms, bytes_max: int, decompressed_bytes_max: int
-) -> bytes:
+) -> list[PartitionAnswer]:
     """The answers in the places of the request; opened, where that was asked for, as far as `bytes_max` reach."""
     told: list[PartitionAnswer] = []
     records_max = RECORDS_MAX
@@ -192,4 +216,4 @@ def _response(
             told.append(PartitionAnswer(head, opened.pieces, opened.size_bytes, structured=True, leader_epoch=answer.leader_epoch))
             bytes_max -= opened.size_bytes
             records_max -= opened.record_count
-    return encode_fetch_response(told)
+    return told

@@ -7,6 +7,7 @@ from typing import Final
 
 from gateway.doors import Broker, check_topic_id, named, naming, partition_of
 from gateway.grpc_calls import MethodHandler, stream, unary, unary_by_origin, unary_read_late
+from gateway.grpc_consume import GrpcConsume
 from gateway.grpc_fetch import GrpcFetch
 from gateway.grpc_produce import GrpcProduce
 from gateway.grpc_status import status_of
@@ -31,6 +32,7 @@ class LogService:
         self._broker = broker
         self._produce = GrpcProduce(broker, waits)
         self.fetch = GrpcFetch(broker, waits)
+        self._consume = GrpcConsume(broker, waits, self.fetch)
 
     def handlers(self) -> dict[str, MethodHandler]:
         return {
@@ -38,6 +40,7 @@ class LogService:
             "Produce": unary_read_late(self._produce.produce),
             "ProduceStream": stream(self._produce.produce_stream),
             "Fetch": self.fetch.handler(),
+            "Consume": stream(self._consume.consume),
             "ListOffsets": unary_by_origin(log_pb2.ListOffsetsRequest, self.list_offsets),
             "OffsetForLeaderEpoch": unary_by_origin(log_pb2.OffsetForLeaderEpochRequest, self.offset_for_leader_epoch),
             "FindWrittenOnce": unary(log_pb2.FindWrittenOnceRequest, self.find_written_once),

@@ -1,8 +1,9 @@
 """The gRPC door: its services, its limits, its beginning and its end.
 
-    Log · Topics · Cluster (tidelog.v1)      grpc.health.v1.Health      grpc.reflection.v1alpha.ServerReflection
+    Log · Topics · Cluster · Groups (tidelog.v1)      grpc.health.v1.Health      grpc.reflection.v1alpha.ServerReflection
 
-Limits: a message may be as long as a request, an answer as long as a fetch; so many calls at once, the next are throttled. A
+Limits: a message may be as long as a request, an answer as long as a fetch; so many calls at once, the next are throttled; those of
+consumer groups are counted apart, and of these the ones that wait for other members, so that none keeps out the others. A
 connection that has reached its age (which gRPC spreads by 10 % each way) is told to go, and its streams have the grace to end,
 so that clients find new brokers. Clients may ping as often as every five seconds to keep a connection open.
 """
@@ -13,7 +14,7 @@ import grpc
 import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
-from gateway import grpc_admin, grpc_health, grpc_log
+from gateway import grpc_admin, grpc_group_admin, grpc_groups, grpc_health, grpc_log, routed_groups
 from gateway.doors import Broker, host_and_port
 from gateway.grpc_calls import MethodHandler
 from gateway.long_waits import LongWaits
@@ -28,9 +29,9 @@ ANSWER_BYTES_MAX = 1 << 30
 LOOKAHEAD_BYTES = 16 << 10
 """What each stream may send while nobody reads from it. gRPC keeps up to eight times as much for it, in the buffers it came in."""
 SPARE_CALLS = 1_000
-"""Beside grpc_streams_max, for health, reflection, and calls that are just being refused; more are refused by gRPC itself."""
+"""Beside those that are counted, for health, reflection, and calls that are just being refused; more are refused by gRPC itself."""
 
-SERVICES = frozenset({grpc_log.SERVICE, grpc_admin.TOPICS, grpc_admin.CLUSTER})
+SERVICES = frozenset({grpc_log.SERVICE, grpc_admin.TOPICS, grpc_admin.CLUSTER, routed_groups.SERVICE})
 
 
 class GrpcServer:
@@ -44,7 +45,7 @@ class GrpcServer:
         host, _ = host_and_port(address)
         server = grpc.aio.server(
             options=_options(self._broker.settings),
-            maximum_concurrent_rpcs=self._broker.settings.grpc_streams_max + SPARE_CALLS,
+            maximum_concurrent_rpcs=_calls_max(self._broker.settings),
         )
         for service, handlers in self._services().items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
@@ -77,13 +78,26 @@ class GrpcServer:
             service: {method: open_calls.counted(handler) for method, handler in handlers.items()}
             for service, handlers in services.items()
         }
+        groups = grpc_groups.GroupsService(broker, waits).handlers() | grpc_group_admin.GroupAdmin(broker).handlers()
+        waiting = OpenCalls(broker.settings.grpc_group_waits_max, setting="grpc_group_waits_max")
+        short = OpenCalls(broker.settings.grpc_streams_max)
+        counted[routed_groups.SERVICE] = {
+            method: (waiting if method in grpc_groups.WAITING else short).counted(handler) for method, handler in groups.items()
+        }
         return counted | {grpc_health.SERVICE: grpc_health.HealthService(broker, waits, SERVICES).handlers()}
+
+
+def _calls_max(settings: GatewaySettings) -> int:
+    """Beyond this gRPC itself refuses."""
+    return 2 * settings.grpc_streams_max + settings.grpc_group_waits_max + SPARE_CALLS
 
 
 def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.request_bytes_max + MESSAGE_SLACK_BYTES),
         ("grpc.max_send_message_length", ANSWER_BYTES_MAX),
+        ("grpc.server.max_pending_requests", _calls_max(settings)),  # else gRPC cancels some of a thousand that come at once
+        ("grpc.server.max_pending_requests_hard_limit", _calls_max(settings)),
         ("grpc.max_connection_age_ms", settings.grpc_connection_age_ms),
         ("grpc.max_connection_age_grace_ms", settings.grpc_connection_age_grace_ms),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

@@ -27,7 +27,9 @@ DOMAIN: Final = "tidelog"
 DETAILS_TRAILER: Final = "grpc-status-details-bin"
 RETRY_DELAY_S: Final = 0.1
 """For errors that say nothing of their own."""
-_TEXT_DETAILS: Final = frozenset({"broker_id", "field", "grpc_address", "http_address", "key", "topic", "topic_id"})
+_TEXT_DETAILS: Final = frozenset(
+    {"broker_id", "field", "group", "grpc_address", "http_address", "key", "member_id", "topic", "topic_id"}
+)
 """Details that stay text when they are read back, whatever they look like."""
 
 

@@ -17,6 +17,7 @@ from gateway.doors import Broker, naming, partition_of
 from gateway.http_admin_refusals import check_query, hand_on, translate_http, translate_validation
 from gateway.http_health import health_routes
 from gateway.led_here import EpochQuestion
+from gateway.metrics import metrics_routes
 from gateway.openapi import document
 from gateway.problem_details import error_members
 from gateway.produce import topic_named
@@ -182,6 +183,7 @@ def admin_api(broker: Broker) -> FastAPI:
     _topic_routes(app, broker)
     _cluster_routes(app, broker)
     health_routes(app, broker)
+    metrics_routes(app, broker)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's own way to extend it
     return app
 

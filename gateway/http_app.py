@@ -3,6 +3,7 @@
     POST /v1/topics/{t}/records                        http_produce.py   ┐ bare ASGI and msgspec: the fast routes
     GET  /v1/topics/{t}/partitions/{p}/records         http_fetch.py     │
     GET  /v1/topics/{t}/records                        http_fetch.py     ┘
+    /v1/groups…                                        http_groups.py
     everything else                                    http_admin.py       FastAPI, with its OpenAPI, which documents all of them
 
 Invariants: every answer carries the request's id, and every refusal is problem+json. Where there is nobody left to answer, or its
@@ -20,6 +21,7 @@ from gateway.doors import Broker
 from gateway.http_admin import admin_api
 from gateway.http_admin_refusals import PATH_CHARACTERS_MAX
 from gateway.http_fetch import HttpFetch
+from gateway.http_groups import HttpGroups
 from gateway.http_produce import HttpProduce
 from gateway.http_rejections import MethodNotAllowed
 from gateway.http_request import Disconnected, Message, Receive, Request, Scope, Send, request_id_of
@@ -32,6 +34,7 @@ from metadata.errors import InvalidName, TidelogError, TooLarge
 LINGER_S: Final = 2.0
 """How long the rest of a refused body is read and thrown away: a client that is cut while it sends may never read the answer."""
 
+_GROUPS: Final = b"/v1/groups/"
 ADMIN_BODY_BYTES_MAX: Final = 1 << 20
 ADMIN_BODY_TIMEOUT_S: Final = 10.0
 
@@ -42,6 +45,7 @@ class HttpApp:
     def __init__(self, broker: Broker, waits: LongWaits) -> None:
         self._fetch = HttpFetch(broker, waits)
         self._produce = HttpProduce(broker, self._fetch.room)
+        self._groups = HttpGroups(broker, waits, self._fetch.room)
         self._admin = admin_api(broker)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,6 +76,10 @@ class HttpApp:
                 if request.method != "GET":
                     raise _not_allowed(request, "GET", instead=f"POST /v1/topics/{topic}/records?partition={partition}")
                 await self._fetch.partition(request, topic, partition)
+            case ["", "v1", "groups", *path] if self._groups.routes(path):
+                request = Request(scope, receive, answer.send)
+                host, _ = scope.get("client") or ("", 0)
+                await self._groups.answer(request, path, await _short_body(request), host)
             case _:
                 body = await _short_body(Request(scope, receive, answer.send))
                 await self._admin(scope, _received(body, receive), answer.send)
@@ -148,12 +156,13 @@ def _received(body: bytes, receive: Receive) -> Receive:
 
 
 def _path_parts(raw_path: bytes) -> list[str]:
-    """The path between its slashes. InvalidName for a name that hides a slash, or bytes that are no UTF-8."""
+    """The path between its slashes. InvalidName for a name that hides a slash, but for those of groups and their members, and for
+    bytes that are no UTF-8."""
     if b"%" not in raw_path:
         return raw_path.decode("ascii").split("/")
     parts = [unquote_to_bytes(part) for part in raw_path.split(b"/")]
     try:
-        if not any(b"/" in part for part in parts):
+        if raw_path.startswith(_GROUPS) or not any(b"/" in part for part in parts):
             return [str(part, "utf-8") for part in parts]
     except UnicodeDecodeError:
         pass

@@ -26,6 +26,7 @@ from gateway.long_waits import LongWaits
 from gateway.produce import topic_named
 from gateway.reads import RECORDS_MAX, open_records, room_for
 from gateway.record_answers import Formats
+from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
 from metadata.model import TopicPartition
 from metadata.topic import Topic
@@ -52,7 +53,7 @@ class HttpFetch:
         topic = topic_named(self._broker, topic_name)
         partition = partition_of(topic, _partition_number(partition_text))
         query = request.query(_PARTITION_QUERY)
-        limits = self._limits(query)
+        limits = limits_of(query, self._broker.settings)
         current_leader_epoch = query.integer("current_leader_epoch", least=0, most=EPOCH_MAX)
         answer_type = request.accepted((JSON, NDJSON, ARROW, EVENTS))
         if answer_type == EVENTS and current_leader_epoch is not None:
@@ -75,7 +76,7 @@ class HttpFetch:
     async def topic(self, request: Request, topic_name: str) -> None:
         topic = topic_named(self._broker, topic_name)
         query = request.query(_QUERY)
-        limits = self._limits(query)
+        limits = limits_of(query, self._broker.settings)
         answer_type = request.accepted((NDJSON, EVENTS))
         if query.is_integer("offset"):
             raise InvalidArgument("an offset is of one partition", hint="Use offset=earliest or latest, timestamp or tail here.")
@@ -88,18 +89,6 @@ class HttpFetch:
             await stream.send(request, events=answer_type == EVENTS)
 
     # ── where to begin ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _limits(self, query: Query) -> Limits:
-        settings = self._broker.settings
-        bytes_max = query.integer("max_bytes", least=1, most=settings.fetch_bytes_max)
-        return Limits(
-            query.integer("max_records", least=1, most=RECORDS_MAX),
-            min(BYTES_MAX_DEFAULT, settings.fetch_bytes_max) if bytes_max is None else bytes_max,
-            query.integer("wait_ms", least=0, most=settings.fetch_wait_ms_max),
-            Formats(
-                query.choice("key_format", _FORMATS) or JsonFormat.AUTO, query.choice("value_format", _FORMATS) or JsonFormat.AUTO
-            ),
-        )
 
     async def _start(self, query: Query, partition: TopicPartition) -> int:
         """The offset that the query means: the earliest, where it says nothing."""
@@ -170,6 +159,17 @@ class HttpFetch:
             except Stopping:
                 pass  # what there is, then
         return await _fetch(log, target, bytes_max=1)
+
+
+def limits_of(query: Query, settings: GatewaySettings) -> Limits:
+    """What max_records, max_bytes, wait_ms, key_format and value_format say, within the broker's bounds."""
+    bytes_max = query.integer("max_bytes", least=1, most=settings.fetch_bytes_max)
+    return Limits(
+        query.integer("max_records", least=1, most=RECORDS_MAX),
+        min(BYTES_MAX_DEFAULT, settings.fetch_bytes_max) if bytes_max is None else bytes_max,
+        query.integer("wait_ms", least=0, most=settings.fetch_wait_ms_max),
+        Formats(query.choice("key_format", _FORMATS) or JsonFormat.AUTO, query.choice("value_format", _FORMATS) or JsonFormat.AUTO),
+    )
 
 
 async def _fetch(log: LedHere, target: FetchTarget, *, bytes_max: int, wait_ms: int = 0) -> Fetched:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -191,6 +191,10 @@ class Query:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
+    def text(self, name: str) -> str:
+        """Empty where it is not given."""
+        return self._values.get(name, "")
+
     def is_integer(self, name: str) -> bool:
         return _INTEGER.fullmatch(self._values.get(name, "")) is not None
 
@@ -214,20 +218,25 @@ class Query:
     def timestamp_ms(self, name: str) -> int | None:
         """Milliseconds since 1970, or RFC 3339 with its offset."""
         text = self._values.get(name)
-        if text is None:
-            return None
-        if _INTEGER.fullmatch(text):
-            return self.integer(name, least=0, most=INT64_MAX)
-        try:
-            moment = datetime.fromisoformat(text)
-            if moment.tzinfo is None:
-                raise ValueError
-        except ValueError:
-            raise InvalidArgument(
-                f"{name}={text[:60]!r}: must be milliseconds since 1970, or RFC 3339 with its offset",
-                hint="Write 2026-01-31T12:00:00Z; a + in a URL is written %2B.",
-            ) from None
-        return max(0, int(moment.astimezone(UTC).timestamp() * 1000))
+        return None if text is None else parsed_timestamp_ms(name, text)
+
+
+def parsed_timestamp_ms(name: str, text: str) -> int:
+    """`name` is what the text was given as, for who made a mistake in it."""
+    if _INTEGER.fullmatch(text):
+        if not 0 <= int(text) <= INT64_MAX:
+            raise InvalidArgument(f"{name}={text[:60]}: must be a whole number from 0 to {INT64_MAX}")
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            raise ValueError
+    except ValueError:
+        raise InvalidArgument(
+            f"{name}={text[:60]!r}: must be milliseconds since 1970, or RFC 3339 with its offset",
+            hint="Write 2026-01-31T12:00:00Z; a + in a URL is written %2B.",
+        ) from None
+    return max(0, int(moment.timestamp() * 1000))
 
 
 def _body_too_large(bytes_max: int, **details: int) -> TooLarge:

@@ -24,8 +24,10 @@ _HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
 
 
 class OpenCalls:
-    def __init__(self, calls_max: int) -> None:
+    def __init__(self, calls_max: int, *, setting: str = "grpc_streams_max") -> None:
+        """`setting` is the one that says how many."""
         self._calls_max = calls_max
+        self._setting = setting
         self._open = 0
         self._refusing: Any = stream(self._refuse).stream_stream
 
@@ -48,6 +50,6 @@ class OpenCalls:
 
     async def _refuse(self, _: Context) -> NoReturn:
         raise Throttled(
-            f"{self._open} calls are open at this broker, which is all that grpc_streams_max allows",
-            hint="Use one stream for many partitions, end those that are idle, or raise grpc_streams_max.",
+            f"{self._open} calls are open at this broker, which is all that {self._setting} allows",
+            hint=f"Use one stream for many partitions, end those that are idle, or raise {self._setting}.",
         )

@@ -10,6 +10,8 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from gateway.openapi_groups import group_routes, group_schemas
+
 JsonObject = dict[str, Any]
 
 _PROBLEM: Final[JsonObject] = {
@@ -110,9 +112,9 @@ def document(app: FastAPI) -> JsonObject:
     """Made at the first call, and kept."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        made["paths"].update(_fast_routes())
+        made["paths"].update(_fast_routes() | group_routes())
         schemas = made["components"]["schemas"]
-        schemas.update(_SCHEMAS)
+        schemas.update(_SCHEMAS | group_schemas())
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
         for path in made["paths"].values():

@@ -1,12 +1,12 @@
 """The other brokers of the cluster, as this one calls them: one long-lived gRPC channel to each.
 
-    connected? ─▶ no, and not in CONNECT_TIMEOUT_S: NoLeader, nothing was sent
+    connected? ─▶ no, and not in CONNECT_TIMEOUT_S: Unreachable, nothing was sent
                └▶ yes: call ─▶ answered: the answer, or the error that the other broker raised
                             └▶ the connection broke: a write may have arrived (OutcomeUnknown), a read may be asked again
 
 Every call carries FORWARDED_BY with the id of this broker. Who receives it answers from what it leads itself: no request is
-forwarded twice. Invariants: a call has a deadline; of writes at most WRITES_AT_ONCE are open to a broker; a channel is dropped
-when no registered broker has its address any more, and connects again by itself as long as one has.
+forwarded twice. Invariants: a call has a deadline; of those with records at most WRITES_AT_ONCE are open to a broker; a channel is
+dropped when no registered broker has its address any more, and connects again by itself as long as one has.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ _OPTIONS: Final = [
 _Answer = TypeVar("_Answer", bound=Message)
 
 
+class Unreachable(NoLeader):
+    """There is no connection to that broker: nothing was sent."""
+
+
 class Peers:
     """Its owner calls `drop_others` when brokers come and go, and `close` in the end."""
 
@@ -65,12 +69,14 @@ class Peers:
         *,
         timeout_s: float,
         is_write: bool = False,
+        lost: Callable[[str], TidelogError] | None = None,
     ) -> _Answer:
-        """The answer to /service/method.
+        """The answer to /service/method. `is_write`: it carries records, of which only so many are open.
 
-        Raises what the peer raised; NoLeader where it can't be reached; Throttled; OutcomeUnknown for a write, Unavailable for a
-        read whose answer was lost, or late.
+        Raises what the peer raised; Unreachable, which is a NoLeader; Throttled; where the answer was lost, or is late, what `lost`
+        makes of the reason: by default OutcomeUnknown for records, Unavailable for the rest.
         """
+        answer_lost = lost or (lambda why: _lost(why, peer, is_write))
         channel = self._channels.get(peer.grpc_address)
         if channel is None:
             channel = self._channels[peer.grpc_address] = _Channel(peer.grpc_address)
@@ -80,16 +86,16 @@ class Peers:
                 answer = await channel.method(method)(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata)
                 return answer_type.FromString(answer)
             except grpc.aio.AioRpcError as error:
-                raise _translated(error, peer, is_write) from None
+                raise _translated(error, peer, answer_lost) from None
             except grpc.aio.UsageError:  # the channel was dropped while this waited for its turn: nothing was sent
                 raise _unreachable(peer) from None
             except DecodeError as error:
-                raise _lost(f"what it answered is not a {answer_type.DESCRIPTOR.name}: {error}", peer, is_write) from None
+                raise answer_lost(f"what it answered is not a {answer_type.DESCRIPTOR.name}: {error}") from None
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise
-                raise _lost("the connection was closed", peer, is_write) from None  # the channel was dropped
+                raise answer_lost("the connection was closed") from None  # the channel was dropped
 
     async def drop_others(self, addresses: Collection[str]) -> None:
         """Closes the channels to all but these addresses, once the calls on them have ended."""
@@ -115,7 +121,7 @@ class _Channel:
         return method
 
     async def connected(self, peer: Registration, timeout_s: float) -> None:
-        """NoLeader where there is no connection in time."""
+        """Unreachable where there is no connection in time."""
         try:
             if self._channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
                 return
@@ -125,21 +131,21 @@ class _Channel:
             raise _unreachable(peer) from None
 
 
-def _unreachable(peer: Registration) -> NoLeader:
-    return NoLeader(
+def _unreachable(peer: Registration) -> Unreachable:
+    return Unreachable(
         f"broker {peer.broker_id}, which leads the partition, can't be reached at {peer.grpc_address}",
         hint="Retry with back-off. Where it lasts: can the brokers reach each other (--advertise-grpc)?",
         broker_id=peer.broker_id,
     )
 
 
-def _translated(error: grpc.aio.AioRpcError, peer: Registration, is_write: bool) -> TidelogError:
+def _translated(error: grpc.aio.AioRpcError, peer: Registration, lost: Callable[[str], TidelogError]) -> TidelogError:
     trailer = _details(error.trailing_metadata())
     if trailer is not None:
         return error_of(trailer)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return Throttled(f"broker {peer.broker_id} takes no more calls: {error.details()}", broker_id=peer.broker_id)
-    return _lost(f"{error.code().name}: {error.details()}", peer, is_write)
+    return lost(f"{error.code().name}: {error.details()}")
 
 
 def _details(trailers: Metadata | None) -> Status | None:

@@ -49,12 +49,33 @@ class RecordAnswer(msgspec.Struct, gc=False):
     headers: list[HeaderAnswer]
 
 
+class TopicRecordAnswer(msgspec.Struct, gc=False):
+    """Of an answer over several topics."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: msgspec.Raw
+    value: msgspec.Raw
+    headers: list[HeaderAnswer]
+
+
 _encoder = msgspec.json.Encoder()
 
 
 def as_objects(records: Iterable[RecordTuple], partition: int, formats: Formats) -> bytes:
     """Of at least one record: what stands between the brackets of an array."""
     return _encoder.encode(_told(records, partition, formats))[1:-1]
+
+
+def as_objects_of_topics(records: Iterable[RecordTuple], topic: str, partition: int, formats: Formats) -> bytes:
+    """The same with the topic in each."""
+    told = [
+        TopicRecordAnswer(topic, of.partition, of.offset, of.timestamp, of.key, of.value, of.headers)
+        for of in _told(records, partition, formats)
+    ]
+    return _encoder.encode(told)[1:-1]
 
 
 def as_page(objects: Sequence[bytes], fetched: Fetched, next_offset: int) -> bytes:

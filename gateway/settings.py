@@ -25,6 +25,7 @@ from gateway.cluster_settings import ClusterSettings
 from metadata.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
 from metadata.etcd_settings import EtcdSettings
+from metadata.group_settings import GroupSettings
 from metadata.secret import Secret
 from segments.s3_settings import S3Settings
 from segments.settings import KIB, MIB, SegmentSettings
@@ -60,7 +61,9 @@ class GatewaySettings:
     body_read_timeout_ms: int = 5_000
     """A body must not pause for longer, and must arrive in this and one second for each 256 KiB: it holds room meanwhile."""
     grpc_streams_max: int = 1_000
-    """RPCs that are open at the same time."""
+    """RPCs that are open at the same time. Those of consumer groups are counted apart."""
+    grpc_group_waits_max: int = 10_000
+    """Members of consumer groups that wait at the same time for others of their group (JoinGroup, SyncGroup), some 30 KiB each."""
     grpc_stream_window: int = 16
     """Unanswered requests of one ProduceStream; the next is read when the first of them is answered."""
     grpc_waiting_bytes_max: int = 64 * MIB
@@ -117,6 +120,7 @@ class BrokerSettings:
     s3: S3Settings = field(default_factory=S3Settings)
     metadata: EtcdSettings = field(default_factory=EtcdSettings)
     membership: ClusterSettings = field(default_factory=ClusterSettings)
+    groups: GroupSettings = field(default_factory=GroupSettings)
 
     def __post_init__(self) -> None:
         check_broker_id(self.broker_id)
@@ -139,6 +143,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "s3": S3Settings,
     "metadata": EtcdSettings,
     "membership": ClusterSettings,
+    "groups": GroupSettings,
 }
 
 

@@ -69,6 +69,16 @@ def decode_assignment(data: bytes) -> dict[str, list[int]]:
     return reader.partitions()
 
 
+def user_data_of_assignment(data: bytes) -> bytes:
+    """Raises InvalidArgument."""
+    if not data:
+        return b""
+    reader = _Reader(data, "an assignment")
+    reader.version()
+    reader.partitions()
+    return reader.data()
+
+
 def _string(text: str) -> bytes:
     encoded = text.encode()
     if len(encoded) > STRING_BYTES_MAX:

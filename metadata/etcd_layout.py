@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from sys import intern
 from urllib.parse import quote, unquote_to_bytes
 
@@ -136,7 +137,7 @@ class EtcdLayout:
 
     def group(self, name: str) -> str:
         """`name` has passed check_group_name."""
-        return self.groups + quote(name, safe="")
+        return self.groups + _quoted(name)
 
     def parse_group(self, key: str) -> str:
         """The name in a key under `groups`; Corrupt where it holds none."""
@@ -149,7 +150,7 @@ class EtcdLayout:
 
     def offsets(self, group: str) -> str:
         """Prefix of what one group has committed."""
-        return f"{self.committed_offsets}{quote(group, safe='')}/"
+        return f"{self.committed_offsets}{_quoted(group)}/"
 
     def offset(self, group: str, partition: TopicPartition) -> str:
         return f"{self.offsets(group)}{partition.topic_id}/{partition.partition}"
@@ -162,11 +163,22 @@ class EtcdLayout:
         return _unquoted(match[1], key), TopicPartition(TopicId(intern(match[2])), Partition(int(match[3])))
 
 
+@lru_cache(1_000)  # a commit, and a reading of offsets, has thousands of keys of one group
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
+
+
 def _unquoted(quoted: str, key: str) -> str:
+    if not (name := _name_in(quoted)):
+        raise Corrupt(f"{key} is not the key of a consumer group", hint="Delete it: nothing of Tidelog wrote it.", key=key)
+    return name
+
+
+@lru_cache(1_000)
+def _name_in(quoted: str) -> str:
+    """Empty where there is none."""
     try:
         name = unquote_to_bytes(quoted).decode()
     except UnicodeDecodeError:
         name = ""
-    if not name or quote(name, safe="") != quoted:
-        raise Corrupt(f"{key} is not the key of a consumer group", hint="Delete it: nothing of Tidelog wrote it.", key=key)
-    return name
+    return name if quote(name, safe="") == quoted else ""

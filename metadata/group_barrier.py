@@ -30,6 +30,7 @@ from metadata.group_model import (
     Phase,
     Synced,
     Waiter,
+    shown,
 )
 from metadata.group_settings import GroupSettings
 
@@ -124,7 +125,7 @@ def without(mapping: Mapping[MemberId, _Kept], *keys: MemberId) -> dict[MemberId
 
 
 def unknown(member_id: MemberId) -> UnknownMember:
-    return UnknownMember(f"{member_id!r} is no member of the group: its session has ended, or it has left")
+    return UnknownMember(f"{shown(member_id)!r} is no member of the group: its session has ended, or it has left")
 
 
 def fenced_instance(instance_id: InstanceId) -> InstanceFenced:

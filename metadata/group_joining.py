@@ -22,7 +22,19 @@ from metadata.group_barrier import (
     unknown,
     without,
 )
-from metadata.group_model import NAME_CHARACTERS_MAX, NO_INSTANCE, NO_MEMBER, Group, JoinRequest, Member, MemberId, Phase, Waiter
+from metadata.group_model import (
+    NAME_CHARACTERS_MAX,
+    NO_INSTANCE,
+    NO_MEMBER,
+    Group,
+    JoinRequest,
+    Member,
+    MemberId,
+    Phase,
+    Waiter,
+    is_plain,
+    shown,
+)
 from metadata.group_record import check_group_size
 from metadata.group_settings import GroupSettings
 
@@ -79,23 +91,27 @@ def _check_join(group: Group, request: JoinRequest, settings: GroupSettings) -> 
         raise InvalidArgument(
             f"a session timeout of {request.session_timeout_ms} ms is not between {lowest} and {highest} ms",
             hint="Choose one between, or change group_session_timeout_ms_min and …_max of the brokers.",
+            field="session_timeout_ms",
         )
     if request.rebalance_timeout_ms < 1:
-        raise InvalidArgument("the rebalance timeout must be at least 1 ms")
-    if not request.protocol_type or not request.protocols:
-        raise InconsistentProtocol("who joins names a protocol type, and at least one protocol")
-    for what, text in (("client id", request.client_id), ("instance id", request.instance_id)):
-        if len(text) > NAME_CHARACTERS_MAX:
-            raise InvalidArgument(f"the {what} has {len(text)} characters; {NAME_CHARACTERS_MAX} is the most")
+        raise InvalidArgument("the rebalance timeout must be at least 1 ms", field="rebalance_timeout_ms")
+    for field, named in (("protocol_type", request.protocol_type), ("protocols", request.protocols)):
+        if not named:
+            raise InconsistentProtocol("who joins names a protocol type, and at least one protocol", field=field)
+    for field in ("client_id", "client_host", "instance_id", "protocol_type"):
+        _check_plain(field, getattr(request, field))
     size_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
     if size_bytes > settings.group_metadata_bytes_max:
         raise TooLarge(
             f"what the member offers has {size_bytes} bytes; {settings.group_metadata_bytes_max} is the most",
             hint="Subscribe by pattern, or to fewer topics; or raise group_metadata_bytes_max of the brokers.",
+            field="protocols",
         )
     names = [protocol.name for protocol in request.protocols]
     if len(set(names)) < len(names) or not all(names):
-        raise InconsistentProtocol("each protocol has a name, and is offered once")
+        raise InconsistentProtocol("each protocol has a name, and is offered once", field="protocols")
+    for name in names:
+        _check_plain("protocols", name)
     others = [member for member in group.members.values() if not _is_the_same(member, request)]
     if not others:
         return
@@ -103,11 +119,22 @@ def _check_join(group: Group, request: JoinRequest, settings: GroupSettings) -> 
         raise InconsistentProtocol(
             f"the group's protocol type is {group.protocol_type!r}, not {request.protocol_type!r}",
             hint="Use another group: the members of one must be of the same kind.",
+            field="protocol_type",
         )
     if not offered_by_all(others) & set(names):
         raise InconsistentProtocol(
-            f"the others in the group offer {', '.join(sorted(offered_by_all(others)))}; none of these is offered here",
+            f"the others in the group offer {shown(', '.join(sorted(offered_by_all(others))))}; none of these is offered here",
             hint="Offer an assignor that all members know: change one member after the other, with both for a while.",
+            field="protocols",
+        )
+
+
+def _check_plain(field: str, text: str) -> None:
+    if not is_plain(text):
+        raise InvalidArgument(
+            f"{field} is {shown(text)!a}, of {len(text)} characters",
+            hint=f"Use at most {NAME_CHARACTERS_MAX} characters, none of them a control character.",
+            field=field,
         )
 
 
@@ -175,6 +202,7 @@ def _replace_static(
         leader=new_member_id if was_leader else group.leader,
         joining=without(group.joining, held.member_id),
         syncing=without(group.syncing, held.member_id),
+        unsynced=frozenset(new_member_id if at == held.member_id else at for at in group.unsynced),
     )
     if group.phase is Phase.STABLE and chosen_protocol(members) == group.protocol and _asks_for_the_same(group, held, member):
         told = joined(replaced, new_member_id)._replace(skip_assignment=was_leader)

@@ -161,7 +161,18 @@ def check_group_name(name: str) -> str:
 
     Kafka takes any text, and so do we, but for control characters: names are printed on terminals and in logs, and stand in URLs.
     """
-    if not 0 < len(name) <= NAME_CHARACTERS_MAX or any(unicodedata.category(character) in {"Cc", "Cs"} for character in name):
-        shown = name if len(name) <= 60 else name[:57] + "…"
-        raise InvalidGroupName(f"{shown!a} is not a name for a consumer group ({len(name)} characters)")
+    if not name or not is_plain(name):
+        raise InvalidGroupName(f"{shown(name)!a} is not a name for a consumer group ({len(name)} characters)", field="group")
     return name
+
+
+def is_plain(text: str) -> bool:
+    """Whether it may be the name of a group, or what a member calls itself."""
+    if len(text) > NAME_CHARACTERS_MAX:
+        return False
+    return text.isprintable() or not any(unicodedata.category(character) in {"Cc", "Cs"} for character in text)
+
+
+def shown(text: str) -> str:
+    """As much of a client's own words as belongs into an error."""
+    return text if len(text) <= 60 else text[:57] + "…"

@@ -8,6 +8,7 @@ here is what a group "begins at": where nothing was committed, there is no key.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Final
 
 import msgspec
@@ -48,25 +49,39 @@ def why_not(committed: CommittedOffset, settings: GroupSettings) -> TidelogError
     """Why this may not be committed; None where it may."""
     if committed.offset < 0:
         return InvalidArgument(
-            f"an offset of {committed.offset} can't be committed", hint="Commit the offset of the next record: 0 or more."
+            f"an offset of {committed.offset} can't be committed",
+            hint="Commit the offset of the next record: 0 or more.",
+            field="offset",
         )
     if committed.leader_epoch < -1:
-        return InvalidArgument(f"a leader epoch of {committed.leader_epoch} can't be committed", hint="Leave it out, or send -1.")
+        return InvalidArgument(
+            f"a leader epoch of {committed.leader_epoch} can't be committed", hint="Leave it out, or send -1.", field="leader_epoch"
+        )
     if (size := len(committed.metadata.encode(errors="replace"))) > settings.offset_metadata_bytes_max:
         return TooLarge(
             f"the metadata of a committed offset have {size} bytes; {settings.offset_metadata_bytes_max} is the most",
             hint="Keep less with it, or raise offset_metadata_bytes_max of the brokers.",
+            field="metadata",
         )
     return None
 
 
 async def read_offsets(store: MetadataStore, layout: EtcdLayout, group: str) -> dict[TopicPartition, CommittedOffset]:
     """All that the group has committed, as it was at one instant. Raises Unavailable, Corrupt."""
+    return {layout.parse_offset(kept.key)[1]: decode_offset(kept) async for kept in _stored(store, layout, group)}
+
+
+async def read_offset_keys(store: MetadataStore, layout: EtcdLayout, group: str) -> list[str]:
+    """The keys of the same, damaged ones as well. Raises Unavailable."""
+    return [kept.key async for kept in _stored(store, layout, group)]
+
+
+async def _stored(store: MetadataStore, layout: EtcdLayout, group: str) -> AsyncIterator[KeyValue]:
     prefix = layout.offsets(group)
-    found: dict[TopicPartition, CommittedOffset] = {}
     page = await store.range(prefix, limit=PAGE)
     while True:
-        found.update((layout.parse_offset(kept.key)[1], decode_offset(kept)) for kept in page.items)
+        for kept in page.items:
+            yield kept
         if not page.more:
-            return found
+            return
         page = await store.range(prefix, start_after=page.items[-1].key, limit=PAGE, revision=page.revision)

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Final
+
+from metadata.errors import InvalidArgument
+
+RECORD_BYTES_MAX: Final = 1 << 20
+"""Of one group as it is stored: one value of etcd."""
+MAY_BE_ZERO: Final = frozenset({"group_initial_rebalance_delay_ms", "offset_metadata_bytes_max", "commit_linger_ms"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,5 +34,27 @@ class GroupSettings:
     offsets_retention_minutes: int = 10_080
     """Offsets of a group that has been without members for so long are forgotten, and then the group. Kafka's
     offsets.retention.minutes."""
+    group_scan_interval_ms: int = 300_000
+    """So often a broker looks for what has expired in the groups that it coordinates. Kafka's
+    offsets.retention.check.interval.ms."""
+    group_metrics_interval_ms: int = 15_000
+    """So often the figures of groups at /metrics are refreshed."""
     commit_linger_ms: int = 5
     """So long a commit of offsets waits for others to be written with it."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            least = 0 if field.name in MAY_BE_ZERO else 1
+            if (value := getattr(self, field.name)) < least:
+                raise InvalidArgument(f"{field.name} is {value}; it must be at least {least}", field=field.name)
+        for low, high in (
+            ("group_session_timeout_ms_min", "group_session_timeout_ms_max"),
+            ("group_metadata_bytes_max", "group_bytes_max"),
+        ):
+            if getattr(self, low) > getattr(self, high):
+                raise InvalidArgument(f"{low} ({getattr(self, low)}) is above {high} ({getattr(self, high)})", field=low)
+        if self.group_bytes_max > RECORD_BYTES_MAX:
+            raise InvalidArgument(
+                f"group_bytes_max is {self.group_bytes_max}; a group must fit one value of etcd, {RECORD_BYTES_MAX} bytes",
+                field="group_bytes_max",
+            )

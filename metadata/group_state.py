@@ -35,6 +35,7 @@ from metadata.group_model import (
     Synced,
     SyncRequest,
     Waiter,
+    shown,
 )
 from metadata.group_record import check_group_size
 from metadata.group_settings import GroupSettings
@@ -44,9 +45,14 @@ def sync(group: Group, request: SyncRequest, waiter: Waiter, *, settings: GroupS
     """Raises what refuses the request."""
     _check_member(group, request.member_id, request.instance_id)
     _check_generation(group, request.generation)
-    for asked, held in ((request.protocol_type, group.protocol_type), (request.protocol, group.protocol)):
+    for field, asked, held in (
+        ("protocol_type", request.protocol_type, group.protocol_type),
+        ("protocol", request.protocol, group.protocol),
+    ):
         if asked and asked != held:
-            raise InconsistentProtocol(f"the generation's protocol is {held!r}, not {asked!r}", hint="Join again.")
+            raise InconsistentProtocol(
+                f"the generation's {field} is {shown(held)!r}, not {shown(asked)!r}", hint="Join again.", field=field
+            )
     if group.phase is Phase.PREPARING:
         raise rebalancing()
     for assignment in request.assignments.values():
@@ -63,8 +69,9 @@ def sync(group: Group, request: SyncRequest, waiter: Waiter, *, settings: GroupS
     strangers = sorted(request.assignments.keys() - group.members.keys())
     if strangers:
         raise InvalidArgument(
-            f"the assignment names {strangers[0]!r}, which is no member of generation {group.generation}",
+            f"the assignment names {shown(strangers[0])!r}, which is no member of generation {group.generation}",
             hint="Assign to the members that the answer to JoinGroup named.",
+            field="assignments",
         )
     stable = replace(
         waiting,
@@ -82,6 +89,7 @@ def _check_assignment(size_bytes: int, settings: GroupSettings) -> None:
         raise TooLarge(
             f"an assignment has {size_bytes} bytes; {settings.group_metadata_bytes_max} is the most",
             hint="Assign fewer partitions to one member, or raise group_metadata_bytes_max of the brokers.",
+            field="assignments",
         )
 
 

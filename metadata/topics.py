@@ -8,11 +8,9 @@ one succeeds; partition_count never shrinks; the count of partitions is the sum 
 from __future__ import annotations
 
 import asyncio
-import base64
 import heapq
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -23,12 +21,11 @@ from metadata.did_you_mean import KNOWN_MAX, did_you_mean
 from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, Rejected, Unavailable, UnknownTopic
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import PARTITIONS_MAX, TopicId, check_topic_name
+from metadata.page_token import PAGE_SIZE_MAX, checked_page_size, name_in, token_after
 from metadata.store import Compare, Delete, MetadataStore, Put
 from metadata.topic import FORMAT_VERSION, Topic, check_partition_count, decode_topic, encode_topic
 from metadata.topic_settings import TopicSettings, setting_definition
 
-PAGE_SIZE = 100
-PAGE_SIZE_MAX = 1000
 ATTEMPTS_MAX = 64
 """Each attempt that is lost was won by another change."""
 
@@ -111,7 +108,7 @@ class Topics:
         name, limit = _after(page_size, page_token)
         found = await self._store.range(self._layout.topics, start_after=self._layout.topic(name) if name else "", limit=limit)
         topics = tuple(decode_topic(item) for item in found.items)
-        return TopicPage(topics, _token(topics[-1].name) if found.more else "")
+        return TopicPage(topics, token_after(topics[-1].name) if found.more else "")
 
     async def alter(
         self,
@@ -245,28 +242,18 @@ def page_of(topics: Iterable[Topic], *, page_size: int = 0, page_token: str = ""
     """The page that Topics.list would give, were these all the topics there are. InvalidArgument. Pure."""
     name, limit = _after(page_size, page_token)
     found = heapq.nsmallest(limit + 1, (topic for topic in topics if topic.name > name), key=lambda topic: topic.name)
-    return TopicPage(tuple(found[:limit]), _token(found[limit - 1].name) if len(found) > limit else "")
+    return TopicPage(tuple(found[:limit]), token_after(found[limit - 1].name) if len(found) > limit else "")
 
 
 def _after(page_size: int, page_token: str) -> tuple[str, int]:
     """(the name after which a page begins, how many topics it has)"""
-    if not 0 <= page_size <= PAGE_SIZE_MAX:
-        raise InvalidArgument(f"page_size {page_size} is not between 0 and {PAGE_SIZE_MAX}", page_size=page_size)
-    return _parse_token(page_token) if page_token else "", page_size or PAGE_SIZE
+    limit = checked_page_size(page_size)
+    return _name_in(page_token) if page_token else "", limit
 
 
-def _token(name: str) -> str:
-    """base64url( version 1 · CRC-32 of the name, big-endian · name )"""
-    body = name.encode()
-    return base64.urlsafe_b64encode(b"\x01" + zlib.crc32(body).to_bytes(4, "big") + body).rstrip(b"=").decode()
-
-
-def _parse_token(token: str) -> str:
-    """The name in a token; InvalidArgument unless it is one that _token made."""
+def _name_in(token: str) -> str:
+    name = name_in(token, of="topics")
     try:
-        name = base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4))[5:].decode()
-        if token == _token(check_topic_name(name)):
-            return name
-    except (ValueError, InvalidName):
-        pass
-    raise InvalidArgument("page_token is not one that a list of topics gave", hint="Begin again without a page_token.")
+        return check_topic_name(name)
+    except InvalidName:
+        raise InvalidArgument("page_token names no topic", hint="Begin again without a page_token.") from None

@@ -6,11 +6,13 @@ For stores that have no time limits of their own: a hung disk or a dead NFS serv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
 from metadata.errors import OutcomeUnknown, Unavailable
 from segments.object_store import Buffer, ListPage, ObjectStore, Tail
+
+_Answer = TypeVar("_Answer")
 
 
 class BoundedStore:
@@ -25,32 +27,26 @@ class BoundedStore:
         return self._store.url
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
-        async with self._bounded(key, OutcomeUnknown):
-            await self._store.create(key, body, crc32c=crc32c)
+        await self._bounded(self._store.create(key, body, crc32c=crc32c), key, OutcomeUnknown)
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        async with self._bounded(key, Unavailable):
-            return await self._store.get(key, start=start, end=end)
+        return await self._bounded(self._store.get(key, start=start, end=end), key, Unavailable)
 
     async def tail(self, key: str, bytes_max: int) -> Tail:
-        async with self._bounded(key, Unavailable):
-            return await self._store.tail(key, bytes_max)
+        return await self._bounded(self._store.tail(key, bytes_max), key, Unavailable)
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
-        async with self._bounded(prefix, Unavailable):
-            return await self._store.list(prefix, start_after=start_after, limit=limit)
+        return await self._bounded(self._store.list(prefix, start_after=start_after, limit=limit), prefix, Unavailable)
 
     async def delete(self, key: str) -> None:
-        async with self._bounded(key, OutcomeUnknown):
-            await self._store.delete(key)
+        await self._bounded(self._store.delete(key), key, OutcomeUnknown)
 
     async def close(self) -> None:
         await self._store.close()
 
-    @asynccontextmanager
-    async def _bounded(self, key: str, late: type[OutcomeUnknown | Unavailable]) -> AsyncIterator[None]:
+    async def _bounded(self, call: Awaitable[_Answer], key: str, late: type[OutcomeUnknown | Unavailable]) -> _Answer:
         try:
             async with asyncio.timeout(self._timeout_s):
-                yield
+                return await call
         except TimeoutError:
             raise late(f"{key} of {self.url}: no answer within {self._timeout_s:g} s", key=key) from None

@@ -26,12 +26,13 @@ class ColdReads:
     """A context: at its end, what is not there yet is left out of the answer."""
 
     def __init__(self, pool: ColdPool, *, bytes_max: int, woken: asyncio.Event) -> None:
-        """`bytes_max` is about what it may read, but one run at least. Sets `woken` whenever something has arrived."""
+        """`bytes_max` is about what it may read, but one run at least. Sets `woken` when what it waits for arrives."""
         self._pool = pool
         self._bytes_left = bytes_max
         self._woken = woken
         self._reads: dict[RunPlace, asyncio.Future[Loaded]] = {}
         self._owed: asyncio.Future[Loaded] | None = None
+        self._awaited: set[RunPlace] | None = None
 
     def begin(self, place: RunPlace, *, is_next: bool = True) -> None:
         """Has the run read, unless it is in memory. What goes wrong is told by `run_at`; where it is known at once, `woken` is set.
@@ -52,6 +53,13 @@ class ColdReads:
         self._bytes_left -= place.end - place.start
         self._reads[place] = reading
         reading.add_done_callback(self._wake)
+
+    def wait_for(self, places: set[RunPlace]) -> None:
+        """From now on, only these arrivals wake the fetch, and the last of all: those in between change nothing about its answer.
+
+        A history of many small runs would be looked at again for each of them.
+        """
+        self._awaited = places
 
     def run_at(self, place: RunPlace) -> ColdRun | None:
         """The run, or None where it is not there yet. Raises what its read met: Corrupt, Unavailable."""
@@ -93,5 +101,7 @@ class ColdReads:
             if not reading.done():
                 self._pool.leave_out(place)
 
-    def _wake(self, _: asyncio.Future[Loaded]) -> None:
-        self._woken.set()
+    def _wake(self, ended: asyncio.Future[Loaded]) -> None:
+        awaited = self._awaited is None or any(self._reads.get(place) is ended for place in self._awaited)
+        if awaited or ended is self._owed or not self.in_flight:
+            self._woken.set()

@@ -126,6 +126,7 @@ class LogReader:
                 is_answer = _is_enough(looks, reads, bytes_min) or (is_late and not _may_come(looks, reads))
                 if is_answer and not reads.owes and not woken.is_set():
                     return [look.fetched if isinstance(look, _Look) else look for look in looks]
+                reads.wait_for({look.missing[0] for look in looks if isinstance(look, _Look) and look.missing})
                 try:
                     async with asyncio.timeout_at(None if is_late else deadline_s):
                         await woken.wait()

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from metadata import errors
     from tidelog.blocking import BlockingClient, connect_sync
     from tidelog.client import Client, connect
-    from tidelog.consumer import Consumer
+    from tidelog.consumer import Consumer, TopicsConsumer
+    from tidelog.group_consumer import GroupConsumer
     from tidelog.producer import Delivery
     from tidelog.records import Ack, Message, Record
     from tidelog.settings import ClientSettings
@@ -29,8 +30,10 @@ __all__ = [
     "ClientSettings",
     "Consumer",
     "Delivery",
+    "GroupConsumer",
     "Message",
     "Record",
+    "TopicsConsumer",
     "connect",
     "connect_sync",
     "errors",
@@ -43,8 +46,10 @@ _MODULE_OF = {
     "ClientSettings": "tidelog.settings",
     "Consumer": "tidelog.consumer",
     "Delivery": "tidelog.producer",
+    "GroupConsumer": "tidelog.group_consumer",
     "Message": "tidelog.records",
     "Record": "tidelog.records",
+    "TopicsConsumer": "tidelog.consumer",
     "connect": "tidelog.client",
     "connect_sync": "tidelog.blocking",
 }

@@ -1,6 +1,6 @@
 """One gRPC channel for each broker that is called, and the services behind it.
 
-    held(address) ─▶ Stubs: log, topics, cluster          while a call or a stream is under way, its channel stays
+    held(address) ─▶ Stubs: log, topics, cluster, groups  while a call or a stream is under way, its channel stays
     drop_idle ─▶ channels of brokers that are gone, or that nothing was asked of for IDLE_S, are closed
 
 Invariant: there are no more channels than brokers in the cluster, addresses that the user gave, and calls under way at others.
@@ -17,7 +17,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from gateway.proto import admin_pb2_grpc, log_pb2_grpc
+from gateway.proto import admin_pb2_grpc, groups_pb2_grpc, log_pb2_grpc
 from tidelog.rpc_errors import unreachable
 from tidelog.settings import MIB, ClientSettings
 
@@ -38,7 +38,7 @@ CHANNEL_OPTIONS: Final = (
 
 
 class Stubs:
-    """The three services at one address."""
+    """The services at one address."""
 
     def __init__(self, address: str, *, answer_bytes_max: int) -> None:
         self.address = address
@@ -51,6 +51,7 @@ class Stubs:
         self.log: Any = log_pb2_grpc.LogStub(channel)  # type: ignore[no-untyped-call]
         self.topics: Any = admin_pb2_grpc.TopicsStub(channel)  # type: ignore[no-untyped-call]
         self.cluster: Any = admin_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
+        self.groups: Any = groups_pb2_grpc.GroupsStub(channel)  # type: ignore[no-untyped-call]
 
 
 class Channels:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import grpc.aio
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -33,6 +33,7 @@ from tidelog.descriptions import (
     cluster_info,
     explanation,
 )
+from tidelog.groups import Groups
 from tidelog.offset_lookup import end_of_epoch, offset_ranges
 from tidelog.outcomes import Outcomes
 from tidelog.owned_tasks import OwnedTasks
@@ -43,8 +44,13 @@ from tidelog.settings import ClientSettings, ResetPolicy, SettingChanges, settin
 from tidelog.topics import Topics
 
 if TYPE_CHECKING:
-    from tidelog.consumer import Consumer
+    from re import Pattern
+
+    from tidelog.consumer import Consumer, TopicsConsumer
+    from tidelog.group_consumer import GroupConsumer, OpenReadings
+    from tidelog.group_options import GroupOptionChanges
     from tidelog.producer import Delivery, Producer
+    from tidelog.subscription import Subscription, TopicsLike
 
 CLOSE_AFTER_ERROR_S = 5.0
 """How long leaving the block by an error waits for what was sent before it."""
@@ -64,6 +70,8 @@ class Client:
 
     topics: Topics
     """Create, list, describe, alter, delete, add_partitions."""
+    groups: Groups
+    """Consumer groups: list, describe, offsets, seek, delete, delete_offsets."""
 
     def __init__(self, addresses: Iterable[str], settings: ClientSettings) -> None:
         self._settings = settings
@@ -71,7 +79,9 @@ class Client:
         self._tasks = OwnedTasks()
         self._state: Literal["new", "open", "left"] = "new"
         self._sender: Producer | None = None
+        self._open_readings: OpenReadings = {}
         self.topics = Topics(self._connection)
+        self.groups = Groups(self._connection)
 
     async def __aenter__(self) -> Self:
         if self._state != "new":
@@ -101,9 +111,21 @@ class Client:
             if self._sender is not None:
                 self._sender.close()
             try:
-                await self._tasks.__aexit__(kind, error, traceback)
+                if self._open_readings:
+                    from tidelog.group_consumer import leave_groups
+
+                    close_s = self._settings.request_timeout_ms / 1000 if error is None else CLOSE_AFTER_ERROR_S
+                    await leave_groups(self._open_readings, close_s)
             finally:
-                await self._connection.close()
+                await self._end_tasks(kind, error, traceback)
+
+    async def _end_tasks(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._tasks.__aexit__(kind, error, traceback)
+        finally:
+            await self._connection.close()
 
     @property
     def _producer(self) -> Producer:
@@ -179,44 +201,120 @@ class Client:
 
     # ── consume ──
 
+    @overload
     def consume(
         self,
-        topic: str,
+        topics: str,
         *,
         from_: StartLike = "earliest",
         partitions: Iterable[int] | None = None,
         follow: bool = True,
         until: Literal["end"] | None = None,
-        auto_offset_reset: ResetPolicy = "error",
+        auto_offset_reset: ResetPolicy | None = None,
+    ) -> Consumer: ...
+
+    @overload
+    def consume(
+        self,
+        topics: list[str] | tuple[str, ...] | set[str] | frozenset[str] | Pattern[str],
+        *,
+        from_: StartLike = "earliest",
+        follow: bool = True,
+        until: Literal["end"] | None = None,
+        auto_offset_reset: ResetPolicy | None = None,
+    ) -> TopicsConsumer: ...
+
+    @overload
+    def consume(
+        self,
+        topics: TopicsLike,
+        *,
+        group: str,
+        follow: bool = True,
+        until: Literal["end"] | None = None,
+        auto_offset_reset: ResetPolicy | None = None,
+        **options: Unpack[GroupOptionChanges],
+    ) -> GroupConsumer: ...
+
+    def consume(
+        self,
+        topics: TopicsLike,
+        *,
+        from_: StartLike | None = None,
+        partitions: Iterable[int] | None = None,
+        follow: bool = True,
+        until: Literal["end"] | None = None,
+        auto_offset_reset: ResetPolicy | None = None,
         group: str | None = None,
-    ) -> Consumer:
+        **options: Unpack[GroupOptionChanges],
+    ) -> Consumer | TopicsConsumer | GroupConsumer:
         """The records of all partitions (or of `partitions`), in order within each, from `from_` on.
 
+        `topics`: a name, several names, or a pattern, as re.compile("orders-.*"), of whole names; topics that come to match it are
+        read as well.
         `from_`: "earliest", "latest", "-10" (the last ten of each partition), "1h" (ago), a time, an offset, or {partition: offset}
         (tidelog/positions.py). It goes on for ever, unless `follow` is False or `until` is "end": then it ends at the high
         watermarks of the beginning. Connections that break are made again without repeating or losing a record.
-        `auto_offset_reset`: where to go on when an offset is gone, or "error" to raise OutOfRange.
+        `auto_offset_reset`: where to go on when an offset is gone, or "error" (the default) to raise OutOfRange.
+
+        With `group`, its members share the partitions, and each partition begins at what the group has committed, else where
+        `auto_offset_reset` says ("earliest" by default; also where an offset is gone). Until the end is then up to the high
+        watermark that each partition had when this member was given it. `options`: tidelog/group_options.py.
         """
-        if group is not None:
-            raise Rejected("consumer groups are not there yet", hint="Leave out group=, and read the partitions yourself.")
         if until not in (None, "end"):
             raise InvalidArgument(f"until is {until!r}", hint='Use until="end", or leave it out.')
-        if auto_offset_reset not in ("error", "earliest", "latest"):
+        if auto_offset_reset not in (None, "error", "earliest", "latest"):
             raise InvalidArgument(f"auto_offset_reset is {auto_offset_reset!r}", hint="Use error, earliest or latest.")
-        self._check_open()
-        from tidelog.consumer import Consumer
-        from tidelog.fetching import Fetching
+        from tidelog.subscription import parse_topics
 
-        fetching = Fetching(
+        subscription, follow = parse_topics(topics), follow and until is None
+        if group is not None:
+            if from_ is not None or partitions is not None:
+                raise InvalidArgument(
+                    "a member of a group is told what to read, and from where: from_ and partitions do not go with group",
+                    hint="Use auto_offset_reset, consumer.seek, or `tidelog group seek`; or leave group out.",
+                )
+            return self._member(group, subscription, options, follow=follow, reset=auto_offset_reset or "earliest")
+        if options:
+            raise InvalidArgument(
+                f"{next(iter(options))} needs a group", hint='Name one, as in consume("orders", group="billing").'
+            )
+        self._check_open()
+        from tidelog.consumer import Consumer, TopicsConsumer
+        from tidelog.topics_reading import TopicsReading
+
+        reading = TopicsReading(
             self._connection,
             self._settings,
-            topic=topic,
-            start=parse_start(from_, now_ms=int(time.time() * 1000)),
+            subscription,
+            start=parse_start("earliest" if from_ is None else from_, now_ms=int(time.time() * 1000)),
             partitions=None if partitions is None else sorted(set(partitions)),
-            follow=follow and until is None,
-            reset=auto_offset_reset,
+            follow=follow,
+            reset=auto_offset_reset or "error",
         )
-        return Consumer(fetching, self._tasks, topic=topic)
+        return (Consumer if isinstance(topics, str) else TopicsConsumer)(reading, self._tasks)
+
+    def _member(
+        self, group: str, subscription: Subscription, options: GroupOptionChanges, *, follow: bool, reset: ResetPolicy
+    ) -> GroupConsumer:
+        from metadata.group_model import check_group_name
+        from tidelog.group_calls import GrpcGroupCalls
+        from tidelog.group_consumer import GroupConsumer
+        from tidelog.group_options import group_options
+        from tidelog.group_reading import GroupReading
+
+        reading = GroupReading(
+            self._connection,
+            self._settings,
+            subscription,
+            GrpcGroupCalls(self._connection, self._settings),
+            group=check_group_name(group),
+            options=group_options(options),
+            follow=follow,
+            reset=reset,
+        )
+        self._check_open()
+        return GroupConsumer(reading, self._tasks, self._open_readings, close_s=self._settings.request_timeout_ms / 1000)
 
     # ── the cluster ──
 

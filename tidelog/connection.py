@@ -23,10 +23,12 @@ from weakref import WeakValueDictionary
 
 import grpc.aio
 
-from gateway.proto import admin_pb2
+from gateway.proto import admin_pb2, groups_pb2
 from metadata.errors import (
     FencedLeaderEpoch,
+    NoCoordinator,
     NoLeader,
+    NotCoordinator,
     NotLeader,
     Rejected,
     Throttled,
@@ -208,6 +210,29 @@ class Connection:
                         await self.open()  # brokers come back at other addresses
             address = self._seed
 
+    async def ask_once(
+        self, attempt: Callable[[Stubs, float], Awaitable[_Answer]], *, at: str, writes: bool, timeout_s: float
+    ) -> _Answer:
+        """A unary call at this address. It is not tried again; where it can't be connected, that is known before it is sent."""
+        await self.until_connected(at)
+        return await self._attempt(attempt, address=at, writes=writes, timeout_s=timeout_s)
+
+    async def coordinator(self, group: str) -> str:
+        """gRPC address of the broker that coordinates a consumer group. Raises NoCoordinator, Unavailable, InvalidGroupName."""
+        request = groups_pb2.FindCoordinatorRequest(group=group)
+
+        async def ask(to: Stubs, timeout_s: float) -> groups_pb2.FindCoordinatorResponse:
+            answer: groups_pb2.FindCoordinatorResponse = await to.groups.FindCoordinator(request, timeout=timeout_s)
+            return answer
+
+        found = await self.call(ask, writes=False, first_timeout_s=QUESTION_S)
+        return self._grpc_address_of.get(found.broker_id) or grpc_target(found.grpc_address, reached=self._reached)
+
+    def other_than(self, address: str) -> str:
+        """The address of a broker that forwards to one that gives no answer; the same where there is no other."""
+        others = [seed for seed in self._seeds if seed != address]
+        return self._reachability.choose(others) if others else address
+
     async def _attempt(
         self, attempt: Callable[[Stubs, float], Awaitable[_Answer]], *, address: str, writes: bool, timeout_s: float
     ) -> _Answer:
@@ -226,7 +251,7 @@ class Connection:
         """Another broker may do better than one that does not answer, or can't work, and may know better than one that knows of no
         leader. Who is busy, or knows of a newer leader than we do, is well.
         """
-        if isinstance(error, NoLeader | NotLeader | UnknownLeaderEpoch):
+        if isinstance(error, NoLeader | NotLeader | UnknownLeaderEpoch | NoCoordinator | NotCoordinator):
             self._reachability.told_what_is_doubtful(address, time.monotonic())
         elif error.retryable and not isinstance(error, Throttled | FencedLeaderEpoch):
             self._reachability.gave_no_answer(address, time.monotonic())

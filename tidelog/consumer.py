@@ -1,9 +1,9 @@
-"""Hands out the records of a topic: one batch decoded at a time, in the order of the offsets of each partition.
+"""Hands out the records of topics: one batch decoded at a time, in the order of the offsets of each partition.
 
 Invariant: each record from where it begins is handed out once. `positions` says how far, by what was handed out, not by what was
 fetched ahead.
 
-Consumer groups will stand on the same reader: what they add is which partitions, and where it begins.
+Members of consumer groups stand on the same fetching (group_consumer.py): what they add is which partitions, and where each begins.
 """
 
 from __future__ import annotations
@@ -12,29 +12,34 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
-from metadata.errors import Corrupt, Rejected, TidelogError
-from segments.record_batch import parse_header
-from segments.record_columns import iterate_records
-from tidelog.fetching import Fetching
+from metadata.assignors import TopicPartitionName
+from metadata.errors import Rejected, TidelogError
 from tidelog.owned_tasks import OwnedTasks
-from tidelog.read_ahead import Fetched
 from tidelog.records import Record
+from tidelog.topics_reading import TopicsReading
+
+Place = TypeVar("Place")
+"""How partitions are named: by number where one topic is read, else by topic and number."""
 
 
-class Consumer:
+class Reader(Generic[Place]):
     """What `log.consume` answers: iterate it, or take `chunk` after `chunk`. Leaving the loop, or its own `async with`, ends it."""
 
-    def __init__(self, fetching: Fetching, tasks: OwnedTasks, *, topic: str) -> None:
-        self.topic = topic
-        self.positions: dict[int, int] = {}
+    def __init__(self, reading: TopicsReading, tasks: OwnedTasks) -> None:
+        self.positions: dict[Place, int] = {}
         """By partition: the offset behind the last record that was handed out."""
-        self._fetching = fetching
+        self._what = str(reading.subscription)
+        self._reading = reading
+        self._fetching = reading.fetching
         self._tasks = tasks
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
         self._is_closed = False
+
+    def place(self, partition: TopicPartitionName) -> Place:
+        raise NotImplementedError
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self._records()
@@ -42,8 +47,9 @@ class Consumer:
     async def _records(self) -> AsyncGenerator[Record, None]:
         try:
             while records := await self.chunk():
+                place = self.place((records[0].topic, records[0].partition))
                 for record in records:
-                    self.positions[record.partition] = record.offset + 1
+                    self.positions[place] = record.offset + 1
                     yield record
                 del records  # a chunk may be large: no two of them at once
         finally:
@@ -55,22 +61,27 @@ class Consumer:
         Raises what ended the reading. What ended one partition is raised when nothing is left of the others (see `errors`).
         """
         if self._is_closed and not self._is_over:
-            raise Rejected(f"this reader of {self.topic} was closed before its end", hint="Call consume again.")
+            raise Rejected(f"this reader of {self._what} was closed before its end", hint="Call consume again.")
         if self._task is None:
             self._task = self._start()
-        while (fetched := await self._take()) is not None:
-            if records := self._decode(fetched):
-                self.positions[fetched.partition] = records[-1].offset + 1
-                return records
-        return []
+        try:
+            chunk = await self._fetching.chunk()
+        except TidelogError:
+            self._is_over = True
+            raise
+        if chunk is None:
+            self._is_over = True
+            return []
+        self.positions[self.place(chunk.partition)] = chunk.records[-1].offset + 1
+        return chunk.records
 
     @property
-    def errors(self) -> dict[int, TidelogError]:
+    def errors(self) -> dict[Place, TidelogError]:
         """By partition: why it is not read any further, while others are. It was logged as well.
 
         Corrupt (its `details` may name `next_offset`, where a reader may go on), OutOfRange, …
         """
-        return self._fetching.errors
+        return {self.place(partition): error for partition, error in self._fetching.errors.items()}
 
     async def aclose(self) -> None:
         """Stops reading ahead. No harm in calling it twice."""
@@ -99,43 +110,27 @@ class Consumer:
         self.close_soon()
 
     def _start(self) -> asyncio.Task[None]:
-        reading = self._fetching.run()
+        reading = self._reading.run()
         try:
-            return self._tasks.start(reading, name=f"fetching for a consumer of {self.topic}")
+            return self._tasks.start(reading, name=f"fetching for a consumer of {self._what}")
         except RuntimeError as error:  # the client's task group takes no more
             reading.close()
             raise Rejected("the client is closed", hint="Read within `async with tidelog.connect(…) as log:`.") from error
 
-    async def _take(self) -> Fetched | None:
-        try:
-            fetched = await self._fetching.take()
-        except TidelogError:
-            self._is_over = True
-            raise
-        self._is_over = fetched is None
-        return fetched
 
-    def _decode(self, fetched: Fetched) -> list[Record]:
-        """Without records where the batch can't be decoded: that ends its partition."""
-        topic, partition, start = self.topic, fetched.partition, fetched.start_offset
-        try:
-            rows = iterate_records(fetched.batch, decompressed_bytes_max=self._fetching.decompressed_bytes_max)
-        except TidelogError as error:
-            header = parse_header(fetched.batch)
-            what = f"the batch at [{header.base_offset}, {header.last_offset + 1}) of {topic}/{partition} can't be decoded"
-            self._fetching.fail(
-                partition,
-                Corrupt(
-                    f"{what}: {error.message}",
-                    hint=f"Read on from offset {header.last_offset + 1}, or run `tidelog bucket verify`.",
-                    next_offset=header.last_offset + 1,
-                ),
-            )
-            return []
-        if fetched.end_offset is not None:
-            rows = [row for row in rows if row[0] < fetched.end_offset]
-        return [
-            Record(topic, partition, offset, timestamp_ms, key, value, headers)
-            for offset, timestamp_ms, key, value, headers in rows
-            if offset >= start
-        ]
+class Consumer(Reader[int]):
+    """Of one topic: partitions go by their numbers."""
+
+    def __init__(self, reading: TopicsReading, tasks: OwnedTasks) -> None:
+        super().__init__(reading, tasks)
+        self.topic = reading.subscription.names[0]
+
+    def place(self, partition: TopicPartitionName) -> int:
+        return partition[1]
+
+
+class TopicsConsumer(Reader[TopicPartitionName]):
+    """Of several topics, or of those that match a pattern: partitions go by (topic, number)."""
+
+    def place(self, partition: TopicPartitionName) -> TopicPartitionName:
+        return partition

@@ -7,7 +7,7 @@ a task fails (our bug)    the body is cancelled, and the task's own error comes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -56,6 +56,25 @@ async def first_of(*works: Coroutine[Any, Any, _Answer]) -> _Answer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return next(task for task in tasks if task in done).result()
+
+
+async def all_of(works: Iterable[Coroutine[Any, Any, _Answer]], *, at_once: int) -> list[_Answer]:
+    """Their answers in order, so many of them at a time. Raises the first error; the others are cancelled and awaited."""
+    turns, all_works = asyncio.Semaphore(at_once), list(works)
+
+    async def in_turn(work: Coroutine[Any, Any, _Answer]) -> _Answer:
+        async with turns:
+            return await work
+
+    tasks = [asyncio.ensure_future(in_turn(work)) for work in all_works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for work in all_works:
+            work.close()  # where it did not have its turn
 
 
 def first_error(group: BaseExceptionGroup[Any]) -> Any:

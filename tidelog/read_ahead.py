@@ -16,14 +16,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from metadata.errors import TidelogError
+from metadata.assignors import TopicPartitionName
 from segments.record_batch import parse_header
 
 
 class Fetched(NamedTuple):
     """One batch that waits to be decoded. Its records below `start_offset` were not asked for, nor those from `end_offset` on."""
 
-    partition: int
+    partition: TopicPartitionName
     batch: memoryview
     start_offset: int
     end_offset: int | None
@@ -32,7 +32,7 @@ class Fetched(NamedTuple):
 class Answer:
     """The batches of one partition from one answer, of which some may be taken already."""
 
-    def __init__(self, partition: int, batches: bytes, *, start_offset: int, end_offset: int | None) -> None:
+    def __init__(self, partition: TopicPartitionName, batches: bytes, *, start_offset: int, end_offset: int | None) -> None:
         """Whole batches, joined; at least one of them holds records of [start_offset, end_offset)."""
         self.partition = partition
         self._batches = memoryview(batches)
@@ -64,7 +64,7 @@ class ReadAhead:
         self._arrived = asyncio.Event()
         self._freed = asyncio.Event()
         self._is_over = False
-        self._error: TidelogError | None = None
+        self._error: Exception | None = None
 
     @property
     def bytes_counted(self) -> int:
@@ -104,13 +104,13 @@ class ReadAhead:
             self._free(answer)
         return fetched
 
-    def drop(self, partition: int) -> None:
-        """Forgets what waits of a partition: it can't be read any further."""
+    def drop(self, partition: TopicPartitionName) -> None:
+        """Forgets what waits of a partition: it is not read any further, or from elsewhere."""
         for answer in [answer for answer in self._answers if answer.partition == partition]:
             self._answers.remove(answer)
             self._free(answer)
 
-    def end(self, error: TidelogError | None) -> None:
+    def end(self, error: Exception | None) -> None:
         """Nothing more will come. The first call counts."""
         if not self._is_over:
             self._is_over, self._error = True, error

@@ -32,7 +32,7 @@ class GroupProtocol(_message.Message):
     def __init__(self, name: _Optional[str] = ..., metadata: _Optional[bytes] = ...) -> None: ...
 
 class JoinGroupRequest(_message.Message):
-    __slots__ = ("group", "member_id", "instance_id", "protocol_type", "protocols", "session_timeout_ms", "rebalance_timeout_ms", "client_id", "member_id_required")
+    __slots__ = ("group", "member_id", "instance_id", "protocol_type", "protocols", "session_timeout_ms", "rebalance_timeout_ms", "client_id", "member_id_required", "client_host")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class JoinGroupRequest(_message.Message):
     REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_REQUIRED_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_HOST_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     instance_id: str
@@ -51,7 +52,8 @@ class JoinGroupRequest(_message.Message):
     rebalance_timeout_ms: int
     client_id: str
     member_id_required: bool
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocols: _Optional[_Iterable[_Union[GroupProtocol, _Mapping]]] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., member_id_required: _Optional[bool] = ...) -> None: ...
+    client_host: str
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocols: _Optional[_Iterable[_Union[GroupProtocol, _Mapping]]] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., member_id_required: _Optional[bool] = ..., client_host: _Optional[str] = ...) -> None: ...
 
 class JoinGroupResponse(_message.Message):
     __slots__ = ("generation", "protocol_type", "protocol", "leader", "member_id", "members", "skip_assignment")
@@ -169,20 +171,22 @@ class OffsetCommitRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., generation: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ...) -> None: ...
 
 class CommittedOffset(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "committed_at_ms")
+    __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "committed_at_ms", "topic_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
     committed_at_ms: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., committed_at_ms: _Optional[int] = ...) -> None: ...
+    topic_id: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., committed_at_ms: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class OffsetCommitResponse(_message.Message):
     __slots__ = ("errors",)
@@ -199,12 +203,14 @@ class OffsetFetchRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ...) -> None: ...
 
 class TopicPartitions(_message.Message):
-    __slots__ = ("topic", "partitions")
+    __slots__ = ("topic", "partitions", "topic_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+    topic_id: str
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class OffsetFetchResponse(_message.Message):
     __slots__ = ("offsets",)
@@ -213,7 +219,7 @@ class OffsetFetchResponse(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[_Union[FetchedOffset, _Mapping]]] = ...) -> None: ...
 
 class FetchedOffset(_message.Message):
-    __slots__ = ("error", "topic", "partition", "offset", "leader_epoch", "metadata", "committed_at_ms")
+    __slots__ = ("error", "topic", "partition", "offset", "leader_epoch", "metadata", "committed_at_ms", "topic_id")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +227,7 @@ class FetchedOffset(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     error: _status_pb2.Status
     topic: str
     partition: int
@@ -228,7 +235,8 @@ class FetchedOffset(_message.Message):
     leader_epoch: int
     metadata: str
     committed_at_ms: int
-    def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., committed_at_ms: _Optional[int] = ...) -> None: ...
+    topic_id: str
+    def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., committed_at_ms: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
     __slots__ = ("page_size", "page_token", "states")
@@ -249,16 +257,18 @@ class ListGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[ListedGroup, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ListedGroup(_message.Message):
-    __slots__ = ("group", "state", "protocol_type", "members")
+    __slots__ = ("group", "state", "protocol_type", "members", "coordinator")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     group: str
     state: str
     protocol_type: str
     members: int
-    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., members: _Optional[int] = ...) -> None: ...
+    coordinator: str
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., members: _Optional[int] = ..., coordinator: _Optional[str] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
     __slots__ = ("group",)
@@ -313,7 +323,7 @@ class GroupMember(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class PartitionLag(_message.Message):
-    __slots__ = ("topic", "partition", "error", "committed_offset", "high_watermark", "log_start_offset", "lag_records", "lag_seconds", "member_id", "metadata", "committed_at_ms")
+    __slots__ = ("topic", "partition", "error", "committed_offset", "high_watermark", "log_start_offset", "lag_records", "lag_seconds", "member_id", "metadata", "committed_at_ms", "topic_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -325,6 +335,7 @@ class PartitionLag(_message.Message):
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     error: _status_pb2.Status
@@ -336,7 +347,8 @@ class PartitionLag(_message.Message):
     member_id: str
     metadata: str
     committed_at_ms: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., committed_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., lag_records: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., member_id: _Optional[str] = ..., metadata: _Optional[str] = ..., committed_at_ms: _Optional[int] = ...) -> None: ...
+    topic_id: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., committed_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., lag_records: _Optional[int] = ..., lag_seconds: _Optional[float] = ..., member_id: _Optional[str] = ..., metadata: _Optional[str] = ..., committed_at_ms: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("group", "validate_only")
@@ -393,15 +405,17 @@ class SeekGroupResponse(_message.Message):
     def __init__(self, moved: _Optional[_Iterable[_Union[MovedOffset, _Mapping]]] = ...) -> None: ...
 
 class MovedOffset(_message.Message):
-    __slots__ = ("error", "topic", "partition", "before", "after")
+    __slots__ = ("error", "topic", "partition", "before", "after", "topic_id")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     error: _status_pb2.Status
     topic: str
     partition: int
     before: int
     after: int
-    def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., before: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
+    topic_id: str
+    def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...

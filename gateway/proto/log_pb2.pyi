@@ -1,3 +1,4 @@
+from gateway.proto import groups_pb2 as _groups_pb2
 from google.rpc import status_pb2 as _status_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -20,6 +21,13 @@ class FetchFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FETCH_FORMAT_UNSPECIFIED: _ClassVar[FetchFormat]
     FETCH_FORMAT_BATCHES: _ClassVar[FetchFormat]
     FETCH_FORMAT_RECORDS: _ClassVar[FetchFormat]
+
+class AutoOffsetReset(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    AUTO_OFFSET_RESET_UNSPECIFIED: _ClassVar[AutoOffsetReset]
+    AUTO_OFFSET_RESET_EARLIEST: _ClassVar[AutoOffsetReset]
+    AUTO_OFFSET_RESET_LATEST: _ClassVar[AutoOffsetReset]
+    AUTO_OFFSET_RESET_ERROR: _ClassVar[AutoOffsetReset]
 ACKS_UNSPECIFIED: Acks
 ACKS_ALL: Acks
 ACKS_LEADER: Acks
@@ -27,6 +35,10 @@ ACKS_NONE: Acks
 FETCH_FORMAT_UNSPECIFIED: FetchFormat
 FETCH_FORMAT_BATCHES: FetchFormat
 FETCH_FORMAT_RECORDS: FetchFormat
+AUTO_OFFSET_RESET_UNSPECIFIED: AutoOffsetReset
+AUTO_OFFSET_RESET_EARLIEST: AutoOffsetReset
+AUTO_OFFSET_RESET_LATEST: AutoOffsetReset
+AUTO_OFFSET_RESET_ERROR: AutoOffsetReset
 
 class InitProducerRequest(_message.Message):
     __slots__ = ()
@@ -299,3 +311,165 @@ class WrittenOnce(_message.Message):
     base_offset: int
     last_offset: int
     def __init__(self, partition: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., base_sequence: _Optional[int] = ..., last_sequence: _Optional[int] = ..., base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ...) -> None: ...
+
+class ConsumeRequest(_message.Message):
+    __slots__ = ("start", "commit", "released", "pause", "resume", "credit_bytes", "leave")
+    START_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    start: ConsumeStart
+    commit: ConsumeCommit
+    released: int
+    pause: _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartitions]
+    resume: _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartitions]
+    credit_bytes: int
+    leave: bool
+    def __init__(self, start: _Optional[_Union[ConsumeStart, _Mapping]] = ..., commit: _Optional[_Union[ConsumeCommit, _Mapping]] = ..., released: _Optional[int] = ..., pause: _Optional[_Iterable[_Union[_groups_pb2.TopicPartitions, _Mapping]]] = ..., resume: _Optional[_Iterable[_Union[_groups_pb2.TopicPartitions, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., leave: _Optional[bool] = ...) -> None: ...
+
+class ConsumeStart(_message.Message):
+    __slots__ = ("topics", "group", "starts", "auto_offset_reset", "format", "max_bytes", "heartbeat_interval_ms", "instance_id", "client_id", "session_timeout_ms", "max_poll_interval_ms", "assignors")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    AUTO_OFFSET_RESET_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_POLL_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNORS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    group: str
+    starts: _containers.RepeatedCompositeFieldContainer[ConsumeFrom]
+    auto_offset_reset: AutoOffsetReset
+    format: FetchFormat
+    max_bytes: int
+    heartbeat_interval_ms: int
+    instance_id: str
+    client_id: str
+    session_timeout_ms: int
+    max_poll_interval_ms: int
+    assignors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., group: _Optional[str] = ..., starts: _Optional[_Iterable[_Union[ConsumeFrom, _Mapping]]] = ..., auto_offset_reset: _Optional[_Union[AutoOffsetReset, str]] = ..., format: _Optional[_Union[FetchFormat, str]] = ..., max_bytes: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., max_poll_interval_ms: _Optional[int] = ..., assignors: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ConsumeFrom(_message.Message):
+    __slots__ = ("topic", "partition", "offset", "earliest", "latest", "timestamp_ms", "topic_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    earliest: bool
+    latest: bool
+    timestamp_ms: int
+    topic_id: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., timestamp_ms: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
+
+class ConsumeCommit(_message.Message):
+    __slots__ = ("commit_id", "up_to_delivery_id", "offsets")
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    UP_TO_DELIVERY_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    commit_id: int
+    up_to_delivery_id: int
+    offsets: _containers.RepeatedCompositeFieldContainer[_groups_pb2.CommittedOffset]
+    def __init__(self, commit_id: _Optional[int] = ..., up_to_delivery_id: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[_groups_pb2.CommittedOffset, _Mapping]]] = ...) -> None: ...
+
+class ConsumeResponse(_message.Message):
+    __slots__ = ("data", "assigned", "revoked", "lost", "committed", "progress")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    data: ConsumedData
+    assigned: PartitionsAssigned
+    revoked: PartitionsRevoked
+    lost: PartitionsLost
+    committed: CommitOutcome
+    progress: ConsumeProgress
+    def __init__(self, data: _Optional[_Union[ConsumedData, _Mapping]] = ..., assigned: _Optional[_Union[PartitionsAssigned, _Mapping]] = ..., revoked: _Optional[_Union[PartitionsRevoked, _Mapping]] = ..., lost: _Optional[_Union[PartitionsLost, _Mapping]] = ..., committed: _Optional[_Union[CommitOutcome, _Mapping]] = ..., progress: _Optional[_Union[ConsumeProgress, _Mapping]] = ...) -> None: ...
+
+class ConsumedData(_message.Message):
+    __slots__ = ("partitions", "delivery_id")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_ID_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[FetchedPartition]
+    delivery_id: int
+    def __init__(self, partitions: _Optional[_Iterable[_Union[FetchedPartition, _Mapping]]] = ..., delivery_id: _Optional[int] = ...) -> None: ...
+
+class PartitionsAssigned(_message.Message):
+    __slots__ = ("partitions", "generation", "member_id")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartitions]
+    generation: int
+    member_id: str
+    def __init__(self, partitions: _Optional[_Iterable[_Union[_groups_pb2.TopicPartitions, _Mapping]]] = ..., generation: _Optional[int] = ..., member_id: _Optional[str] = ...) -> None: ...
+
+class PartitionsRevoked(_message.Message):
+    __slots__ = ("partitions", "revocation_id", "within_ms")
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REVOCATION_ID_FIELD_NUMBER: _ClassVar[int]
+    WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartitions]
+    revocation_id: int
+    within_ms: int
+    def __init__(self, partitions: _Optional[_Iterable[_Union[_groups_pb2.TopicPartitions, _Mapping]]] = ..., revocation_id: _Optional[int] = ..., within_ms: _Optional[int] = ...) -> None: ...
+
+class PartitionsLost(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[_groups_pb2.TopicPartitions]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[_groups_pb2.TopicPartitions, _Mapping]]] = ...) -> None: ...
+
+class CommitOutcome(_message.Message):
+    __slots__ = ("commit_id", "results")
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    commit_id: int
+    results: _containers.RepeatedCompositeFieldContainer[CommitResult]
+    def __init__(self, commit_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[CommitResult, _Mapping]]] = ...) -> None: ...
+
+class CommitResult(_message.Message):
+    __slots__ = ("topic", "partition", "offset", "error")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    error: _status_pb2.Status
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class ConsumeProgress(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionProgress]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionProgress, _Mapping]]] = ...) -> None: ...
+
+class PartitionProgress(_message.Message):
+    __slots__ = ("topic", "partition", "next_offset", "high_watermark")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    next_offset: int
+    high_watermark: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ...) -> None: ...

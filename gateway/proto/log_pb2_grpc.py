@@ -66,6 +66,11 @@ class LogStub:
                 request_serializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochRequest.SerializeToString,
                 response_deserializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochResponse.FromString,
                 _registered_method=True)
+        self.Consume = channel.stream_stream(
+                '/tidelog.v1.Log/Consume',
+                request_serializer=gateway_dot_proto_dot_log__pb2.ConsumeRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_log__pb2.ConsumeResponse.FromString,
+                _registered_method=True)
         self.FindWrittenOnce = channel.unary_unary(
                 '/tidelog.v1.Log/FindWrittenOnce',
                 request_serializer=gateway_dot_proto_dot_log__pb2.FindWrittenOnceRequest.SerializeToString,
@@ -119,6 +124,14 @@ class LogServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Consume(self, request_iterator, context):
+        """Reads topics as long as the stream lasts, alone or as a member of a consumer group. The broker pushes what there is within the
+        credits that it was given; it runs the member (joins, heartbeats, assigns) and finds leaders and coordinators by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FindWrittenOnce(self, request, context):
         """What a request with an Idempotency-Key has written so far. Between brokers: they meet such requests in parts.
         """
@@ -158,6 +171,11 @@ def add_LogServicer_to_server(servicer, server):
                     servicer.OffsetForLeaderEpoch,
                     request_deserializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochResponse.SerializeToString,
+            ),
+            'Consume': grpc.stream_stream_rpc_method_handler(
+                    servicer.Consume,
+                    request_deserializer=gateway_dot_proto_dot_log__pb2.ConsumeRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_log__pb2.ConsumeResponse.SerializeToString,
             ),
             'FindWrittenOnce': grpc.unary_unary_rpc_method_handler(
                     servicer.FindWrittenOnce,
@@ -329,6 +347,33 @@ class Log:
             '/tidelog.v1.Log/OffsetForLeaderEpoch',
             gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochRequest.SerializeToString,
             gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Consume(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/tidelog.v1.Log/Consume',
+            gateway_dot_proto_dot_log__pb2.ConsumeRequest.SerializeToString,
+            gateway_dot_proto_dot_log__pb2.ConsumeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import grpc.aio
+import numpy as np
 import pytest
 
+from bench import groups_commit, groups_rebalance
 from bench.__main__ import BENCHMARKS, CLUSTER_BENCHMARKS, chosen
 from bench.bucket_reads import bucket_reads
 from bench.figures import Figure, Target, lines, median, number, paragraph, percentile
+from bench.groups_client import Calls
+from bench.http2_calls import UnaryConnection, method
+from bench.load import client_process
+from bench.run import Run
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -87,6 +97,83 @@ def test_reads_of_a_bucket_are_counted_and_writes_are_not(tmp_path: Path) -> Non
     assert reads.objects == {"wal/01/0000": 2, "wal/01/claim": 1}
     assert reads.gets == 3
     assert reads.listings == 1
+
+
+def test_calls_count_for_the_time_in_which_they_were_due_however_late_their_answers() -> None:
+    calls = Calls(np.array([0.5, 1.0, 1.9, 2.0]), np.array([0.1, 5.0, 0.2, 0.1]), ((0.9, "before"), (1.5, "in it"), (2.0, "after")))
+    within = calls.due_within(1.0, 2.0)
+    assert within.due_s.tolist() == [1.0, 1.9]
+    assert within.waited_s.tolist() == [5.0, 0.2]
+    assert within.failures == ((1.5, "in it"),)
+
+
+def test_calls_as_bare_frames_are_answered_refused_or_given_up() -> None:
+    async def run() -> None:
+        asked: list[bytes] = []
+        silent = asyncio.Event()
+
+        async def answer(message: bytes, context: Any) -> bytes:
+            asked.append(message)
+            if message == b"refuse":
+                await context.abort(grpc.StatusCode.ABORTED, "no")
+            if message == b"silence":
+                await silent.wait()
+            return message[::-1]
+
+        class Anything(grpc.GenericRpcHandler):
+            def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+                assert handler_call_details.method == "/test.Service/Reverse"
+                return grpc.unary_unary_rpc_method_handler(answer)
+
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers([Anything()])
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        _, connection = await asyncio.get_running_loop().create_connection(UnaryConnection, "127.0.0.1", port)
+        told: dict[bytes, tuple[bytes | None, str]] = {}
+        all_told = asyncio.Event()
+        messages = [b"refuse", *(b"%d" % number * 3_000 for number in range(100))]  # more than fits the first window
+
+        def tell(message: bytes, found: bytes | None, instead: str) -> None:
+            told[message] = found, instead
+            if len(told) == len(messages):
+                all_told.set()
+
+        try:
+            for message in messages:
+                connection.call(method("/test.Service/Reverse", timeout_s=30.0), message, partial(tell, message))
+            async with asyncio.timeout(20):
+                await all_told.wait()
+            assert told.pop(b"refuse") == (None, "refused")
+            assert all(found == message[::-1] for message, (found, _) in told.items())
+            assert sorted(asked) == sorted(messages)
+            connection.call(method("/test.Service/Reverse", timeout_s=0.0), b"silence", partial(tell, b"silence"))
+            connection.give_up()
+            assert told[b"silence"] == (None, "no answer within 0 s")
+        finally:
+            connection.close()
+            await server.stop(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_thirty_groups_commit_and_lose_no_heartbeat(tmp_path: Path) -> None:
+    with client_process() as client:
+        figures = {figure.what: figure for figure in groups_commit.measure(Run(tmp_path, 0.1, client), groups=30)}
+    assert figures["commits failed"].value == 0, figures["commits failed"].note
+    assert figures["heartbeats lost meanwhile"].value == 0
+    assert 0 < figures["transactions for each commit"].value <= 1.5
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_ten_members_that_come_and_go_stop_nobody_else(tmp_path: Path) -> None:
+    with client_process() as client:
+        figures = {figure.what: figure for figure in groups_rebalance.measure(Run(tmp_path, 0.1, client), members=10, rounds=1)}
+    assert figures["partitions that stopped and did not move"].value == 0
+    assert figures["10 members that start at once: last join to all stable"].value > 0
 
 
 @pytest.mark.slow

@@ -17,6 +17,9 @@ from unittest.mock import patch
 
 import msgspec
 
+from gateway.group_coordinator import GroupCoordinator
+from metadata.errors import TidelogError
+from metadata.group_offsets import CommittedOffset
 from metadata.model import NO_PRODUCER, Offset, TopicPartition
 from segments import log_reader
 from segments.log import Log, PendingAppend
@@ -38,6 +41,8 @@ FOUND_BY: Final[Mapping[str, frozenset[str]]] = {
     "skips": frozenset({"poll-skip", "int-poll-skip"}),
     "hides": frozenset({"unseen"}),
     "forgets-how-far": frozenset({"uncommitted-read", "watermark-went-back"}),
+    "commits-lost": frozenset({"lost-commit", "commit-went-back"}),
+    "commits-ahead": frozenset({"group-skip", "commit-beyond"}),
 }
 """By the name of a rule, the anomalies one of which must be found when it is broken."""
 
@@ -45,6 +50,8 @@ EVERY: Final = 10
 """Each tenth call of what is broken goes wrong, so that most of the rest is as it should be."""
 HIDDEN_FROM: Final = 50
 """Of each partition, what lies behind this offset is not shown."""
+AHEAD: Final = 5
+"""So many records are skipped by who begins there."""
 
 
 @contextlib.contextmanager
@@ -127,6 +134,27 @@ def _forgets_how_far() -> list[tuple[Any, str, Any]]:
     return [(log_reader, "_fetched", forgetting)]
 
 
+def _commits_lost() -> list[tuple[Any, str, Any]]:
+    """A group's commit is acknowledged, and never written."""
+    commit, due = GroupCoordinator.commit, _each_tenth()
+
+    async def losing(self: GroupCoordinator, *asked: Any) -> dict[TopicPartition, TidelogError]:
+        return {} if due() else await commit(self, *asked)
+
+    return [(GroupCoordinator, "commit", losing)]
+
+
+def _commits_ahead() -> list[tuple[Any, str, Any]]:
+    """More is told to be committed than is."""
+    offsets, due = GroupCoordinator.offsets, _each_tenth()
+
+    async def ahead(self: GroupCoordinator, name: str) -> dict[TopicPartition, CommittedOffset]:
+        found, wrong = await offsets(self, name), due()
+        return {at: msgspec.structs.replace(offset, offset=offset.offset + AHEAD * wrong) for at, offset in found.items()}
+
+    return [(GroupCoordinator, "offsets", ahead)]
+
+
 def _each_tenth() -> Callable[[], bool]:
     calls = 0
 
@@ -144,6 +172,8 @@ _PATCHES: Final[Mapping[str, Callable[[], list[tuple[Any, str, Any]]]]] = {
     "skips": _skips,
     "hides": _hides,
     "forgets-how-far": _forgets_how_far,
+    "commits-lost": _commits_lost,
+    "commits-ahead": _commits_ahead,
 }
 
 if __name__ == "__main__":

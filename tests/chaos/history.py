@@ -2,7 +2,8 @@
 
     write    Sent ──▶ Acknowledged | Refused | Unknown | Unexpected      (none: the run ended before the answer)
     read     Polled, Unexpected
-    the end  Served (through the brokers), OnBucket (from the bucket alone)
+    groups   Assigned ──▶ HandedOut ──▶ Processed ──▶ Committed ──▶ GaveUp      (a member that is dropped says nothing more)
+    the end  Served (through the brokers), OnBucket (from the bucket alone), GroupEnd
     besides  Blow, Ended
 
 Times are seconds since the start of the run. A record is known by its value, PRODUCER#NUMBER, which is sent once only: whoever
@@ -74,6 +75,76 @@ class Polled(Event, frozen=True, tag="polled"):
     """As far as the reader was told."""
 
 
+class Assigned(Event, frozen=True, tag="assigned"):
+    """A member of a consumer group was told that it reads these from now on. Each of its lives has a name of its own."""
+
+    group: str
+    member: str
+    generation: int
+    partitions: tuple[int, ...]
+
+
+class GaveUp(Event, frozen=True, tag="gave up"):
+    """It was told that it reads these no more, or has ended in order."""
+
+    group: str
+    member: str
+    partitions: tuple[int, ...]
+
+
+class HandedOut(Event, frozen=True, tag="handed out"):
+    group: str
+    member: str
+    generation: int
+    """The member's own, when its caller got the records; below 0 where it is in none."""
+    partition: int
+    records: Placed
+
+
+class Processed(Event, frozen=True, tag="processed"):
+    """The member's caller is done with what it was handed out before this offset: from here on that may be committed."""
+
+    group: str
+    member: str
+    partition: int
+    next_offset: int
+
+
+class Committed(Event, frozen=True, tag="committed"):
+    """A commit was acknowledged."""
+
+    group: str
+    member: str
+    offsets: tuple[tuple[int, int], ...]
+    """(partition, offset of the next record to be read)"""
+
+
+class CommittedTold(Event, frozen=True, tag="committed told"):
+    """What is committed, as some broker says."""
+
+    asked_s: float
+    group: str
+    offsets: tuple[tuple[int, int], ...]
+
+
+class Lived(Event, frozen=True, tag="lived"):
+    """A member's life is over."""
+
+    began_s: float
+    group: str
+    member: str
+    dropped: bool
+    """As if its process were gone; else it has left."""
+
+
+class GroupEnd(Event, frozen=True, tag="group end"):
+    """A group, as it is described when all is quiet and its members had their time."""
+
+    group: str
+    lag_records: int
+    offsets: tuple[tuple[int, int], ...]
+
+
 class Served(Event, frozen=True, tag="served"):
     """A whole partition as the brokers serve it, when all is quiet."""
 
@@ -121,7 +192,27 @@ class Healed(Event, frozen=True, tag="healed"):
 
 
 AnyEvent = (
-    Sent | Acknowledged | Refused | Unknown | Unexpected | Polled | Served | OnBucket | Blow | Ended | Leaders | Topics | Healed
+    Sent
+    | Acknowledged
+    | Refused
+    | Unknown
+    | Unexpected
+    | Polled
+    | Served
+    | OnBucket
+    | Blow
+    | Ended
+    | Leaders
+    | Topics
+    | Healed
+    | Assigned
+    | GaveUp
+    | HandedOut
+    | Processed
+    | Committed
+    | CommittedTold
+    | Lived
+    | GroupEnd
 )
 
 

@@ -17,6 +17,7 @@ The anomalies are those of Jepsen's Kafka workload (jepsen.tests.kafka), and a f
     insufficient-bucket   the bucket alone says something else than the brokers
     unexpected            an answer or an end that no fault excuses
 
+Those of consumer groups stand in group_checker.py.
 Offsets are dense, so a skip needs no knowledge of what lies between.
 """
 
@@ -25,10 +26,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from tests.chaos import group_checker
 from tests.chaos.history import (
     Acknowledged,
     AnyEvent,
     Ended,
+    HandedOut,
     OnBucket,
     Polled,
     Refused,
@@ -62,6 +65,7 @@ def check(events: Sequence[AnyEvent]) -> list[Violation]:
         *found.producers_are_in_order(),
         *found.bucket_suffices(),
         *found.nothing_unexpected(),
+        *(Violation(anomaly, evidence) for anomaly, evidence in group_checker.anomalies(events)),
     ]
 
 
@@ -101,6 +105,8 @@ class _Findings:
             match event:
                 case Polled(reader=reader, partition=partition, records=records):
                     yield from ((value, (partition, offset), f"read by {reader}") for offset, value in records)
+                case HandedOut(member=member, partition=partition, records=records):
+                    yield from ((value, (partition, offset), f"handed out by {member}") for offset, value in records)
                 case Served(partition=partition, records=records):
                     yield from ((value, (partition, offset), "served in the end") for offset, value in records)
                 case OnBucket(partition=partition, records=records):

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
+from tests.chaos.group_checker import figures
 from tests.chaos.history import Acknowledged, AnyEvent, Blow, Ended, Healed, Leaders, Polled, Refused, Sent, Served, Topics, Unknown
 
 
@@ -30,6 +31,7 @@ def summary(events: Sequence[AnyEvent]) -> str:
         if isinstance(event, Polled):
             read[event.reader] += len(event.records)
     lines += [f"  {reader:17}read {count:,}" for reader, count in sorted(read.items())]
+    lines += [f"  {line}" for line in groups(events)]
     blows = Counter(event.what for event in events if isinstance(event, Blow))
     lines += [
         f"  blows: {', '.join(f'{what} {count}' for what, count in sorted(blows.items()))}",
@@ -40,6 +42,17 @@ def summary(events: Sequence[AnyEvent]) -> str:
         f"  {pauses(events)}",
     ]
     return "\n".join(lines)
+
+
+def groups(events: Sequence[AnyEvent]) -> list[str]:
+    """Two lines for each consumer group."""
+    lines = []
+    for group, tally in sorted(figures(events).items()):
+        read = f"handed out {tally.handed_out:,}   again {tally.again:,}   by former owners {tally.by_former_owners:,}"
+        lived = f"lives {tally.lives:,}   dropped {tally.dropped:,}   generations {len(tally.generations):,}"
+        lines.append(f"{group:17}{read}   commits {tally.commits:,}")
+        lines.append(f"{'':17}{lived}   assignments {tally.assignments:,}   longest pause {tally.pause_s:.1f} s")
+    return lines
 
 
 def leader_changes(events: Sequence[AnyEvent]) -> int:

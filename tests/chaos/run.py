@@ -1,6 +1,6 @@
 """One chaos run: a cluster, producers and readers on it, a nemesis, and everything that they saw, as a history.
 
-start ─▶ topic ─▶ workload + nemesis, for so long ─▶ all healed ─▶ producers settle ─▶ readers reach the end
+start ─▶ topic ─▶ workload + nemesis, for so long ─▶ all healed ─▶ producers settle ─▶ readers and groups reach the end
       ─▶ whole partitions through the brokers ─▶ drain all ─▶ the same from the bucket alone ─▶ `bucket verify --deep`
 """
 
@@ -16,7 +16,10 @@ from pathlib import Path
 import aiohttp
 
 from segments.s3_store import S3Store
+from tests.chaos import group_http_members, group_members
 from tests.chaos.cluster import PREFIX, TIDELOG, Cluster, running_cluster
+from tests.chaos.group_http_members import GroupWatcher, HttpMember
+from tests.chaos.group_members import SdkMember
 from tests.chaos.history import Healed, History, Leaders, OnBucket, Placed, Polled, Served, Topics, Unexpected
 from tests.chaos.http_workload import (
     EventReader,
@@ -89,6 +92,10 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
         readers = _readers(cluster, doors, session, seed)
         reading = [life.create_task(reader.run(), name=reader.name) for reader in readers]
         enough = asyncio.Event()
+        groups = group_members.GROUP, group_http_members.GROUP
+        watcher = GroupWatcher(groups, cluster.urls, session, history, seed=seed)
+        in_groups = [*_members(cluster, session, seed, enough), watcher]
+        reading += [life.create_task(one.run(), name=one.name) for one in in_groups]
         producing = [life.create_task(one.run(enough), name=one.name) for one in _producers(cluster, doors, seed)]
         changer = TopicChanger(tuple(cluster.urls.values()), history)
         producing.append(life.create_task(changer.run(enough), name=TOPIC_CHANGER))
@@ -106,6 +113,7 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
         patience_s = QUIET_S + READS_AGAIN_S * for_s
         await _in_time(serve_all(doors, history), history, "not every partition can be read to its end", patience_s)
         await _in_time(caught_up(readers, history), history, "not every reader reaches the end", patience_s)
+        await _in_time(watcher.at_rest(ends_of(history)), history, "not every group has committed all", patience_s)
         for task in reading:
             task.cancel()
         await asyncio.wait(reading)
@@ -119,6 +127,18 @@ def _readers(cluster: Cluster, doors: HttpDoors, session: aiohttp.ClientSession,
         HttpReader("http-reader", doors, history),
         EventReader("http-events", cluster.urls, session, history, seed=seed),
         LineReader("http-lines", cluster.urls, session, history, seed=seed + 1),
+    ]
+
+
+def _members(cluster: Cluster, session: aiohttp.ClientSession, seed: int, enough: asyncio.Event) -> list[SdkMember | HttpMember]:
+    """Of two groups."""
+    addresses, history = tuple(cluster.urls.values()), cluster.history
+    return [
+        *(SdkMember(f"sdk-member-{n}", addresses, history, seed=seed + n, enough=enough) for n in range(group_members.MEMBERS)),
+        *(
+            HttpMember(f"http-member-{n}", cluster.urls, session, history, seed=seed + n, enough=enough)
+            for n in range(group_http_members.MEMBERS)
+        ),
     ]
 
 
@@ -160,9 +180,14 @@ async def serve_all(doors: HttpDoors, history: History) -> None:
 
 
 async def caught_up(readers: Sequence[Reader], history: History) -> None:
-    ends = {event.partition: event.records[-1][0] + 1 for event in history.events if isinstance(event, Served) and event.records}
+    ends = ends_of(history)
     while any(reader.positions[partition] < end for reader in readers for partition, end in ends.items()):  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
+
+
+def ends_of(history: History) -> dict[int, int]:
+    """By partition that has records: where it ends, as it was served."""
+    return {event.partition: event.records[-1][0] + 1 for event in history.events if isinstance(event, Served) and event.records}
 
 
 async def _read_bucket_alone(cluster: Cluster, topic_id: str) -> None:

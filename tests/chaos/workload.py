@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from tests.chaos.history import Acknowledged, History, Placed, Polled, Refused, Unexpected, Unknown
@@ -21,6 +21,7 @@ TOPIC, PARTITIONS = "orders", 6
 IN_FLIGHT_MAX = 2_000
 DELIVERY_TIMEOUT_S = 40.0
 PADDING_BYTES = 200
+CONNECT_AGAIN_S = 0.5
 KEYS = 50
 
 
@@ -122,7 +123,13 @@ class SdkReader:
                 await asyncio.sleep(1.0)
 
     async def _read(self) -> None:
-        async with connect(*self._addresses) as log, aclosing(log.consume(self._topic, from_=dict(self.positions))) as consumer:
+        async with AsyncExitStack() as parts:
+            try:
+                log = await parts.enter_async_context(connect(*self._addresses))
+            except Unavailable:  # nobody answers, which connect tells as it should; who is connected is to hear no such thing
+                await asyncio.sleep(CONNECT_AGAIN_S)
+                return
+            consumer = await parts.enter_async_context(aclosing(log.consume(self._topic, from_=dict(self.positions))))
             chunks = 0
             while self._chunks_max is None or chunks < self._chunks_max:
                 records = await consumer.chunk()

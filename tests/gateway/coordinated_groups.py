@@ -76,11 +76,12 @@ class Coordinated:
     def __init__(self, etcd: EtcdModel, session: int, ids: itertools.count[int], settings: GroupSettings = SETTINGS) -> None:
         self.link = Link(etcd)
         self.is_mine = True
+        self.session = session
         self.groups = GroupCoordinator(
             self.link,
             LAYOUT,
             settings,
-            session=lambda: SessionId(session),
+            session=lambda: SessionId(self.session),
             coordinates=lambda _: self.is_mine,
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(ids)}"),

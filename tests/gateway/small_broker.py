@@ -6,6 +6,7 @@ It leads every partition of every topic from the moment that the topic is made, 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,13 +14,19 @@ from typing import Any
 
 import uvloop
 
+from gateway.broker_groups import BrokerGroups
 from gateway.doors import BrokerDescription, DrainState
 from gateway.grpc_server import GrpcServer
 from gateway.http_server import HttpServer
 from gateway.led_here import LedHere
+from gateway.metrics import Metrics
+from gateway.peers import Peers
 from gateway.settings import GatewaySettings
 from metadata.broker_registry import Registration
 from metadata.errors import Corrupt, NotFound, Stopping
+from metadata.etcd_layout import EtcdLayout
+from metadata.group_model import MemberId
+from metadata.group_settings import GroupSettings
 from metadata.model import LeaderEpoch, Partition, SessionId, TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.sqlite_store import SqliteStore
@@ -37,6 +44,7 @@ from segments.watched_store import Trouble
 
 NOW_MS = 1_750_000_000_000
 FAST = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)
+GROUPS = GroupSettings(group_initial_rebalance_delay_ms=20, commit_linger_ms=0)
 
 
 class HeldStore(MemoryStore):
@@ -58,15 +66,36 @@ class HeldStore(MemoryStore):
         self.open.set()
 
 
+class Alone:
+    """A cluster of one broker, as its coordinators see it."""
+
+    def __init__(self, broker: SmallBroker) -> None:
+        self._broker = broker
+
+    @property
+    def brokers(self) -> Mapping[str, Registration]:
+        return {self._broker.broker_id: self._broker.registration}
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
 class SmallBroker:
     cluster_id = "00000000-0000-4000-8000-000000000001"
     broker_id = "broker-1"
     version = "0.0.0+test"
 
     def __init__(
-        self, metadata: SqliteStore, store: HeldStore, session: Session, settings: GatewaySettings, segments: SegmentSettings
+        self,
+        metadata: SqliteStore,
+        store: HeldStore,
+        session: Session,
+        settings: GatewaySettings,
+        segments: SegmentSettings,
+        groups: GroupSettings,
     ) -> None:
         self.store = store
+        self.http_address = self.grpc_address = ""
         self.bucket_url = store.url
         self.settings = settings
         self.segments = segments
@@ -81,9 +110,26 @@ class SmallBroker:
         self.budget = ByteBudget(segments.buffer_bytes_max)
         self.present_log: Log | None = Log(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
         self.led_here = self.routed_log = LedHere(lambda: self.log)
+        self.metrics = Metrics()
+        numbers = itertools.count(1)
+        parts = BrokerGroups(
+            metadata,
+            EtcdLayout(),
+            groups,
+            Alone(self),
+            self.topic_cache,
+            self.routed_log,
+            Peers(self.broker_id),
+            self.metrics,
+            broker_id=self.broker_id,
+            session=lambda: self.session,
+            is_stopping=lambda: False,
+            now_ms=lambda: NOW_MS,
+            new_member_id=lambda client: MemberId(f"{client}-{next(numbers)}"),
+        )
+        self.groups, self.coordinated_groups, self.group_operations = parts.routed, parts.coordinated, parts.operations
         self.http = HttpServer(self)
         self.grpc = GrpcServer(self)
-        self.http_address = self.grpc_address = ""
 
     @property
     def session(self) -> int | None:
@@ -95,13 +141,17 @@ class SmallBroker:
             raise Stopping("the broker is shutting down")
         return self.present_log
 
-    def leader(self, partition: TopicPartition) -> Registration | None:
+    @property
+    def registration(self) -> Registration:
         return Registration(
             broker_id=self.broker_id,
             session=SessionId(self.session or 0),
             http_address=self.http_address,
             grpc_address=self.grpc_address,
         )
+
+    def leader(self, partition: TopicPartition) -> Registration | None:
+        return self.registration
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         return 7
@@ -158,7 +208,11 @@ class SmallBroker:
 
 @asynccontextmanager
 async def small_broker(
-    tmp_path: Path, *, settings: GatewaySettings | None = None, segments: SegmentSettings = FAST
+    tmp_path: Path,
+    *,
+    settings: GatewaySettings | None = None,
+    segments: SegmentSettings = FAST,
+    groups: GroupSettings = GROUPS,
 ) -> AsyncIterator[SmallBroker]:
     """With both doors open on free ports of the loopback, and the topics `orders` (3 partitions) and `single` (1)."""
     metadata = SqliteStore(tmp_path / "metadata.sqlite")
@@ -167,9 +221,10 @@ async def small_broker(
         session = await claim(
             store, next_number=_first_session, writer=b"writer of a test", broker_id="broker-1", now_ms=lambda: NOW_MS
         )
-        broker = SmallBroker(metadata, store, session, settings or GatewaySettings(), segments)
+        broker = SmallBroker(metadata, store, session, settings or GatewaySettings(), segments, groups)
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(metadata.run()), tasks.create_task(broker.topic_cache.run())]
+            parts = (metadata, broker.topic_cache, broker.coordinated_groups)
+            background = [tasks.create_task(part.run()) for part in parts]
             log = broker.log
             writing = tasks.create_task(log.run())
             broker.http_address = await broker.http.start("127.0.0.1:0")
@@ -195,11 +250,12 @@ def with_broker(
     *,
     settings: GatewaySettings | None = None,
     segments: SegmentSettings = FAST,
+    groups: GroupSettings = GROUPS,
 ) -> None:
     """Runs the scenario against a small broker, in the loop that brokers run in. Nothing in it takes more than 20 s."""
 
     async def run() -> None:
-        async with asyncio.timeout(20), small_broker(tmp_path, settings=settings, segments=segments) as broker:
+        async with asyncio.timeout(20), small_broker(tmp_path, settings=settings, segments=segments, groups=groups) as broker:
             await scenario(broker)
 
     uvloop.run(run())

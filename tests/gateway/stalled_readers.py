@@ -32,8 +32,8 @@ def stalled_http_producer(address: str, path: str, body: bytes, *, content_type:
     return reader
 
 
-def stalled_grpc(address: str, request: log_pb2.FetchRequest) -> socket.socket:
-    """Of the call Fetch. Its first 64 KiB may come: the window that a stream begins with."""
+def stalled_grpc(address: str, request: log_pb2.FetchRequest | log_pb2.ConsumeRequest, *, method: str = "Fetch") -> socket.socket:
+    """Of one call, with one message. Its first 64 KiB may come: the window that a stream begins with."""
     reader = _connected(address)
     message = request.SerializeToString()
     head = b"".join(
@@ -41,7 +41,7 @@ def stalled_grpc(address: str, request: log_pb2.FetchRequest) -> socket.socket:
         for name, value in {
             ":method": "POST",
             ":scheme": "http",
-            ":path": "/tidelog.v1.Log/Fetch",
+            ":path": f"/tidelog.v1.Log/{method}",
             ":authority": address,
             "te": "trailers",
             "content-type": "application/grpc",

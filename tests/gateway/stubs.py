@@ -8,7 +8,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2_grpc
 
-from gateway.proto import admin_pb2_grpc, log_pb2_grpc
+from gateway.proto import admin_pb2_grpc, groups_pb2_grpc, log_pb2_grpc
 
 
 def log_stub(channel: grpc.aio.Channel) -> Any:
@@ -21,6 +21,10 @@ def topics_stub(channel: grpc.aio.Channel) -> Any:
 
 def cluster_stub(channel: grpc.aio.Channel) -> Any:
     return admin_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
+
+
+def groups_stub(channel: grpc.aio.Channel) -> Any:
+    return groups_pb2_grpc.GroupsStub(channel)  # type: ignore[no-untyped-call]
 
 
 def health_stub(channel: grpc.aio.Channel) -> Any:

@@ -5,7 +5,7 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.fetch_wire import PartitionAnswer, encode_fetch_response, encode_records
+from gateway.fetch_wire import PartitionAnswer, encode_consumed_data, encode_fetch_response, encode_records
 from gateway.proto import log_pb2
 from segments.batch_kernel import RecordTuple
 
@@ -49,6 +49,20 @@ def test_protobuf_reads_what_it_would_have_written(answers: list[tuple[log_pb2.F
         told.CopyFrom(head)
         told.record_batches = b"".join(batches)
     assert log_pb2.FetchResponse.FromString(message) == expected
+    assert message == expected.SerializeToString()
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(partitions, st.lists(st.binary(max_size=400), max_size=4)), max_size=5), st.integers(1, 2**63))
+def test_deliveries_of_a_stream_are_what_protobuf_would_have_written(
+    answers: list[tuple[log_pb2.FetchedPartition, list[bytes]]], delivery_id: int
+) -> None:
+    message = encode_consumed_data([answer_of(head, batches) for head, batches in answers], delivery_id)
+    expected = log_pb2.ConsumeResponse(data=log_pb2.ConsumedData(delivery_id=delivery_id))
+    for head, batches in answers:
+        told = expected.data.partitions.add()
+        told.CopyFrom(head)
+        told.record_batches = b"".join(batches)
     assert message == expected.SerializeToString()
 
 

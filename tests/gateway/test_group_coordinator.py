@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from metadata.errors import (
+    Corrupt,
     GroupNotEmpty,
     InvalidArgument,
     InvalidGroupName,
@@ -23,9 +24,10 @@ from metadata.errors import (
 )
 from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, Joined, MemberId, Phase
 from metadata.group_offsets import CommittedOffset
+from metadata.group_settings import GroupSettings
 from metadata.model import Partition, TopicPartition
 from metadata.store import Put
-from tests.gateway.coordinated_groups import LAYOUT, P0, P1, SETTINGS, Cluster, outcome, with_cluster
+from tests.gateway.coordinated_groups import LAYOUT, P0, P1, SETTINGS, Cluster, Coordinated, outcome, with_cluster
 from tests.metadata.faulty_store import unavailable
 from tests.metadata.played_group import SESSION_MS
 
@@ -205,6 +207,40 @@ def test_a_group_that_another_loads_while_it_is_loaded_here_goes_to_one_of_them(
     with_cluster(scenario)
 
 
+def test_what_was_loaded_in_a_former_session_is_loaded_anew_since_another_may_have_coordinated_it_meanwhile() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1, b2 = await cluster.coordinator(), await cluster.coordinator()
+        (first,) = await b1.stable(1)
+        newcomer = b2.join()
+        while not newcomer.done():  # until the first one's session ends there
+            await asyncio.sleep(1)
+            await b1.heartbeat(first, 1)
+        assert newcomer.result().generation == 2
+        b1.session = 3
+        assert await outcome(b1.heartbeat(first, 1)) is UnknownMember
+        assert (await b1.groups.describe("g")).generation == 2
+
+    with_cluster(scenario)
+
+
+def test_what_is_given_up_twice_takes_nothing_from_the_one_that_was_loaded_after_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        newcomer = b1.join()
+        await asyncio.sleep(0.1)
+        [held] = b1.groups._groups.values()
+        b1.hand_over()
+        assert await outcome(newcomer) is NotCoordinator
+        b1.is_mine = True
+        again = b1.join()
+        await asyncio.sleep(0.1)
+        held.give_up("a call of before ends only now")
+        async with asyncio.timeout(10):
+            assert (await again).generation == 1, "its barrier opens in time"
+
+    with_cluster(scenario)
+
+
 # ── commits ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -232,10 +268,36 @@ def test_commits_that_queue_behind_one_of_unknown_outcome_are_not_overtaken_by_i
         queued = asyncio.ensure_future(outcome(b1.commit(20, first, 1)))
         await asyncio.sleep(0)
         lost.cancel()
-        assert await queued is NotCoordinator
+        assert await queued == {}
+        assert await cluster.committed() == 20
         await b1.commit(30, first, 1)
         assert await b1.link.land() == [False]
         assert await cluster.committed() == 30
+
+    with_cluster(scenario)
+
+
+def test_a_commit_of_unknown_outcome_disturbs_no_member_though_etcd_stays_away() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, second = await b1.stable()
+        b1.link.delay = 1
+        assert await outcome(b1.commit(10, first, 1)) is OutcomeUnknown
+        b1.link.down = unavailable()
+        for member in (first, second):
+            await b1.heartbeat(member, 1)
+        assert await outcome(b1.commit(20, first, 1)) is Unavailable
+        assert await outcome(b1.groups.offsets("g")) is Unavailable
+        b1.link.down = None
+        assert (await b1.groups.offsets("g")) == {}
+        assert await b1.link.land() == [False], "it would land after it was told that nothing is committed"
+        joining = b1.join()
+        await asyncio.sleep(0.01)
+        b1.link.delay = 1
+        assert await outcome(b1.commit(30, first, 1)) is OutcomeUnknown
+        again = [b1.join(first), b1.join(second)]
+        assert {(await each).generation for each in (joining, *again)} == {2}
+        assert await b1.link.land() == [False]
 
     with_cluster(scenario)
 
@@ -439,6 +501,41 @@ def test_a_call_that_is_cancelled_at_any_moment_leaves_a_group_that_goes_on(step
     with_cluster(scenario, shuffled=steps)
 
 
+def test_a_commit_that_hangs_up_while_the_record_is_written_anew_disturbs_no_member() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, second = await b1.stable()
+        b1.link.delay = 1
+        assert await outcome(b1.commit(10, first, 1)) is OutcomeUnknown
+        joining = b1.join()
+        await asyncio.sleep(0.1)
+        b1.link.pause = asyncio.Event()
+        hanging_up = asyncio.ensure_future(b1.commit(20, first, 1))
+        await asyncio.sleep(0.1)
+        hanging_up.cancel()
+        await asyncio.sleep(0.1)
+        b1.link.pause.set()
+        assert await b1.commit(30, second, 1) == {}
+        assert not joining.done(), "who waits for the others still waits"
+        joining.cancel()
+
+    with_cluster(scenario)
+
+
+def test_a_commit_by_hand_that_hangs_up_while_it_makes_its_group_refuses_no_other() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        b1.link.pause = asyncio.Event()
+        hanging_up = asyncio.ensure_future(b1.commit(20))
+        await asyncio.sleep(0.1)
+        hanging_up.cancel()
+        await asyncio.sleep(0.1)
+        b1.link.pause.set()
+        assert await b1.commit(30) == {}
+
+    with_cluster(scenario)
+
+
 def test_a_newcomer_that_hangs_up_is_gone_at_once() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
@@ -449,6 +546,40 @@ def test_a_newcomer_that_hangs_up_is_gone_at_once() -> None:
         newcomer.cancel()
         await asyncio.sleep(0.1)
         assert list((await b1.groups.describe("g")).members) == [first]
+
+    with_cluster(scenario)
+
+
+def test_a_newcomer_that_hangs_up_while_it_is_stored_that_it_is_a_member_is_gone_at_once_as_well() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        (first,) = await b1.stable(1)
+        newcomer = b1.join()
+        await asyncio.sleep(0.1)
+        b1.link.pause = asyncio.Event()
+        again = b1.join(first)
+        await asyncio.sleep(0.1)
+        newcomer.cancel()
+        await asyncio.sleep(0.1)
+        b1.link.pause.set()
+        assert (await again).generation == 2
+        await asyncio.sleep(0.1)
+        assert list((await b1.groups.describe("g")).members) == [first]
+        assert (await b1.join(first)).generation == 3, "nobody waits for the session of one that never heard its id"
+
+    with_cluster(scenario)
+
+
+def test_who_joins_does_not_wait_for_all_that_hung_up_before() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator(GroupSettings(group_initial_rebalance_delay_ms=0, commit_linger_ms=50))
+        for _ in range(100):
+            flapping = b1.join()
+            await asyncio.sleep(0.01)
+            flapping.cancel()
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(0.5):
+            await b1.join()
 
     with_cluster(scenario)
 
@@ -556,5 +687,74 @@ def test_no_more_groups_are_loaded_than_may_be_and_names_are_checked() -> None:
         await b1.join()
         assert await outcome(b1.join(group="h")) is Throttled
         assert await outcome(b1.heartbeat(MemberId("m"), 1, group="")) is InvalidGroupName
+
+    with_cluster(scenario)
+
+
+async def a_large_group(at: Coordinated) -> list[TopicPartition]:
+    """Of more offsets than one transaction deletes."""
+    partitions = [TopicPartition(P0.topic_id, Partition(number)) for number in range(300)]
+    offsets = {partition: CommittedOffset(offset=7, committed_at_ms=0) for partition in partitions}
+    assert await at.groups.commit("g", NO_MEMBER, NO_INSTANCE, NO_GENERATION, offsets) == {}
+    return partitions
+
+
+def refuse_after(at: Coordinated, transactions: int) -> None:
+    """The store is down for one transaction after so many."""
+
+    async def next_one() -> None:
+        refuse_after(at, transactions - 1)
+
+    async def refused() -> None:
+        raise unavailable()
+
+    at.link.before_transaction = next_one if transactions else refused
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_deletion_that_fails_half_way_does_not_say_that_nothing_was_written(whole: bool) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        partitions = await a_large_group(b1)
+
+        async def delete() -> None:
+            await (b1.groups.delete("g") if whole else b1.groups.delete_offsets("g", partitions))
+
+        refuse_after(b1, 2 if whole else 1)  # of a whole group the record is written first
+        with pytest.raises(OutcomeUnknown, match=r"128 of the 30[01] keys"):
+            await delete()
+        assert len(await b1.groups.offsets("g")) == 300 - 128
+        await delete()
+        assert await b1.groups.offsets("g") == {}
+
+    with_cluster(scenario)
+
+
+def test_a_deletion_whose_answer_is_lost_is_an_unknown_outcome() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        await b1.commit(1)
+
+        async def lose_the_next() -> None:
+            b1.link.before_transaction = lose
+
+        async def lose() -> None:
+            b1.link.lose_answers = 1
+
+        b1.link.before_transaction = lose_the_next
+        assert await outcome(b1.groups.delete("g")) is OutcomeUnknown
+        assert await cluster.keys() == []
+
+    with_cluster(scenario)
+
+
+def test_a_group_with_a_damaged_offset_can_be_deleted() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        await b1.commit(1)
+        await cluster.etcd.transact([], [Put(LAYOUT.offset("g", P1), b"{")])
+        assert await outcome(b1.groups.offsets("g")) is Corrupt
+        await b1.groups.delete("g")
+        assert await cluster.keys() == []
 
     with_cluster(scenario)

@@ -304,6 +304,23 @@ def test_a_static_member_that_restarts_before_the_assignment_begins_another_reba
         played.sync("m1", assignments={"m1": b"", "m2": b""})
 
 
+def test_a_static_member_that_restarts_before_it_has_asked_for_its_assignment_has_to_ask_in_its_place() -> None:
+    """Its former id would never ask, and never be lost: the time to ask would be over, again and again."""
+    played = Played()
+    played.join(request())
+    played.join(request(instance="i"))
+    played.pass_ms(SETTINGS.group_initial_rebalance_delay_ms)
+    played.sync("m1", assignments={"m1": b"1", "m2": b"2"})
+    assert played.group.unsynced == {"m2"}
+    played.join(request(instance="i"))
+    assert played.group.unsynced == {"m3"}
+    assert played.assignment(played.sync("m3")) == b"2"
+    assert not played.group.unsynced
+    played.join(request(instance="i"))
+    played.pass_ms(2 * REBALANCE_MS)
+    assert played.group.phase is Phase.STABLE
+
+
 def test_a_static_member_that_is_away_keeps_its_place_over_a_rebalance() -> None:
     played = stable(request(), request(instance="i", session_ms=600_000))
     new = played.join(request())
@@ -397,6 +414,13 @@ def test_who_offers_nothing_that_the_others_know_is_refused(joining: JoinRequest
     assert played.group is before
 
 
+def test_a_refusal_names_no_more_than_fits_an_error() -> None:
+    played = stable(request(protocols=offers("o", names=tuple(f"p{number}" for number in range(2_000)))))
+    with pytest.raises(InconsistentProtocol) as refused:
+        played.join(request())
+    assert len(refused.value.message) < 500
+
+
 def test_a_member_alone_may_change_what_it_offers_and_even_its_kind() -> None:
     played = stable(request())
     waiter = played.join(request("m1", protocol_type="connect", protocols=offers(names=("sticky",))))
@@ -414,6 +438,10 @@ def test_a_member_alone_may_change_what_it_offers_and_even_its_kind() -> None:
         request(rebalance_ms=0),
         request(client="c" * 250),
         request(instance="i" * 250),
+        request(protocols=offers(names=("\x1b[31m",))),
+        request(protocols=offers(names=("p" * 250,))),
+        request()._replace(client_host="h" * 100_000),
+        request()._replace(client_host="\x1b[31m"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused(joining: JoinRequest) -> None:

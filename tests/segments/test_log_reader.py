@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, OutOfRange, TidelogError, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId
+from segments import log_reader
 from segments.bucket_layout import segment_key
 from segments.byte_budget import ByteBudget
 from segments.cold_pool import ColdPool
+from segments.fetch_plan import FetchPart, plan_fetch
 from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
 from segments.log_reader import Explanation, Fetched, FetchTarget, LedPartition, LogReader, TimestampedOffset
 from segments.partition_log import PartitionLog
@@ -197,6 +199,21 @@ def test_the_runs_of_a_history_are_read_at_the_same_time() -> None:
         return asyncio.get_running_loop().time()
 
     assert partition.with_reader(work) == 2  # sixteen at a time
+
+
+def test_a_history_is_looked_at_again_only_when_what_comes_next_in_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = Partition(*[[batch_of(b"v")] for _ in range(16)])
+    for seq in range(16):
+        partition.store.script("get", key_of(seq), slow((16 - seq) / 2))  # the first comes last
+    looks: list[int] = []
+
+    def counted(offset: int, **limits: Any) -> list[FetchPart]:
+        looks.append(offset)
+        return plan_fetch(offset, **limits)
+
+    monkeypatch.setattr(log_reader, "plan_fetch", counted)
+    assert records_in(partition.read(0).batches) == partition.records
+    assert len(looks) == 2
 
 
 def test_a_history_of_tiny_runs_is_answered_in_parts() -> None:

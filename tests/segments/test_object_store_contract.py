@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from segments.memory_store import MemoryStore
 from segments.object_store import Buffer, ObjectStore
 from tests.servers import S3Server, named_server, versity_server
 
-Scenario = Callable[[ObjectStore], Awaitable[None]]
+Scenario = Callable[[ObjectStore], Coroutine[None, None, None]]
 Run = Callable[[Scenario], None]
 """Opens the store, runs the scenario with it and closes it. Within one test, it is the same bucket each time."""
 
@@ -28,15 +28,16 @@ numbers = itertools.count()
 few_examples = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@pytest.fixture(
-    params=[
-        "memory",
-        "directory",
-        pytest.param("moto", marks=pytest.mark.slow),
-        pytest.param("versity", marks=pytest.mark.slow),
-        pytest.param("named_s3", marks=pytest.mark.slow),
-    ]
-)
+STORES = [
+    "memory",
+    "directory",
+    pytest.param("moto", marks=pytest.mark.slow),
+    pytest.param("versity", marks=pytest.mark.slow),
+    pytest.param("named_s3", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     open_it = opener(request, tmp_path, monkeypatch)
 
@@ -50,7 +51,21 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return lambda scenario: asyncio.run(run(scenario))
 
 
-def opener(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[ObjectStore]]:
+@pytest.fixture(params=STORES)
+def store_kept_open(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """For many examples: to make a client for S3 takes longer than most scenarios."""
+    open_it = opener(request, tmp_path, monkeypatch)
+    with asyncio.Runner() as runner:
+        store = runner.run(open_it())
+        try:
+            yield lambda scenario: runner.run(scenario(store))
+        finally:
+            runner.run(store.close())
+
+
+def opener(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], Coroutine[None, None, ObjectStore]]:
     if request.param == "memory":
         memory = MemoryStore()
         return lambda: as_opened(memory)
@@ -298,7 +313,9 @@ some_keys = st.lists(st.lists(components, min_size=1, max_size=3).map("/".join),
 
 @few_examples
 @given(keys=some_keys.filter(lambda keys: all("//" not in key for key in keys)), data=st.data())
-def test_a_listing_is_in_byte_order_and_holds_what_was_asked_for(store: Run, keys: list[str], data: st.DataObject) -> None:
+def test_a_listing_is_in_byte_order_and_holds_what_was_asked_for(
+    store_kept_open: Run, keys: list[str], data: st.DataObject
+) -> None:
     folder = f"example-{next(numbers)}/"
     places = [*keys, *(key[:-1] for key in keys), *(key + "-" for key in keys), "", "a", "a/", "zzz"]
     prefix = data.draw(st.sampled_from([place for place in places if not place.endswith(("/.", "/.."))]))
@@ -314,7 +331,7 @@ def test_a_listing_is_in_byte_order_and_holds_what_was_asked_for(store: Run, key
         assert page.more == (len(expected) > limit)
         assert await keys_below(store, folder, limit=limit) == sorted(folder + key for key in keys)
 
-    store(scenario)
+    store_kept_open(scenario)
 
 
 def test_hyphens_and_dots_sort_before_the_slash(store: Run) -> None:

@@ -152,6 +152,7 @@ class Cluster:
         for broker_id, registration in self.registered.brokers.items():
             if registration.draining or registration.unwritable_bytes:
                 found.append(f"{broker_id} is to drain, or can't write")
+        found += [f"a write of {broker.name} waits for the bucket" for broker in self.slots.values() if broker.watched.unwritable]
         if len(sessions) != len(self.slots):
             found.append(f"{len(self.slots)} brokers run, and {len(sessions)} are registered")
         if loads and max(loads.values()) - min(loads.values()) > 1:

@@ -1,6 +1,7 @@
-"""Many worlds, one for each seed, on all cores; each that fails is shown with the command that runs it again.
+"""Many worlds, one of each kind for each seed, on all cores; each that fails is shown with the command that runs it again.
 
     python -m tests.simulation --seeds 500
+    python -m tests.simulation --seeds 500 --kind groups            only worlds of consumer groups (group_world.py)
     python -m tests.simulation --seed 17 --trace seed-17.txt        every request and every answer of one world
     python -m tests.simulation --seeds 20 --break seal-deleted      worlds in which a rule is broken: here, to fail is right
 
@@ -16,17 +17,25 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tests.simulation.broken_rules import BrokenRule
+from tests.simulation.group_broken_rules import BrokenGroupRule
+from tests.simulation.group_world import GROUP_TROUBLE_S, simulate_groups
 from tests.simulation.virtual_loop import Stuck
 from tests.simulation.world import TROUBLE_S, simulate
 
 SHOWN_MAX = 5
 """Findings that are printed for one seed."""
+
+
+class Kind(Enum):
+    LOG = "log"
+    GROUPS = "groups"
 
 
 class Result(NamedTuple):
@@ -42,15 +51,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed of them")
     parser.add_argument("--seed", type=int, metavar="SEED", help="run this one only, in this process")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="with --seed: every request and answer of the run")
-    parser.add_argument("--trouble", type=float, default=TROUBLE_S, metavar="S", help="virtual seconds of trouble in each world")
-    parser.add_argument("--break", dest="broken", choices=[rule.value for rule in BrokenRule], default=BrokenRule.NOTHING.value)
+    parser.add_argument("--kind", choices=[kind.value for kind in Kind], help="of worlds; else one of each for each seed")
+    parser.add_argument(
+        "--trouble",
+        type=float,
+        metavar="S",
+        help=f"virtual seconds of it in each world: {TROUBLE_S:g}, of groups {GROUP_TROUBLE_S:g}",
+    )
+    rules = {rule.value: kind for kind, broken in _RULES.items() for rule in broken}
+    parser.add_argument("--break", dest="broken", choices=rules, default="nothing", help="a rule, in the worlds of its kind")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes")
     given = parser.parse_args(arguments)
-    if given.seeds < 1 or given.jobs < 1 or given.trouble <= 0:
+    if given.seeds < 1 or given.jobs < 1 or (given.trouble is not None and given.trouble <= 0):
         parser.error("--seeds, --jobs and --trouble must be above 0")
     if given.trace is not None and given.seed is None:
         parser.error("--trace needs --seed")
-    judge = partial(judged, broken=BrokenRule(given.broken), trouble_s=given.trouble, keep_trace=given.trace is not None)
+    kinds = [kind for kind in Kind if given.kind in (None, kind.value) and given.broken in {rule.value for rule in _RULES[kind]}]
+    if not kinds:
+        parser.error(f"{given.broken} is no rule of worlds of {given.kind}")
+    judge = partial(judged, kinds=kinds, broken=given.broken, trouble_s=given.trouble, keep_trace=given.trace is not None)
     seeds = range(given.first, given.first + given.seeds) if given.seed is None else range(given.seed, given.seed + 1)
     started_s = time.perf_counter()
     failed, tallies = 0, Counter[str]()
@@ -67,14 +86,34 @@ def main(arguments: list[str]) -> int:
     return 1 if failed else 0
 
 
-def judged(seed: int, *, broken: BrokenRule, trouble_s: float, keep_trace: bool) -> Result:
+def judged(seed: int, *, kinds: Sequence[Kind], broken: str, trouble_s: float | None, keep_trace: bool) -> Result:
+    """Of one world of each kind."""
     logging.disable(logging.CRITICAL)  # what the brokers complain about is what was done to them
-    try:
-        outcome = simulate(seed, broken=broken, trouble_s=trouble_s)
-    except Stuck as error:
-        return Result(seed, [str(error)], {}, [])
-    findings = [*map(str, outcome.violations), *outcome.failures]
-    return Result(seed, findings, outcome.tallies, outcome.trace if keep_trace else [])
+    findings, tallies, trace = list[str](), Counter[str](), list[str]()
+    for kind in kinds:
+        try:
+            outcome = _WORLDS[kind](seed, broken, trouble_s)
+        except Stuck as error:
+            findings.append(str(error))
+            continue
+        findings += outcome.findings
+        tallies.update(outcome.tallies)
+        trace += outcome.trace if keep_trace else []
+    return Result(seed, findings, tallies, trace)
+
+
+def _log_world(seed: int, broken: str, trouble_s: float | None) -> Result:
+    outcome = simulate(seed, broken=BrokenRule(broken), trouble_s=trouble_s or TROUBLE_S)
+    return Result(seed, [*map(str, outcome.violations), *outcome.failures], outcome.tallies, outcome.trace)
+
+
+def _group_world(seed: int, broken: str, trouble_s: float | None) -> Result:
+    outcome = simulate_groups(seed, broken=BrokenGroupRule(broken), trouble_s=trouble_s or GROUP_TROUBLE_S)
+    return Result(seed, outcome.findings, outcome.tallies, outcome.trace)
+
+
+_RULES: Final[dict[Kind, type[BrokenRule] | type[BrokenGroupRule]]] = {Kind.LOG: BrokenRule, Kind.GROUPS: BrokenGroupRule}
+_WORLDS: Final = {Kind.LOG: _log_world, Kind.GROUPS: _group_world}
 
 
 def _results(judge: partial[Result], seeds: range, jobs: int) -> Iterator[Result]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextvars import Context
 
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
@@ -27,6 +27,8 @@ from metadata.store import (
     WatchBatch,
 )
 from tests.simulation.appointments import Writer
+
+_Request = Coroutine[None, None, TransactionResult | TidelogError | LeaseLost]
 
 
 class MetadataWire:
@@ -46,6 +48,7 @@ class MetadataWire:
         self.counts: Counter[str] = Counter()
         """Calls by kind: "transact", "range", …"""
         self.latency_s = self.write_latency_s = self.watch_delay_s = self.all_watches_delay_s = self.answer_lost = 0.0
+        self.lands_late = 0.0
         self.calm_down()
         self._on_the_wire: set[asyncio.Task[TransactionResult | TidelogError | LeaseLost]] = set()
         self._up = asyncio.Event()
@@ -63,6 +66,8 @@ class MetadataWire:
         """So much later they come to all watches."""
         self.answer_lost = 0.0
         """How often a transaction happens and its answer does not come, and how often a request does not arrive."""
+        self.lands_late = 0.0
+        """How often a transaction happens only after its sender was told that nobody knows: its deadline ended first."""
 
     @property
     def writes_on_the_wire(self) -> int:
@@ -103,16 +108,27 @@ class MetadataWire:
     async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
         self.counts["transact"] += 1
         request = self._carry(self.sender(), compares, operations)
+        if self.lands_late and self._chance.random() < self.lands_late:
+            self._on_its_own(self._land_late(request))
+            await asyncio.sleep(self._chance.uniform(0.0, 0.5))
+            raise OutcomeUnknown("the answer did not come in time")
         if self._chance.random() < 0.5:
             answer = await request
         else:
-            carried = asyncio.get_running_loop().create_task(request, context=Context())
-            self._on_the_wire.add(carried)
-            carried.add_done_callback(self._on_the_wire.discard, context=Context())
-            answer = await asyncio.shield(carried)
+            answer = await asyncio.shield(self._on_its_own(request))
         if isinstance(answer, TidelogError | LeaseLost):
             raise answer
         return answer
+
+    def _on_its_own(self, request: _Request) -> asyncio.Task[TransactionResult | TidelogError | LeaseLost]:
+        carried = asyncio.get_running_loop().create_task(request, context=Context())
+        self._on_the_wire.add(carried)
+        carried.add_done_callback(self._on_the_wire.discard, context=Context())
+        return carried
+
+    async def _land_late(self, request: _Request) -> TransactionResult | TidelogError | LeaseLost:
+        await asyncio.sleep(self._chance.choice((0.5, 2.0, 8.0)) * self._chance.random())
+        return await request
 
     async def _carry(
         self, sender: Writer, compares: Sequence[Compare], operations: Sequence[Operation]

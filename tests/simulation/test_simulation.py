@@ -64,7 +64,7 @@ def test_the_same_seed_gives_the_same_run_in_another_process_byte_for_byte(seed:
     there = tmp_path / "trace.txt"
     command = ["-c", "import sys; from tests.simulation.many_worlds import main; sys.exit(main(sys.argv[1:]))"]
     hashed_otherwise = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
-    arguments = ["--seed", str(seed), "--trouble", "20", "--trace", str(there)]
+    arguments = ["--kind", "log", "--seed", str(seed), "--trouble", "20", "--trace", str(there)]
     subprocess.run([sys.executable, *command, *arguments], env=hashed_otherwise, check=True, timeout=100)
     here = simulate(seed, trouble_s=20).trace
     assert "\n".join(here) + "\n" == there.read_text()

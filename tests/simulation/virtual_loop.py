@@ -92,7 +92,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timer_numbers = itertools.count()
         self._frozen: dict[str, list[_Handle]] = {}
         self._sweeping = False
-        self._passes_at_this_instant = 0
         self.unhandled: list[BaseException] = []
         self.set_exception_handler(self._keep_unhandled)
 
@@ -116,42 +115,48 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def thaw(self, process: str) -> None:
         self._ready.extend(self._frozen.pop(process, ()))
 
-    # One pass
+    def running_in(self) -> list[tuple[str, asyncio.Task[Any]]]:
+        """All tasks that are not done, in the order of their making, each with the process that it belongs to."""
+        tasks = [task for task in sorted(asyncio.all_tasks(self), key=hash) if isinstance(task, _NumberedTask)]
+        return [(task.process, task) for task in tasks]
+
+    # The passes
 
     def _run_once(self) -> None:
-        ready, frozen = self._ready, self._frozen
-        self._move_clock()
-        while self._timers and self._timers[0][0] <= self._now_s:
-            ready.append(heapq.heappop(self._timers)[2])
-        if self._random is not None and len(ready) > 1:
-            self._shuffle(self._random)
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            kept = frozen.get(handle._context.get(_process, "")) if frozen else None
-            if kept is not None:
-                kept.append(handle)
-                continue
-            try:
-                handle._context.run(handle._callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001  # as asyncio does: a callback that fails stops no other
-                self.call_exception_handler({"message": f"{handle._callback} failed", "exception": error})
-
-    def _move_clock(self) -> None:
-        while self._timers and self._timers[0][2]._cancelled:
-            heapq.heappop(self._timers)
-        if self._ready or self._stopping:
-            self._passes_at_this_instant += 1
-            if self._passes_at_this_instant > PASSES_AT_ONE_INSTANT_MAX:
-                raise Stuck(f"the clock stands at {self._now_s:.3f} s, and yet there is always something to run{self._where()}")
-        elif self._timers:
-            self._now_s = max(self._now_s, self._timers[0][0])
-            self._passes_at_this_instant = 0
-        else:
-            raise Stuck(f"deadlock at {self._now_s:.3f} s: nothing is ready, and no timer is set{self._where()}")
+        """Pass after pass, until somebody stops the loop: more than asyncio means by once, which costs a call for each pass."""
+        ready, timers, frozen = self._ready, self._timers, self._frozen
+        passes_at_this_instant = 0
+        while True:
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+            if ready or self._stopping:
+                passes_at_this_instant += 1
+                if passes_at_this_instant > PASSES_AT_ONE_INSTANT_MAX:
+                    raise Stuck(f"the clock stands at {self._now_s:.3f} s, and yet there is always something to run{self._where()}")
+            elif timers:
+                self._now_s = max(self._now_s, timers[0][0])
+                passes_at_this_instant = 0
+            else:
+                raise Stuck(f"deadlock at {self._now_s:.3f} s: nothing is ready, and no timer is set{self._where()}")
+            while timers and timers[0][0] <= self._now_s:
+                ready.append(heapq.heappop(timers)[2])
+            if self._random is not None and len(ready) > 1:
+                self._shuffle(self._random)
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle._cancelled:
+                    continue
+                if frozen and (kept := frozen.get(handle._context.get(_process, ""))) is not None:
+                    kept.append(handle)
+                    continue
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001  # as asyncio does: a callback that fails stops no other
+                    self.call_exception_handler({"message": f"{handle._callback} failed", "exception": error})
+            if self._stopping:
+                return
 
     def _shuffle(self, chance: random.Random) -> None:
         shuffled: list[_Handle] = []
@@ -190,7 +195,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def create_task(
         self, coro: Coroutine[Any, Any, T] | Generator[Any, None, T], *, name: object = None, context: Context | None = None
     ) -> asyncio.Task[T]:
-        return _NumberedTask(coro, loop=self, name="" if name is None else str(name), context=context)
+        task = _NumberedTask(coro, loop=self, name="" if name is None else str(name), context=context)
+        task.process = _process.get() if context is None else context.get(_process, "")
+        return task
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Calls `func` here and now. The caller still has to await the answer, as it does with a thread."""
@@ -221,7 +228,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 return
             for task in left:
                 task.cancel()
-            self._passes_at_this_instant = 0
             self.run_until_complete(asyncio.wait(left, timeout=3600))
         raise Stuck(f"tasks go on after ten cancellations{self._where()}")
 
@@ -252,6 +258,7 @@ class _Handle(asyncio.TimerHandle):
 
 
 class _NumberedTask(asyncio.Task[T]):
+    process = ""
     _number: int | None = None
 
     def __hash__(self) -> int:

@@ -37,6 +37,8 @@ from tests.simulation.virtual_loop import run, virtual_loop
 TROUBLE_S = 40.0
 CALM_S_MAX = 120.0
 REST_S = 30.0
+CHANGES_MAX = 1000
+"""Of the metadata in one world, ten times what is usual: what changes more often never comes to rest, and is ended."""
 """So long nobody may write anything, once the cluster has come to rest."""
 ON_THE_WIRE_S_MAX = 36_000.0
 """After so long even the latest request of the slowest bucket has landed."""
@@ -89,22 +91,19 @@ class World:
         load = Load(self._clients, metadata, chance, self._failures, settle_s=self._trouble_s + CALM_S_MAX)
         for number in range(chance.choice((1, 2, BROKERS_MAX, BROKERS_MAX))):
             cluster.start(f"b{number + 1}")
-        async with asyncio.TaskGroup() as clients:
-            await load.begin(clients)
-            self._blows = Blows(cluster, load, chance, self._note)
-            await self._blows.rain(self._trouble_s)
-            await self._calm_down()
-            background.append(asyncio.ensure_future(cluster.keep_up()))
-            self._clients.finishing = True
-            load.stop_reading()
-        await self._rest(load)
-        background.pop().cancel()
-        through_brokers = {str(partition): await self._read_to_the_end(partition) for partition in load.partitions}
-        for broker in cluster.slots.values():
-            held = broker.leadership.budget.bytes_used
-            self._samples.append(Sampled(f"bytes that {broker.name} holds though all is quiet", held, 0))
-        await self._drain_at_the_end()
+        living = asyncio.ensure_future(self._live(load, background))
+        storm = asyncio.ensure_future(self._storm(metadata))
+        await asyncio.wait((living, storm), return_when=asyncio.FIRST_COMPLETED)
+        storm.cancel()
+        if not living.done():
+            living.cancel()
+            await asyncio.wait((living,))
+            for broker in cluster.processes:
+                cluster.kill(broker)
+        through_brokers = None if living.cancelled() else living.result()
         contents = await read_bucket(bucket)
+        if through_brokers is None:
+            through_brokers = {str(partition): contents.log.get(str(partition), []) for partition in load.partitions}
         deleted = {str(partition) for partition in load.deleted}
         history = History(
             [*self._clients.events, *self._samples],
@@ -121,10 +120,35 @@ class World:
         await metadata.close()
         return Outcome(self._seed, violations, list(self._failures), list(self._trace), tallies)
 
+    async def _live(self, load: Load, background: list[asyncio.Task[None]]) -> dict[str, list[tuple[int, RecordId]]]:
+        """Trouble, calm, rest and the end of all brokers. Answers what is read through them, by partition."""
+        async with asyncio.TaskGroup() as clients:
+            await load.begin(clients)
+            self._blows = Blows(self._cluster, load, self._chance, self._note)
+            await self._blows.rain(self._trouble_s)
+            await self._calm_down()
+            background.append(asyncio.ensure_future(self._cluster.keep_up()))
+            self._clients.finishing = True
+            load.stop_reading()
+        await self._rest(load)
+        background.pop().cancel()
+        through_brokers = {str(partition): await self._read_to_the_end(partition) for partition in load.partitions}
+        for broker in self._cluster.slots.values():
+            held = broker.leadership.budget.bytes_used
+            self._samples.append(Sampled(f"bytes that {broker.name} holds though all is quiet", held, 0))
+        await self._drain_at_the_end()
+        return through_brokers
+
     async def _calm_down(self) -> None:
         self._note("calm")
         self._cluster.calm_down()
-        await asyncio.sleep(self._chance.choice((0.0, 20.0)))
+        await asyncio.sleep(self._chance.choice((0.0, 8.0)))
+
+    async def _storm(self, metadata: EtcdModel) -> None:
+        """Returns where the metadata never stop changing: then the world is ended, and what lies on the bucket is judged."""
+        while metadata.revision <= CHANGES_MAX:  # noqa: ASYNC110  # a world that ends well has no need to be told of each change
+            await asyncio.sleep(0.5)
+        self._failures.append(f"the metadata were changed more than {CHANGES_MAX} times")
 
     async def _rest(self, load: Load) -> None:
         """Waits until everything is led and in balance; from then on, nobody may write."""
@@ -146,7 +170,7 @@ class World:
         records: list[tuple[int, RecordId]] = []
         deadline_s = virtual_loop().time() + CALM_S_MAX
         while virtual_loop().time() < deadline_s:
-            for fetched in await reader.poll(self._cluster.leader(partition), bytes_max=5_000, wait_ms_max=0):
+            for fetched in await reader.poll(self._cluster.leader(partition), bytes_max=50_000, wait_ms_max=0):
                 records += fetched.records
                 if reader.offsets[partition] >= fetched.high_watermark:
                     return records

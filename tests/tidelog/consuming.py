@@ -33,7 +33,7 @@ def with_records(test: Callable[[SmallBroker, tidelog.Client], Awaitable[None]],
 
 async def read(log: tidelog.Client, **options: object) -> list[tuple[int, int, object]]:
     """(partition, offset, value) of every record, up to the end."""
-    consumer = log.consume("orders", **({"follow": False} | options))  # type: ignore[arg-type]
+    consumer = log.consume("orders", **({"follow": False} | options))  # type: ignore[call-overload]
     return [(record.partition, record.offset, record.json()) async for record in consumer]
 
 
@@ -60,7 +60,7 @@ def waits_for_its_caller(consumer: tidelog.Consumer) -> bool:
     return ahead._bytes_held > 0 and not ahead._bytes_expected
 
 
-async def read_out(consumer: tidelog.Consumer) -> list[int]:
+async def read_out(consumer: tidelog.Consumer | tidelog.TopicsConsumer) -> list[int]:
     """The values of all that is left."""
     values: list[int] = []
     while records := await consumer.chunk():

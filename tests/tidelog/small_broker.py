@@ -130,6 +130,8 @@ class SmallBroker:
         self.read_faults: dict[tuple[str, int], TidelogError] = {}
         """By topic and partition: what every fetch and every question for offsets meets there."""
         self.producer_ids = 0
+        self.services: list[Callable[[grpc.aio.Server], None]] = []
+        """Called before it starts, to add services of a test's own."""
         self.port = 0
         self._server: grpc.aio.Server | None = None
         self._changed = asyncio.Condition()
@@ -213,6 +215,8 @@ class SmallBroker:
         log_pb2_grpc.add_LogServicer_to_server(_Log(self), server)  # type: ignore[no-untyped-call]
         admin_pb2_grpc.add_TopicsServicer_to_server(_Topics(self), server)  # type: ignore[no-untyped-call]
         admin_pb2_grpc.add_ClusterServicer_to_server(_Cluster(self), server)  # type: ignore[no-untyped-call]
+        for add_service in self.services:
+            add_service(server)
         self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
         await server.start()
         self._server = server
@@ -409,6 +413,10 @@ class _Topics(admin_pb2_grpc.TopicsServicer):
             epoch = self._broker.leader_epochs[topic.name, partition]
             answer.partitions.add(partition=partition, leader=leader, leader_epoch=epoch, high_watermark=end)
         return answer
+
+    async def ListTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await _refuse(self._broker, "ListTopics", context)
+        return admin_pb2.ListTopicsResponse(topics=self._broker.topics.values())
 
 
 class _Cluster(admin_pb2_grpc.ClusterServicer):

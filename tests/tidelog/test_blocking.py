@@ -15,6 +15,7 @@ from metadata.errors import OutcomeUnknown, Rejected, TooLarge, Unavailable, Unk
 from segments.record_batch import BatchHeader
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.client import Client
+from tidelog.groups import Groups
 from tidelog.topics import Topics
 
 
@@ -43,7 +44,8 @@ def broker_in_thread() -> Iterator[SmallBroker]:
 
 
 def test_it_has_every_public_method_of_the_client_with_its_signature() -> None:
-    for twin, original in ((tidelog.BlockingClient, Client), (type(tidelog.connect_sync().topics), Topics)):
+    log = tidelog.connect_sync()
+    for twin, original in ((tidelog.BlockingClient, Client), (type(log.topics), Topics), (type(log.groups), Groups)):
         for name, method in inspect.getmembers(original, inspect.isfunction):
             if not name.startswith("_"):
                 assert list(inspect.signature(getattr(twin, name)).parameters) == list(inspect.signature(method).parameters)

@@ -58,7 +58,7 @@ def test_who_named_the_partitions_gets_no_others(options: dict[str, object]) -> 
         broker.topics["orders"].partition_count = 4
         for partition in (3, 0):
             _append(broker, partition, 100)
-        async with log.consume("orders", **{"from_": "10", **options}) as consumer:  # type: ignore[arg-type]
+        async with log.consume("orders", **{"from_": "10", **options}) as consumer:  # type: ignore[call-overload]
             assert [record.partition for record in await consumer.chunk()] == [0]
             asked: list[str] = []
             broker.before_call = asked.append

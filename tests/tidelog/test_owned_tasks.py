@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tidelog.owned_tasks import first_of
+from tidelog.owned_tasks import all_of, first_of
 
 
 def test_the_first_that_ends_gives_the_answer_and_the_others_are_ended() -> None:
@@ -55,5 +55,43 @@ def test_a_cancellation_that_comes_together_with_an_error_is_not_lost() -> None:
         work.cancel()
         await asyncio.wait([work])
         assert work.cancelled()
+
+    asyncio.run(run())
+
+
+def test_many_are_answered_in_order_so_many_at_a_time() -> None:
+    under_way: list[int] = []
+    most = 0
+
+    async def answer(number: int) -> int:
+        nonlocal most
+        under_way.append(number)
+        most = max(most, len(under_way))
+        await asyncio.sleep(0)
+        under_way.remove(number)
+        return number
+
+    async def run() -> None:
+        assert await all_of(map(answer, range(20)), at_once=3) == list(range(20))
+        assert await all_of([], at_once=3) == []
+
+    asyncio.run(run())
+    assert most == 3
+
+
+def test_the_error_of_one_of_many_ends_all_also_those_that_had_no_turn_yet() -> None:
+    begun: list[int] = []
+
+    async def answer(number: int) -> None:
+        begun.append(number)
+        if number == 1:
+            raise LookupError("of a test")
+        await asyncio.get_running_loop().create_future()
+
+    async def run() -> None:
+        with pytest.raises(LookupError, match="of a test"):
+            await all_of(map(answer, range(10)), at_once=2)
+        assert len(begun) < 10
+        assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(run())

@@ -22,7 +22,7 @@ def _batches(count: int, *, base_offset: int = 0, value: bytes = b"x") -> bytes:
 
 
 def _answer(partition: int, batches: bytes) -> Answer:
-    return Answer(partition, batches, start_offset=0, end_offset=None)
+    return Answer(("orders", partition), batches, start_offset=0, end_offset=None)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -37,14 +37,14 @@ def test_batches_come_out_one_by_one_in_the_order_of_their_arrival() -> None:
     async def test() -> None:
         ahead = ReadAhead(1_000)
         first, second = _batches(2), _batches(1, base_offset=7)
-        ahead.put(Answer(3, first, start_offset=1, end_offset=9))
+        ahead.put(Answer(("orders", 3), first, start_offset=1, end_offset=9))
         ahead.put(_answer(0, second))
         taken = [await ahead.take() for _ in range(3)]
         half = len(first) // 2
         assert taken == [
-            Fetched(3, memoryview(first)[:half], 1, 9),
-            Fetched(3, memoryview(first)[half:], 1, 9),
-            Fetched(0, memoryview(second), 0, None),
+            Fetched(("orders", 3), memoryview(first)[:half], 1, 9),
+            Fetched(("orders", 3), memoryview(first)[half:], 1, 9),
+            Fetched(("orders", 0), memoryview(second), 0, None),
         ]
         ahead.end(None)
         assert await ahead.take() is None
@@ -127,10 +127,10 @@ def test_a_partition_that_is_dropped_gives_its_bytes_back() -> None:
         for partition in (0, 1, 0):
             ahead.put(_answer(partition, _batches(2)))
         await ahead.take()
-        ahead.drop(0)
+        ahead.drop(("orders", 0))
         fetched = await ahead.take()
         assert fetched is not None
-        assert fetched.partition == 1
+        assert fetched.partition == ("orders", 1)
         assert ahead.bytes_counted == len(_batches(2))
 
     run(test)

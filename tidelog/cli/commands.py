@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from tidelog.cli import bench, bucket, cluster, contexts, topics
+from tidelog.cli import bench, bucket, cluster, contexts, groups, topics
 from tidelog.cli.completion import completion
 from tidelog.cli.consume import consume
 from tidelog.cli.demo import demo
@@ -26,7 +26,7 @@ from tidelog.cli.serve import EXTRA_FLAGS, dev, serve
 class _RootPage(GroupPage):
     sections: ClassVar[Mapping[str, Sequence[str]]] = {
         "Run a broker": ("demo", "dev", "serve"),
-        "Use a cluster": ("topic", "produce", "consume", "bench"),
+        "Use a cluster": ("topic", "produce", "consume", "group", "bench"),
         "Look inside": ("cluster", "doctor", "explain", "bucket"),
         "Settle in": ("context", "completion"),
     }
@@ -81,6 +81,7 @@ app.command(cls=CommandPage, context_settings=EXTRA_FLAGS)(serve)
 app.add_typer(topics.app, name="topic")
 app.command(cls=CommandPage)(produce)
 app.command(cls=CommandPage)(consume)
+app.add_typer(groups.app, name="group")
 app.add_typer(bench.app, name="bench")
 app.add_typer(cluster.app, name="cluster")
 app.command(cls=CommandPage)(doctor)

@@ -1,52 +1,65 @@
-"""`tidelog consume`: records of a topic to stdout, as a table, JSON, raw values, or in a format of your own."""
+"""`tidelog consume`: records of topics to stdout, as a table, JSON, raw values, or in a format of your own.
+
+With --group it is a member of a consumer group, and commits what it has printed, however it ends. Printed is what standard output
+took: `| head -1` leaves more in the pipe than it shows; `-n 1` prints one record, and commits behind it.
+"""
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metadata.errors import InvalidArgument, TidelogError
+from metadata.errors import InvalidArgument, StaleMember, TidelogError
 from tidelog.cli.client_command import with_client
 from tidelog.cli.contexts import UrlOption
 from tidelog.cli.output import say
+from tidelog.cli.record_writer import RecordOutput, RecordWriter
 from tidelog.settings import ResetPolicy
 
 if TYPE_CHECKING:
+    from metadata.assignors import TopicPartitionName
     from tidelog.client import Client
-    from tidelog.consumer import Consumer
-    from tidelog.records import Record
+    from tidelog.consumer import Consumer, TopicsConsumer
+    from tidelog.group_consumer import GroupConsumer
 
 READER_LOOKED_FOR_S = 0.25
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code that a shell tells of a process which SIGTERM has ended."""
 WAIT_TOLD_S = 2.0
 
 
-class RecordOutput(StrEnum):
-    TABLE = "table"
-    NDJSON = "ndjson"
-    JSON = "json"
-    YAML = "yaml"
-    RAW = "raw"
-    """The values alone, a line for each."""
-
-
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.", show_default=False)],
+    topic: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topics to read.", show_default=False)],
     start: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--from",
             metavar="PLACE",
-            help="earliest, latest, -10 (the last ten of each partition), 1h (ago), 2026-01-31T12:00:00Z, or an offset.",
+            help="earliest, latest, -10 (the last ten of each partition), 1h (ago), 2026-01-31T12:00:00Z, or an offset. "
+            "[default: earliest]",
+            show_default=False,
         ),
-    ] = "earliest",
+    ] = None,
+    group: Annotated[
+        str,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="NAME",
+            help="Share the partitions with others of this group, go on where it is, and commit what was printed. "
+            "--from earliest or latest then counts only where nothing is committed.",
+            show_default=False,
+        ),
+    ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, and wait for new records.")] = False,
     count: Annotated[
         int | None, typer.Option("--count", "-n", metavar="COUNT", min=1, help="Stop after so many records.", show_default=False)
@@ -67,7 +80,14 @@ def consume(
             show_default=False,
         ),
     ] = "",
-    reset: Annotated[ResetPolicy, typer.Option("--auto-offset-reset", help="Where to go on when an offset is gone.")] = "error",
+    reset: Annotated[
+        ResetPolicy | None,
+        typer.Option(
+            "--auto-offset-reset",
+            help="Where to go on when an offset is gone. [default: error; of a group as --from]",
+            show_default=False,
+        ),
+    ] = None,
     url: UrlOption = "",
     output: Annotated[
         RecordOutput | None,
@@ -80,35 +100,51 @@ def consume(
     tidelog consume orders --from -10
     tidelog consume orders -f --from latest -o raw
     tidelog consume orders --from 1h --format '%p %o %k %s\\n'
+    tidelog consume orders payments --group billing -f
     """
     from tidelog.cli.record_format import parse_format
     from tidelog.owned_tasks import OwnedTasks
     from tidelog.positions import SinceTimestamp, parse_start
 
     now_ms = int(time.time() * 1000)
-    begins = parse_start(start, now_ms=now_ms)
+    begins = parse_start(start or "earliest", now_ms=now_ms)
+    if group:
+        reset = group_reset(group, start, reset, has_partitions=bool(partition))
     if template and output is not None:
         raise InvalidArgument("--format and --output are both given", hint="Leave one of them out.")
     if output is None:
         output = RecordOutput.TABLE if sys.stdout.isatty() else RecordOutput.NDJSON
-    writer = RecordWriter(output, parse_format(template) if template else None)
+    writer = RecordWriter(output, parse_format(template) if template else None, topics=topic)
+    what = ", ".join(topic) + (f" for group {group}" if group else "")
     if isinstance(begins, SinceTimestamp) and begins.timestamp_ms > now_ms and follow:
         say(f"{start} is in the future: where no record is as new, reading begins with what comes")
 
+    def reader(log: Client) -> Consumer | TopicsConsumer | GroupConsumer:
+        if group:
+            told = _tell_assigned(group) if sys.stderr.isatty() else None
+            return log.consume(topic, group=group, follow=follow, auto_offset_reset=reset, on_assigned=told)
+        if len(topic) == 1:
+            return log.consume(
+                topic[0], from_=start or "earliest", partitions=partition or None, follow=follow, auto_offset_reset=reset
+            )
+        if partition:
+            raise InvalidArgument("--partition and several topics are given", hint="Read the partitions of one topic at a time.")
+        return log.consume(topic, from_=start or "earliest", follow=follow, auto_offset_reset=reset)
+
     async def command(log: Client) -> None:
-        async with (
-            log.consume(topic, from_=start, partitions=partition or None, follow=follow, auto_offset_reset=reset) as consumer,
-            OwnedTasks() as tasks,
-        ):
-            if follow:
-                tasks.start(_until_reader_leaves(), name="watch standard output")
-                if sys.stderr.isatty():
-                    tasks.start(_tell_of_waiting(topic, writer), name="tell of waiting")
-            await _write_records(consumer, writer, count)
+        if group and start is not None:
+            await _tell_what_from_means(log, group, topic, start)
+        with _ended_by_sigterm():
+            async with reader(log) as consumer, OwnedTasks() as tasks:
+                if follow:
+                    tasks.start(_until_reader_leaves(), name="watch standard output")
+                    if sys.stderr.isatty():
+                        tasks.start(_tell_of_waiting(what, writer, consumer), name="tell of waiting")
+                await _write_records(consumer, writer, count)
 
     try:
         with_client(url, command)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         writer.end()
         raise
     except TidelogError:
@@ -118,15 +154,97 @@ def consume(
     writer.begin()
     writer.end()
     if not writer.records:
-        say(f"no records in {topic} from {start} on")
+        say(f"no new records in {what}" if group else f"no records in {what} from {start or 'earliest'} on")
 
 
-async def _write_records(consumer: Consumer, writer: RecordWriter, count: int | None) -> None:
-    """Until the end, or until `count` are written."""
-    while records := await consumer.chunk():
-        writer.write(records if count is None else records[: count - writer.records])
+def group_reset(group: str, start: str | None, reset: ResetPolicy | None, *, has_partitions: bool) -> ResetPolicy:
+    """Where a member begins what its group has committed nothing of. Raises InvalidArgument."""
+    if has_partitions:
+        raise InvalidArgument("--partition and --group are both given", hint="A group shares its partitions out by itself.")
+    match (start or "").strip().lower():
+        case "":
+            return reset or "earliest"
+        case "earliest" | "beginning":
+            begins: ResetPolicy = "earliest"
+        case "latest" | "end":
+            begins = "latest"
+        case _:
+            raise InvalidArgument(
+                f"--from {start} does not go with --group: a group goes on where it is",
+                hint=f"Move it first: tidelog group seek {group} --to PLACE. --from earliest or latest says where to begin what it "
+                "has not committed.",
+            )
+    if reset not in {None, begins}:
+        raise InvalidArgument(
+            f"--from {start} and --auto-offset-reset {reset} contradict each other", hint="Leave one of them out."
+        )
+    return begins
+
+
+async def _tell_what_from_means(log: Client, group: str, topics: list[str], start: str) -> None:
+    committed = await log.groups.offsets(group, topics)
+    if committed:
+        partitions = f"{len(committed):,} partition{'s' if len(committed) > 1 else ''}"
+        say(
+            f"{group} goes on where it is in {partitions}; --from {start} counts only where nothing is committed\n"
+            f"  To move it: tidelog group seek {group} --to {start}"
+        )
+
+
+def _tell_assigned(group: str) -> Callable[[list[TopicPartitionName]], None]:
+    from tidelog.cli.group_tables import ranges
+
+    def tell(partitions: list[TopicPartitionName]) -> None:
+        topics = dict.fromkeys(topic for topic, _ in partitions)
+        shares = [f"{topic}: {ranges(number for name, number in partitions if name == topic)}" for topic in topics]
+        if shares:
+            say(f"as a member of {group}, reads {'; '.join(shares)}")
+
+    return tell
+
+
+async def _write_records(consumer: Consumer | TopicsConsumer | GroupConsumer, writer: RecordWriter, count: int | None) -> None:
+    """Until the end, or until `count` are written. However it ends, a member has processed what was written, and no more."""
+    from tidelog.group_consumer import GroupConsumer
+
+    while chunk := await consumer.chunk():
+        records = chunk.copy()  # a member's is emptied when its partition goes to another one
+        before = writer.records
+        try:
+            await writer.write(records if count is None else records[: count - before])
+        finally:
+            rest = records[writer.records - before :]
+            if rest and isinstance(consumer, GroupConsumer):
+                with suppress(StaleMember):  # it is another's by now
+                    consumer.seek((rest[0].topic, rest[0].partition), rest[0].offset)
         if writer.records == count:
             return
+        del chunk, records, rest  # they may be large: no two of them at once
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """As by Ctrl-C: who stops a service sends this, and it shall leave its group, with what it printed committed."""
+    import asyncio
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    is_terminated = False
+
+    def terminate() -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if is_terminated:
+            raise SystemExit(TERMINATED) from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 async def _until_reader_leaves() -> None:
@@ -144,71 +262,15 @@ async def _until_reader_leaves() -> None:
         await asyncio.sleep(READER_LOOKED_FOR_S)
 
 
-async def _tell_of_waiting(topic: str, writer: RecordWriter) -> None:
+async def _tell_of_waiting(what: str, writer: RecordWriter, consumer: Consumer | TopicsConsumer | GroupConsumer) -> None:
     import asyncio
 
+    from tidelog.group_consumer import GroupConsumer
+
     await asyncio.sleep(WAIT_TOLD_S)
-    if not writer.records:
-        say(f"waiting for records of {topic}; Ctrl-C ends it")
-
-
-class RecordWriter:
-    """Writes chunks of records to stdout, and flushes each: a pipe behind it sees them at once."""
-
-    def __init__(self, output: RecordOutput, parts: list[bytes | Callable[[Record], bytes]] | None) -> None:
-        from tidelog.cli import record_format as forms
-
-        self.records = 0
-        """Written so far."""
-        self._output = output
-        self._has_begun = False
-        self._line_of: Callable[[Record], bytes]
-        if parts is not None:
-            self._output = RecordOutput.RAW
-            self._line_of = lambda record: forms.apply_format(parts, record)
-        elif output is RecordOutput.RAW:
-            self._line_of = lambda record: (record.value or b"") + b"\n"
-        elif output is RecordOutput.TABLE:
-            self._line_of = lambda record: forms.as_table_line(record).encode() + b"\n"
-        elif output is RecordOutput.YAML:
-            self._line_of = _yaml_item
-        elif output is RecordOutput.JSON:
-            self._line_of = lambda record: b"  " + forms.as_json_line(record).removesuffix(b"\n")
-        else:
-            self._line_of = forms.as_json_line
-
-    def begin(self) -> None:
-        """What stands before the first record, once."""
-        if self._output is RecordOutput.TABLE and not self._has_begun:
-            from tidelog.cli.record_format import TABLE_HEADER
-
-            self._put([TABLE_HEADER.encode(), b"\n"])
-        self._has_begun = True
-
-    def write(self, records: list[Record]) -> None:
-        self.begin()
-        lines = [self._line_of(record) for record in records]
-        if self._output is RecordOutput.JSON:
-            lines = [(b"[\n" if number == 0 else b",\n") + line for number, line in enumerate(lines, self.records)]
-        self.records += len(records)
-        self._put(lines)
-
-    def end(self) -> None:
-        """Makes what was written one whole document, where the form is one; an interrupted one, too."""
-        if self._output is RecordOutput.JSON:
-            self._put([b"\n]\n" if self.records else b"[]\n"])
-        elif self._output is RecordOutput.YAML and not self.records:
-            self._put([b"[]\n"])
-
-    def _put(self, pieces: list[bytes]) -> None:
-        sys.stdout.buffer.write(b"".join(pieces))
-        sys.stdout.buffer.flush()
-
-
-def _yaml_item(record: Record) -> bytes:
-    import msgspec
-    import yaml
-
-    from tidelog.cli.record_format import as_json_line
-
-    return yaml.safe_dump([msgspec.json.decode(as_json_line(record))], sort_keys=False, allow_unicode=True).encode()
+    if writer.records:
+        return
+    if isinstance(consumer, GroupConsumer) and not consumer.assignment():
+        say(f"no partition for this member yet: {consumer.group} is sharing them out, or has more members; Ctrl-C ends it")
+    else:
+        say(f"waiting for records of {what}; Ctrl-C ends it")

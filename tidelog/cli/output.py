@@ -68,7 +68,7 @@ def write_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, styles:
     `styles`: by a cell's whole text, how a terminal shows it.
     """
     columns = list(zip(*rows, strict=True)) or [() for _ in header]
-    right = [bool(header) and bool(cells) and all(_is_number(text) for text in cells) for cells in columns]
+    right = [bool(header) and _are_numbers(cells) for cells in columns]
     if sys.stdout.isatty():
         _write_for_terminal(header, rows, right, styles)
         return
@@ -136,6 +136,12 @@ def _write_document(document: Any, output: Output) -> None:
         lines = document if isinstance(document, list) else [document]
         sys.stdout.writelines(msgspec.json.encode(line).decode() + "\n" for line in lines)
     sys.stdout.flush()
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    """Save where there is none ("-")."""
+    told = [text for text in cells if text != "-"]
+    return bool(told) and all(map(_is_number, told))
 
 
 def _is_number(text: str) -> bool:

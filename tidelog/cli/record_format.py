@@ -80,12 +80,18 @@ def as_json_line(record: Record) -> bytes:
     return msgspec.json.encode(as_document(record)) + b"\n"
 
 
-TABLE_HEADER: Final = f"{'PART':>4}  {'OFFSET':>8}  {'TIMESTAMP':<24}  {'KEY':<12}  VALUE"
+def table_header(topic_width: int = 0) -> str:
+    """`topic_width` 0: without the topic."""
+    return f"{_topic('TOPIC', topic_width)}{'PART':>4}  {'OFFSET':>8}  {'TIMESTAMP':<24}  {'KEY':<12}  VALUE"
 
 
-def as_table_line(record: Record) -> str:
-    place = f"{record.partition:>4}  {record.offset:>8}"
+def as_table_line(record: Record, topic_width: int = 0) -> str:
+    place = f"{_topic(record.topic, topic_width)}{record.partition:>4}  {record.offset:>8}"
     return f"{place}  {_moment(record.timestamp_ms):<24}  {shown(record.key):<12}  {shown(record.value)}"
+
+
+def _topic(name: str, width: int) -> str:
+    return f"{name:<{width}}  " if width else ""
 
 
 def _moment(timestamp_ms: int) -> str:

@@ -1,0 +1,80 @@
+"""Consumer groups as one part of a broker: who coordinates which, those that are coordinated here, and the way to the others.
+
+doors ─▶ routed (members) · operations (operators) ─┬─▶ coordinated here: group_coordinator.py
+                                                    └─▶ one hop to the coordinator
+coordinators.py follows the brokers of the cluster; when others may coordinate, what is not this broker's any more is given up
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gateway.coordinated_operations import CoordinatedOperations
+from gateway.coordinators import Coordinators, SeenBrokers
+from gateway.group_coordinator import GroupCoordinator
+from gateway.group_operations import GroupOperations
+from gateway.group_upkeep import GroupUpkeep
+from gateway.led_here import LedHere
+from gateway.metrics import Metrics
+from gateway.peers import Peers
+from gateway.routed_groups import RoutedGroups
+from metadata.etcd_layout import EtcdLayout
+from metadata.group_model import MemberId
+from metadata.group_settings import GroupSettings
+from metadata.store import MetadataStore
+from metadata.topic_cache import TopicCache
+
+
+class BrokerGroups:
+    """Its owner runs `run()` as a task."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: EtcdLayout,
+        settings: GroupSettings,
+        seen: SeenBrokers,
+        topics: TopicCache,
+        log: LedHere,
+        peers: Peers,
+        metrics: Metrics,
+        *,
+        broker_id: str,
+        session: Callable[[], int | None],
+        is_stopping: Callable[[], bool],
+        now_ms: Callable[[], int],
+        new_member_id: Callable[[str], MemberId],
+    ) -> None:
+        """`log`: of the whole cluster. `session`: the present one of this broker, where it has one. `now_ms` is the wall clock."""
+        coordinators = Coordinators(seen, broker_id=broker_id, session=session, is_stopping=is_stopping)
+        self.coordinated = GroupCoordinator(
+            store,
+            layout,
+            settings,
+            session=coordinators.session,
+            coordinates=coordinators.here,
+            now_ms=now_ms,
+            new_member_id=new_member_id,
+        )
+        self.routed = RoutedGroups(self.coordinated, coordinators, topics, peers)
+        here = CoordinatedOperations(self.coordinated, log, topics, broker_id=broker_id, now_ms=now_ms)
+        self.operations = GroupOperations(store, layout, self.routed, here)
+        self._upkeep = GroupUpkeep(
+            store,
+            layout,
+            self.coordinated,
+            log,
+            topics,
+            settings,
+            coordinates=lambda name: coordinators.id_of(name) == broker_id,
+            now_ms=now_ms,
+        )
+        self._upkeep.tell(metrics)
+        coordinators.subscribe(self.coordinated.brokers_changed)
+        coordinators.subscribe(self._upkeep.brokers_changed)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.coordinated.run(), name="coordinator of groups")
+            tasks.create_task(self._upkeep.run(), name="upkeep of groups")

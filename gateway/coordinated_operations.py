@@ -1,0 +1,225 @@
+"""What operators ask of a group, carried out at its coordinator: describe it, delete it or its offsets, move its offsets.
+
+    seek    committed offsets, ends of the logs ─▶ group_seek.py says where to ─▶ committed by hand, which only an empty group takes
+
+Invariants: `validate_only` writes nothing; a seek that can't be told of one partition moves none. At most 128 offsets are written
+at one instant: of a longer seek that fails half way, each partition says whether it was moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from gateway.doors import check_topic_id, named, partition_of
+from gateway.group_coordinator import GroupCoordinator, check_empty
+from gateway.group_descriptions import (
+    FetchedOffset,
+    GroupDescription,
+    GroupMember,
+    MovedOffset,
+    SeekTo,
+    TopicPartitions,
+    assigned_partitions,
+)
+from gateway.group_lag import GroupLag, KnownTopics
+from gateway.group_seek import check_seek, sought_offset
+from gateway.led_here import LedHere
+from gateway.long_work import LoopTurns
+from gateway.topic_states import BOUNDS_WAIT_S
+from metadata.errors import GroupNotEmpty, InvalidArgument, TidelogError, Unavailable, UnknownGroup, UnknownMember, UnknownTopic
+from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Group
+from metadata.group_offsets import CommittedOffset
+from metadata.model import Partition, TopicPartition
+from metadata.topic import Topic
+from segments.partition_log import Bounds
+
+LOOK_UPS_AT_ONCE: Final = 16
+LOOK_UP_TIMEOUT_S: Final = 10.0
+"""For the offset of one timestamp, which may be looked for on the bucket."""
+
+
+class CoordinatedOperations:
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        log: LedHere,
+        topics: KnownTopics,
+        *,
+        broker_id: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`log`: of the whole cluster."""
+        self._coordinator = coordinator
+        self._log = log
+        self._topics = topics
+        self._broker_id = broker_id
+        self.lag = GroupLag(log, topics, now_ms=now_ms)
+
+    async def describe(self, name: str) -> GroupDescription:
+        """Raises UnknownGroup, and what keeps this broker from coordinating it."""
+        group = await self._coordinator.describe(name)
+        committed = await self._coordinator.offsets(name)
+        return GroupDescription(
+            group=name,
+            state=group.phase.value,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            leader=group.leader,
+            coordinator=self._broker_id,
+            members=tuple(_members(group)),
+            lags=tuple(await self.lag.lags(committed, owners(group, self._topics))),
+        )
+
+    async def delete(self, name: str, *, validate_only: bool = False) -> None:
+        """The group and its offsets. Raises UnknownGroup, GroupNotEmpty."""
+        if validate_only:
+            check_empty(name, await self._coordinator.describe(name))
+        else:
+            await self._coordinator.delete(name)
+
+    async def delete_offsets(
+        self, name: str, topics: Sequence[TopicPartitions], *, validate_only: bool = False
+    ) -> list[FetchedOffset]:
+        """What was committed of those that are named. Raises UnknownGroup, GroupNotEmpty, UnknownTopic, UnknownPartition."""
+        if not topics:
+            raise InvalidArgument(
+                "no topic is named", hint="Name those whose offsets shall go, or delete the group.", field="topics"
+            )
+        check_empty(name, await self._coordinator.describe(name))
+        chosen = self._chosen(topics)
+        committed = await self._coordinator.offsets(name)
+        found = {at: topic for at, topic in chosen.items() if at in committed}
+        if found and not validate_only:
+            await self._coordinator.delete_offsets(name, list(found))
+        return [_fetched(at, topic, committed[at]) for at, topic in found.items()]
+
+    async def seek(
+        self, name: str, topics: Sequence[TopicPartitions], to: SeekTo, *, validate_only: bool = False
+    ) -> list[MovedOffset]:
+        """What moves where. With `validate_only` each partition says why it can't be moved; else the first such error is raised.
+
+        Of no topics, all that the group has committed. A group that never was is made by a seek that names topics.
+        """
+        check_seek(to)
+        try:
+            check_empty(name, await self._coordinator.describe(name))
+        except UnknownGroup:
+            if not topics:
+                raise
+        committed = await self._coordinator.offsets(name)
+        chosen = self._chosen(topics) if topics else self._still_there(committed)
+        if not chosen:
+            raise InvalidArgument(
+                f"group {name} has committed nothing that could be moved", hint="Name topics to seek in.", field="topics"
+            )
+        rows = await self._sought(chosen, to, committed)
+        if validate_only:
+            return list(rows.values())
+        for row in rows.values():
+            if row.error is not None:
+                row.error.message = f"nothing was moved, since one partition can't be: {row.error.message}"
+                raise row.error
+        offsets = {at: CommittedOffset(offset=row.after, committed_at_ms=0) for at, row in rows.items()}
+        try:
+            refused = await self._coordinator.commit(name, NO_MEMBER, NO_INSTANCE, NO_GENERATION, offsets)
+        except UnknownMember as error:
+            raise GroupNotEmpty(f"group {name} has got members meanwhile") from error
+        return [row._replace(error=refused.get(at)) for at, row in rows.items()]
+
+    async def _sought(
+        self, chosen: Mapping[TopicPartition, Topic], to: SeekTo, committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, MovedOffset]:
+        bounds = dict(zip(chosen, await self._log.bounds_of(list(chosen), wait_s=BOUNDS_WAIT_S), strict=True))
+
+        async def of_one(at: TopicPartition, told: Bounds | TidelogError) -> int:
+            if isinstance(told, TidelogError):
+                raise told
+            before = committed.get(at)
+            of_timestamp = None
+            if to.kind == "timestamp_ms":
+                of_timestamp = await self._of_timestamp(at, to.value)
+            return sought_offset(
+                to, at, bounds=told, committed=None if before is None else before.offset, of_timestamp=of_timestamp
+            )
+
+        async def row(at: TopicPartition) -> MovedOffset:
+            topic, before = chosen[at], committed.get(at)
+            moved = MovedOffset(topic.name, topic.id, at.partition, None, None if before is None else before.offset, -1)
+            try:
+                return moved._replace(after=await of_one(at, bounds[at]))
+            except TidelogError as error:
+                return moved._replace(error=named(error.with_traceback(None), topic))
+
+        rows: dict[TopicPartition, MovedOffset] = {}
+        waiting = iter(chosen)
+
+        async def some_rows() -> None:
+            turns = LoopTurns()
+            for at in waiting:
+                rows[at] = await row(at)
+                await turns.give()
+
+        async with asyncio.TaskGroup() as asking:
+            for _ in range(min(LOOK_UPS_AT_ONCE, len(chosen))):
+                asking.create_task(some_rows())
+        return {at: rows[at] for at in chosen}
+
+    async def _of_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> int | None:
+        try:
+            async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
+                found = await self._log.offset_for_timestamp(partition, timestamp_ms)
+        except TimeoutError:
+            raise Unavailable(f"the first record of {partition} after that time was not found in {LOOK_UP_TIMEOUT_S:g} s") from None
+        return None if found is None else int(found.offset)
+
+    def _chosen(self, topics: Sequence[TopicPartitions]) -> dict[TopicPartition, Topic]:
+        """UnknownTopic, also of another life of the topic; UnknownPartition."""
+        found: dict[TopicPartition, Topic] = {}
+        for asked in topics:
+            topic = self._topics.get(asked.topic)
+            check_topic_id(topic, asked.topic_id)
+            found.update((partition_of(topic, number), topic) for number in asked.partitions or range(topic.partition_count))
+        return found
+
+    def _still_there(self, committed: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, Topic]:
+        found = {at: topic for at in committed if (topic := self.lag.topic_of(at)) is not None}
+        return dict(sorted(found.items(), key=lambda item: (item[1].name, item[0])))
+
+
+def owners(group: Group, topics: KnownTopics) -> dict[TopicPartition, str]:
+    """The member that each partition is assigned to, as far as assignments are in the form of Kafka's consumers."""
+    found: dict[TopicPartition, str] = {}
+    for member in group.members.values():
+        for name, numbers in assigned_partitions(group.protocol_type, member.assignment).items():
+            try:
+                topic = topics.get(name)
+            except (UnknownTopic, InvalidArgument):
+                continue
+            there = range(topic.partition_count)
+            found.update((TopicPartition(topic.id, Partition(number)), member.member_id) for number in numbers if number in there)
+    return found
+
+
+def _members(group: Group) -> list[GroupMember]:
+    return [
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            member.metadata(group.protocol),
+            member.assignment,
+            member.session_timeout_ms,
+            member.rebalance_timeout_ms,
+        )
+        for member in group.members.values()
+    ]
+
+
+def _fetched(at: TopicPartition, topic: Topic, committed: CommittedOffset) -> FetchedOffset:
+    return FetchedOffset(
+        topic.name, topic.id, at.partition, committed.offset, committed.leader_epoch, committed.metadata, committed.committed_at_ms
+    )

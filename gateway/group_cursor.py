@@ -1,0 +1,160 @@
+"""How far a member of a group has read, as a text that it brings back: so no broker keeps anything for a member over HTTP. Pure.
+
+    cursor = base64url( version u8 · checksum 8 bytes · generation · turn · topics [ id 16 bytes · partitions [ place ] ] )
+    place  = distance from the partition before · offset << 1 | must stay
+
+Whole numbers are LEB128 varints, partitions are in order. The checksum is over the cluster, the group and the member as well, so a
+cursor of another, and a damaged one, is refused. It keeps out mistakes, no attackers: a cursor opens nothing that its member could
+not read anyway.
+
+A cursor has a bound (PLACES_MAX), so that a URL holds it: all places, where they fit, else those that must stay. A partition that
+it does not name is read from what is committed. Invariant: what was read and is not committed is always in the cursor.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from metadata.errors import InvalidArgument
+from metadata.group_model import Generation, MemberId
+from metadata.model import Partition, TopicId, TopicPartition
+
+PLACES_MAX: Final = 600
+"""Partitions in one cursor, where each topic counts as two more: five to seven KiB of text, and ten at the very worst."""
+TEXT_CHARACTERS_MAX: Final = 16_384
+_VERSION: Final = 1
+_CHECKSUM_BYTES: Final = 8
+TOPIC_WEIGHT: Final = 2
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+
+class Place(NamedTuple):
+    offset: int
+    """Of the next record to be read."""
+    must_stay: bool
+    """It would be lost where it is left out: neither a commit tells it, nor where the log begins."""
+
+
+class Cursor(NamedTuple):
+    generation: Generation
+    places: Mapping[TopicPartition, Place]
+    turn: int = 0
+    """Which of the member's partitions comes first in the next answer, so that none starves the others."""
+
+    @property
+    def uncommitted(self) -> dict[TopicPartition, int]:
+        """The offsets that a commit of this cursor commits."""
+        return {partition: place.offset for partition, place in self.places.items() if place.must_stay}
+
+
+class CursorOwner(NamedTuple):
+    cluster_id: str
+    group: str
+    member_id: MemberId
+
+
+def weight(partitions: Mapping[TopicPartition, object]) -> int:
+    return len(partitions) + TOPIC_WEIGHT * len({partition.topic_id for partition in partitions})
+
+
+def encode_cursor(cursor: Cursor, owner: CursorOwner) -> str:
+    """Without the places that need not stay, where all would be more than PLACES_MAX."""
+    places = cursor.places
+    if weight(places) > PLACES_MAX:
+        places = {partition: place for partition, place in places.items() if place.must_stay}
+    body = b"".join(_body(cursor, places))
+    return base64.urlsafe_b64encode(bytes([_VERSION]) + _checksum(body, owner) + body).rstrip(b"=").decode()
+
+
+def decode_cursor(text: str, owner: CursorOwner) -> Cursor:
+    """InvalidArgument for what is none, and for one of another member, group or cluster."""
+    if not text.isascii() or len(text) > TEXT_CHARACTERS_MAX:
+        raise _refused()
+    try:
+        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error:
+        raise _refused() from None
+    checksum, body = data[1 : 1 + _CHECKSUM_BYTES], data[1 + _CHECKSUM_BYTES :]
+    if data[:1] != bytes([_VERSION]) or checksum != _checksum(body, owner):
+        raise _refused()
+    try:
+        return _decoded(body)
+    except (IndexError, OverflowError):
+        raise _refused() from None
+
+
+def _body(cursor: Cursor, places: Mapping[TopicPartition, Place]) -> Iterator[bytes]:
+    by_topic = [(topic, list(of_one)) for topic, of_one in groupby(sorted(places), key=lambda partition: partition.topic_id)]
+    yield _varint(cursor.generation) + _varint(cursor.turn) + _varint(len(by_topic))
+    for topic_id, partitions in by_topic:
+        yield bytes.fromhex(topic_id) + _varint(len(partitions))
+        before = 0
+        for partition in partitions:
+            place = places[partition]
+            yield _varint(partition.partition - before) + _varint(place.offset << 1 | place.must_stay)
+            before = partition.partition
+
+
+def _decoded(body: bytes) -> Cursor:
+    """IndexError where it is too short, OverflowError where a number is too large."""
+    numbers = _Numbers(body)
+    generation, turn = numbers.next(_INT32_MAX), numbers.next(_INT32_MAX)
+    places: dict[TopicPartition, Place] = {}
+    for _ in range(numbers.next(PLACES_MAX)):
+        topic_id = TopicId(numbers.take(16).hex())
+        partition = 0
+        for _ in range(numbers.next(PLACES_MAX)):
+            partition += numbers.next(_INT32_MAX)
+            offset = numbers.next(_INT64_MAX << 1 | 1)
+            places[TopicPartition(topic_id, Partition(partition))] = Place(offset >> 1, must_stay=bool(offset & 1))
+    return Cursor(Generation(generation), places, turn)
+
+
+class _Numbers:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def next(self, most: int) -> int:
+        number = shift = 0
+        while number <= most:
+            byte = self._data[self._at]
+            self._at += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80 and number <= most:
+                return number
+            shift += 7
+        raise OverflowError
+
+    def take(self, size: int) -> bytes:
+        self._at += size
+        if self._at > len(self._data):
+            raise IndexError
+        return self._data[self._at - size : self._at]
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _checksum(body: bytes, owner: CursorOwner) -> bytes:
+    key = hashlib.blake2b("\0".join(owner).encode(errors="surrogatepass"), digest_size=32).digest()
+    return hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES, key=key).digest()
+
+
+def _refused() -> InvalidArgument:
+    return InvalidArgument(
+        "the cursor is not one that this member was given in this group",
+        hint="Bring back the cursor of the last answer as it came, or leave it out: then reading begins at what is committed.",
+    )

@@ -1,0 +1,132 @@
+"""What operators are told of consumer groups: values, named as the messages of gateway/proto/groups.proto. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from metadata.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from metadata.errors import InvalidArgument, TidelogError
+
+
+class TopicPartitions(NamedTuple):
+    """Which partitions of a topic are meant."""
+
+    topic: str
+    partitions: Sequence[int] = ()
+    """None: all."""
+    topic_id: str = ""
+    """Of this life of the topic; empty: whichever is there."""
+
+
+class SeekTo(NamedTuple):
+    """Where the committed offsets of a group are moved."""
+
+    kind: Literal["earliest", "latest", "timestamp_ms", "offset", "shift"]
+    value: int = 0
+    """A time, an offset, or records on from what is committed (below 0: back)."""
+
+
+class ListedGroup(NamedTuple):
+    group: str
+    state: str
+    """As it was stored last: Empty, CompletingRebalance or Stable."""
+    protocol_type: str
+    members: int
+    coordinator: str
+    """Broker id; empty where nobody coordinates it at the moment."""
+
+
+class GroupPage(NamedTuple):
+    groups: tuple[ListedGroup, ...]
+    """In byte order of their keys. Fewer than were asked for, or none, does not mean that this is the last page."""
+    next_page_token: str
+    """Empty on the last page."""
+
+
+class GroupMember(NamedTuple):
+    member_id: str
+    instance_id: str
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+
+
+class PartitionLag(NamedTuple):
+    """How far the group is behind in one partition that it has committed an offset of, or that a member reads."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    error: TidelogError | None = None
+    """Why the log's end, or the age of the first unread record, can't be told at the moment."""
+    committed_offset: int | None = None
+    high_watermark: int = -1
+    """-1 where it can't be told, as the next."""
+    log_start_offset: int = -1
+    lag_records: int = 0
+    lag_seconds: float = 0.0
+    """Age of the first record that is not read yet; 0 where there is none."""
+    member_id: str = ""
+    """That owns the partition, as far as its assignment is Kafka's own form."""
+    metadata: str = ""
+    committed_at_ms: int = 0
+
+
+class GroupDescription(NamedTuple):
+    group: str
+    state: str
+    generation: int
+    protocol_type: str
+    protocol: str
+    leader: str
+    coordinator: str
+    members: tuple[GroupMember, ...]
+    lags: tuple[PartitionLag, ...]
+    """By topic and partition."""
+
+    @property
+    def lag_records(self) -> int:
+        """Of all partitions together, as far as they can be told."""
+        return sum(lag.lag_records for lag in self.lags)
+
+    @property
+    def lag_seconds(self) -> float:
+        """Of the partition that is furthest behind."""
+        return max((lag.lag_seconds for lag in self.lags), default=0.0)
+
+
+class FetchedOffset(NamedTuple):
+    """What was committed of one partition."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_at_ms: int
+
+
+class MovedOffset(NamedTuple):
+    topic: str
+    topic_id: str
+    partition: int
+    error: TidelogError | None
+    """Why it can't be moved; `after` says nothing then."""
+    before: int | None
+    after: int
+    """Within the log, whatever was asked for."""
+
+
+def assigned_partitions(protocol_type: str, assignment: bytes) -> dict[str, list[int]]:
+    """By topic; none where the assignment is not in the form of Kafka's consumers."""
+    if protocol_type != PROTOCOL_TYPE:
+        return {}
+    try:
+        return decode_assignment(assignment)
+    except InvalidArgument:
+        return {}

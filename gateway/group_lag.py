@@ -1,0 +1,178 @@
+"""How far a group is behind: in records, and in seconds, the age of the first record that it has not read yet.
+
+    committed ─▶ lag_records = high watermark − committed          below the log start: counted from the log start
+    none      ─▶ counted from the log start, too                   nothing says that anything was read
+    lag_seconds = now − the time of the first unread record        never below 0, as clocks differ
+
+What has no commit counts wholly, since a group that fails at its first record shall be seen. Who begins at `latest` commits where
+it began, or shows as behind until it has. The seconds are told by the record's timestamp: of one that was made long before it was
+appended, they tell when it was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Final, Protocol
+
+from gateway.caller_deadline import caller_waits_s
+from gateway.doors import named
+from gateway.group_descriptions import PartitionLag
+from gateway.led_here import LedHere
+from gateway.long_work import LoopTurns, WorkThreads
+from gateway.reads import open_records, takes_long
+from gateway.topic_states import BOUNDS_WAIT_S
+from metadata.errors import TidelogError, Unavailable, UnknownTopic
+from metadata.group_offsets import CommittedOffset
+from metadata.model import TopicId, TopicPartition
+from metadata.topic import Topic
+from segments.batch_kernel import RecordTuple
+from segments.log import FetchTarget
+from segments.log_reader import Fetched
+from segments.partition_log import Bounds
+
+READS_AT_ONCE: Final = 16
+READ_TIMEOUT_S: Final = 5.0
+"""For one record, which may lie on the bucket."""
+READS_TIMEOUT_S: Final = 10.0
+"""For all that is read for one answer."""
+Place = tuple[TopicPartition, int]
+"""A partition, and an offset in it."""
+FIRST_BATCH: Final = 1
+"""Bytes that are asked for: an answer holds a whole batch at least."""
+
+
+def lag_records(committed: int | None, bounds: Bounds) -> int:
+    return max(0, bounds.high_watermark - first_unread(committed, bounds))
+
+
+def first_unread(committed: int | None, bounds: Bounds) -> int:
+    return int(bounds.log_start_offset) if committed is None else max(committed, bounds.log_start_offset)
+
+
+def lag_seconds(timestamp_ms: int | None, *, now_ms: int) -> float:
+    """`timestamp_ms`: of the first unread record; None where there is none."""
+    return 0.0 if timestamp_ms is None else max(0, now_ms - timestamp_ms) / 1000
+
+
+def first_timestamp_ms(fetched: Fetched, offset: int, *, decompressed_bytes_max: int) -> int | None:
+    """Of the first record from `offset` on; None where the answer holds none. Raises Corrupt."""
+    found: list[int] = []
+
+    def look(records: list[RecordTuple]) -> bytes:
+        found.append(records[0][1])
+        return b"."
+
+    open_records(fetched, offset, look, records_max=1, bytes_max=1, decompressed_bytes_max=decompressed_bytes_max)
+    return found[0] if found else None
+
+
+UNREAD: Final = Unavailable("the age of the first unread record was not found in time", hint="Ask again, or ask less often.")
+
+
+class KnownTopics(Protocol):
+    """What metadata/topic_cache.py's TopicCache tells."""
+
+    def get(self, name: str) -> Topic: ...
+
+    def by_id(self, topic_id: TopicId) -> Topic: ...
+
+
+class GroupLag:
+    """Asks the leaders."""
+
+    def __init__(self, log: LedHere, topics: KnownTopics, *, now_ms: Callable[[], int]) -> None:
+        """`log`: of the whole cluster. `now_ms`: milliseconds since 1970."""
+        self._log = log
+        self._topics = topics
+        self._now_ms = now_ms
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._threads = WorkThreads()
+
+    def topic_of(self, partition: TopicPartition) -> Topic | None:
+        """None where the topic was deleted, or has no such partition."""
+        try:
+            topic = self._topics.by_id(partition.topic_id)
+        except UnknownTopic:
+            return None
+        return topic if 0 <= partition.partition < topic.partition_count else None
+
+    async def lags(
+        self, committed: Mapping[TopicPartition, CommittedOffset], owners: Mapping[TopicPartition, str]
+    ) -> list[PartitionLag]:
+        """Of all partitions that were committed or are owned, by topic and number; those of deleted topics are left out."""
+        topics = {at: topic for at in {*committed, *owners} if (topic := self.topic_of(at)) is not None}
+        places = sorted(topics, key=lambda at: (topics[at].name, at))
+        found = await self._log.bounds_of(places, wait_s=BOUNDS_WAIT_S)
+        bounds = {at: told for at, told in zip(places, found, strict=True) if not isinstance(told, TidelogError)}
+        unread = {
+            at: (at, first_unread(_offset(committed, at), told))
+            for at, told in bounds.items()
+            if lag_records(_offset(committed, at), told) > 0
+        }
+        timestamps = await self.timestamps(unread.values())
+        now_ms = self._now_ms()
+
+        def told(at: TopicPartition, answer: Bounds | TidelogError) -> PartitionLag:
+            offset, topic = committed.get(at), topics[at]
+            row = PartitionLag(topic.name, topic.id, at.partition, member_id=owners.get(at, ""))
+            if offset is not None:
+                row = row._replace(committed_offset=offset.offset, metadata=offset.metadata, committed_at_ms=offset.committed_at_ms)
+            if isinstance(answer, TidelogError):
+                return row._replace(error=named(answer, topic))
+            row = row._replace(
+                high_watermark=int(answer.high_watermark),
+                log_start_offset=int(answer.log_start_offset),
+                lag_records=lag_records(row.committed_offset, answer),
+            )
+            read = timestamps.get(unread[at], UNREAD) if at in unread else None
+            if isinstance(read, TidelogError):
+                return row._replace(error=named(read, topic))
+            return row._replace(lag_seconds=lag_seconds(read, now_ms=now_ms))
+
+        rows, turns = list[PartitionLag](), LoopTurns()
+        for at, answer in zip(places, found, strict=True):
+            rows.append(told(at, answer))
+            await turns.give()
+        return rows
+
+    async def timestamps(self, places: Collection[Place]) -> dict[Place, int | TidelogError | None]:
+        """Of the first record from each place on, None where there is none. A few are read at a time; those that were not read in
+        time are left out."""
+        found: dict[Place, int | TidelogError | None] = {}
+        waiting = iter(places)
+
+        async def reader() -> None:
+            for place in waiting:
+                async with self._reads:
+                    try:
+                        found[place] = await self._timestamp(*place)
+                    except TidelogError as error:
+                        found[place] = error.with_traceback(None)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(READS_TIMEOUT_S, caller_waits_s())), asyncio.TaskGroup() as readers:
+                for _ in range(min(READS_AT_ONCE, len(places))):
+                    readers.create_task(reader())
+        return found
+
+    async def _timestamp(self, partition: TopicPartition, offset: int) -> int | None:
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                [fetched] = await self._log.fetch([FetchTarget(partition, offset, FIRST_BATCH)], bytes_max=FIRST_BATCH)
+        except TimeoutError:
+            raise Unavailable(f"{partition} was not read at offset {offset} within {READ_TIMEOUT_S:g} s") from None
+        if isinstance(fetched, TidelogError):
+            raise fetched
+        decompressed_bytes_max = self._log.settings.decompressed_bytes_max
+
+        def look() -> int | None:
+            return first_timestamp_ms(fetched, offset, decompressed_bytes_max=decompressed_bytes_max)
+
+        return await self._threads.run(look) if takes_long([fetched]) else look()
+
+
+def _offset(committed: Mapping[TopicPartition, CommittedOffset], partition: TopicPartition) -> int | None:
+    found = committed.get(partition)
+    return None if found is None else found.offset

@@ -1,0 +1,194 @@
+"""Consume over gRPC: one stream reads topics, alone or as a member of a group, for clients that have no SDK.
+
+    read ──▶ commits, credits, pauses, what was let go of        one reader, in order: consume_wire.py checks
+    run ───▶ the member of the group                             consume_member.py; alone: consume_alone.py
+    write ─▶ what is told, records within credits, progress      one writer: consume_push.py
+
+    ends    the client leaves, or has no more to say and no credits · it is gone · the broker stops · nothing can be read, or joined
+            └▶ the member gives up what it owns, and leaves ─▶ what was told is written ─▶ the status of the stream
+
+Invariants: a client stops only itself, and leaves nothing behind: no task, no room, and no member but a static one; what a commit
+was answered for is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from gateway import consume_wire as wire
+from gateway.consume_alone import Alone
+from gateway.consume_member import RELEASE_AT_STOP_S, StreamMember
+from gateway.consume_push import Pusher
+from gateway.consume_wire import ConsumeTerms, check_request, terms_of
+from gateway.consumed_partitions import ConsumedPartitions
+from gateway.doors import Broker
+from gateway.grpc_calls import Context, client_host, parse_message
+from gateway.grpc_fetch import GrpcFetch
+from gateway.long_waits import LongWaits
+from gateway.named_partitions import NamedTopic, topics_named
+from gateway.proto import groups_pb2, log_pb2
+from metadata.errors import InvalidArgument, Stopping, TidelogError, TooLarge
+from metadata.group_model import shown
+from metadata.topic import Topic
+
+NOTHING_SAID: Final = "the stream ended before its first message"
+
+
+class GrpcConsume:
+    def __init__(self, broker: Broker, waits: LongWaits, fetch: GrpcFetch) -> None:
+        self._broker = broker
+        self._waits = waits
+        self._fetch = fetch
+
+    async def consume(self, context: Context) -> None:
+        async with self._waits.until_stop():
+            message = await context.read()
+            if not isinstance(message, bytes):  # the end of what the client sends
+                raise InvalidArgument(NOTHING_SAID, hint="Say with `start` what is to be read.", field="start")
+            first = _request(message)
+            check_request(first, first=True, in_group=bool(first.start.group))
+            terms = terms_of(first.start, self._broker.settings)
+            topics = await self._topics(terms)
+        stream = _Stream(self._broker, self._waits, self._fetch, context, terms, topics)
+        await stream.run(first)
+
+    async def _topics(self, terms: ConsumeTerms) -> dict[str, Topic]:
+        """All that are named. UnknownTopic and so on with the field."""
+        fields = {each.topic: f"start.starts[{at}].topic" for at, each in enumerate(terms.starts)}
+        fields |= {name: f"start.topics[{at}]" for at, name in enumerate(terms.topics)}
+        found = await topics_named(self._broker, [NamedTopic(name) for name in fields])
+        topics: dict[str, Topic] = {}
+        for (name, field), topic in zip(fields.items(), found, strict=True):
+            if isinstance(topic, TidelogError):
+                topic.details["field"] = field
+                raise topic
+            topics[name] = topic
+        return topics
+
+
+class _Stream:
+    def __init__(
+        self,
+        broker: Broker,
+        waits: LongWaits,
+        fetch: GrpcFetch,
+        context: Context,
+        terms: ConsumeTerms,
+        topics: dict[str, Topic],
+    ) -> None:
+        self._broker = broker
+        self._waits = waits
+        self._context = context
+        self._terms = terms
+        self._topics = frozenset(topics)
+        self._partitions = ConsumedPartitions()
+        self._pusher = Pusher(broker, fetch, context, terms, self._partitions, used_up=lambda: self._end(None))
+        self._member: StreamMember | None = None
+        if terms.group:
+            self._member = StreamMember(broker, terms, self._partitions, self._pusher, client_host=client_host(context))
+            self._ownership: StreamMember | Alone = self._member
+        else:
+            self._ownership = Alone(broker, terms, topics, self._partitions, self._pusher, ended=self._end)
+        self._pusher.ownership = self._ownership
+        self._ending = asyncio.Event()
+        self._why: TidelogError | None = None
+        """It ends with an error."""
+        self._release_s = 0.0
+        """For how long its client may still commit, once it ends."""
+        self._is_leaving = False
+        """Its client asked for it."""
+
+    async def run(self, first: log_pb2.ConsumeRequest) -> None:
+        """Raises what ends the stream, but for its client."""
+        unsubscribe = self._broker.topic_cache.subscribe(self._topic_changed)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                pushing = tasks.create_task(self._pusher.run(), name="records of a Consume stream")
+                placing = tasks.create_task(self._pusher.placing.run(), name="beginnings of a Consume stream")
+                reading = tasks.create_task(self._read(first), name="client of a Consume stream")
+                stopping = tasks.create_task(self._end_at_stop(), name="end of a Consume stream")
+                member = None if self._member is None else tasks.create_task(self._member.run(), name="member of a Consume stream")
+                await self._ending.wait()
+                if self._member is not None and member is not None:
+                    self._member.stop(release_s=self._release_s)
+                    await asyncio.wait((member,))
+                self._pusher.finish()
+                await asyncio.wait((pushing,))
+                for beside in (placing, reading, stopping):
+                    beside.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            unsubscribe()
+            if self._member is not None:
+                await self._member.leave(asked=self._is_leaving)
+        if self._why is not None:
+            raise self._why
+
+    def _end(self, why: TidelogError | None) -> None:
+        if not self._ending.is_set():
+            self._why = why
+            self._ending.set()
+            self._pusher.end()
+
+    async def _end_at_stop(self) -> None:
+        try:
+            async with self._waits.until_stop():
+                await self._ending.wait()
+        except Stopping as error:
+            self._release_s = 0.0 if self._pusher.is_closed else RELEASE_AT_STOP_S
+            self._end(error.with_traceback(None))
+
+    def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
+        changed = new if new is not None else old
+        if changed is not None and changed.name in self._topics:
+            self._ownership.topic_changed(changed.name)
+
+    # ── what the client says ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self, first: log_pb2.ConsumeRequest) -> None:
+        await self._heed(first)
+        while not self._is_leaving and isinstance(message := await self._context.read(), bytes):
+            request = _request(message)
+            check_request(request, first=False, in_group=self._member is not None)
+            self._ownership.took()
+            await self._heed(request)
+        self._pusher.is_closed = True
+        if self._member is not None:
+            self._member.waits_no_longer_than(0)
+        self._pusher.changed()
+
+    async def _heed(self, request: log_pb2.ConsumeRequest) -> None:
+        if self._member is not None:
+            if request.HasField("commit"):
+                await self._member.commit(request.commit)
+            if request.released:
+                self._member.released(request.released)
+        self._pause(request.pause, "pause", paused=True)
+        self._pause(request.resume, "resume", paused=False)
+        if request.credit_bytes:
+            self._pusher.credit_bytes += request.credit_bytes
+        self._pusher.changed()
+        if request.leave:
+            self._is_leaving = True
+            self._end(None)
+
+    def _pause(self, asked: Iterable[groups_pb2.TopicPartitions], field: str, *, paused: bool) -> None:
+        for at, each in enumerate(asked):
+            if each.topic not in self._topics:
+                raise InvalidArgument(
+                    f"topic {shown(each.topic)} is not one of those that the stream reads", field=f"{field}[{at}].topic"
+                )
+            for number in each.partitions:
+                self._partitions.pause((each.topic, number), paused=paused)
+
+
+def _request(message: bytes) -> log_pb2.ConsumeRequest:
+    if len(message) > wire.MESSAGE_BYTES_MAX:
+        raise TooLarge(
+            f"the message has {len(message)} bytes; {wire.MESSAGE_BYTES_MAX} is the most of a Consume stream's client",
+            hint="Send commits in several messages.",
+        )
+    return parse_message(log_pb2.ConsumeRequest, message)

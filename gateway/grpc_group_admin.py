@@ -1,0 +1,56 @@
+"""What operators ask of consumer groups over gRPC: the rest of the service Groups, whose members' part is grpc_groups.py."""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+
+from gateway import group_admin_wire as wire
+from gateway.coordinated_operations import CoordinatedOperations
+from gateway.doors import Broker
+from gateway.group_operations import GroupOperations
+from gateway.grpc_calls import MethodHandler, unary, unary_by_origin
+from gateway.proto import groups_pb2
+
+
+class GroupAdmin:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handlers(self) -> dict[str, MethodHandler]:
+        return {
+            "ListGroups": unary(groups_pb2.ListGroupsRequest, self.list_groups),
+            "DescribeGroup": unary_by_origin(groups_pb2.DescribeGroupRequest, self.describe),
+            "DeleteGroup": unary_by_origin(groups_pb2.DeleteGroupRequest, self.delete),
+            "DeleteOffsets": unary_by_origin(groups_pb2.DeleteOffsetsRequest, self.delete_offsets),
+            "SeekGroup": unary_by_origin(groups_pb2.SeekGroupRequest, self.seek),
+        }
+
+    async def list_groups(self, request: groups_pb2.ListGroupsRequest) -> Message:
+        page = await self._broker.group_operations.list_groups(
+            page_size=request.page_size, page_token=request.page_token, states=request.states
+        )
+        return groups_pb2.ListGroupsResponse(groups=map(wire.listed_message, page.groups), next_page_token=page.next_page_token)
+
+    async def describe(self, request: groups_pb2.DescribeGroupRequest, forwarded: bool) -> Message:
+        return wire.description_message(await self._operations(forwarded).describe(request.group))
+
+    async def delete(self, request: groups_pb2.DeleteGroupRequest, forwarded: bool) -> Message:
+        await self._operations(forwarded).delete(request.group, validate_only=request.validate_only)
+        return groups_pb2.DeleteGroupResponse()
+
+    async def delete_offsets(self, request: groups_pb2.DeleteOffsetsRequest, forwarded: bool) -> Message:
+        deleted = await self._operations(forwarded).delete_offsets(
+            request.group, wire.named_topics(request.topics), validate_only=request.validate_only
+        )
+        return groups_pb2.DeleteOffsetsResponse(deleted=map(wire.fetched_message, deleted))
+
+    async def seek(self, request: groups_pb2.SeekGroupRequest, forwarded: bool) -> Message:
+        moved = await self._operations(forwarded).seek(
+            request.group, wire.named_topics(request.topics), wire.seek_to(request), validate_only=request.validate_only
+        )
+        return groups_pb2.SeekGroupResponse(moved=map(wire.moved_message, moved))
+
+    def _operations(self, forwarded: bool) -> CoordinatedOperations | GroupOperations:
+        """What another broker has forwarded is not forwarded again."""
+        operations = self._broker.group_operations
+        return operations.here if forwarded else operations

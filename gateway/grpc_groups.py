@@ -1,0 +1,235 @@
+"""The service Groups, for members: what they ask of the group's coordinator, in protobuf's words.
+
+    from a client ─▶ forwarded to the coordinator as it came ─▶ its answer, as it came
+    forwarded, or coordinated here ─▶ group_coordinator.py; NOT_COORDINATOR names who it is, as far as is known here
+
+Joins and syncs wait for other members, for as long as their client does; a client that hangs up ends its wait at the coordinator,
+and a broker that stops ends all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
+
+from gateway import group_wire as wire
+from gateway.doors import Broker
+from gateway.grpc_calls import Context, MethodHandler, client_host, is_forwarded, unary, unary_in_context
+from gateway.grpc_status import status_of
+from gateway.long_waits import LongWaits
+from gateway.long_work import LoopTurns
+from gateway.named_partitions import NamedPartition, NamedTopic, partitions_named, topics_named
+from gateway.proto import groups_pb2
+from gateway.routed_groups import ANSWER_S, wait_timeout_s
+from metadata.errors import InvalidArgument, NotCoordinator, TidelogError
+from metadata.group_model import Generation, InstanceId, MemberId, shown
+from metadata.group_offsets import CommittedOffset
+from metadata.model import TopicPartition
+
+OFFSETS_MAX: Final = 10_000
+"""In one commit, and partitions named in one fetch."""
+LEAVING_MAX: Final = 1_000
+WAITING: Final = frozenset({"JoinGroup", "SyncGroup"})
+"""These are counted apart from all others (grpc_server.py): a rebalance of many must not keep producers out."""
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class GroupsService:
+    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+        self._broker = broker
+        self._waits = waits
+
+    def handlers(self) -> dict[str, MethodHandler]:
+        return {
+            "FindCoordinator": unary(groups_pb2.FindCoordinatorRequest, self.find_coordinator),
+            "JoinGroup": unary_in_context(groups_pb2.JoinGroupRequest, self.join),
+            "SyncGroup": unary_in_context(groups_pb2.SyncGroupRequest, self.sync),
+            "Heartbeat": unary_in_context(groups_pb2.HeartbeatRequest, self.heartbeat),
+            "LeaveGroup": unary_in_context(groups_pb2.LeaveGroupRequest, self.leave),
+            "OffsetCommit": unary_in_context(groups_pb2.OffsetCommitRequest, self.commit),
+            "OffsetFetch": unary_in_context(groups_pb2.OffsetFetchRequest, self.fetch_offsets),
+        }
+
+    async def find_coordinator(self, request: groups_pb2.FindCoordinatorRequest) -> Message:
+        found = self._broker.groups.coordinator(request.group)
+        return groups_pb2.FindCoordinatorResponse(
+            broker_id=found.broker_id, http_address=found.http_address, grpc_address=found.grpc_address
+        )
+
+    async def join(self, request: groups_pb2.JoinGroupRequest, context: Context) -> Message:
+        if not is_forwarded(context):
+            request.client_host = client_host(context)
+
+        async def here() -> groups_pb2.JoinGroupResponse:
+            asked = wire.asked_to_join(request)
+            return wire.join_response(await self._broker.coordinated_groups.join(request.group, asked))
+
+        timeout_s = wait_timeout_s(request.rebalance_timeout_ms)
+        return await self._answered(context, "JoinGroup", request, groups_pb2.JoinGroupResponse, here, timeout_s)
+
+    async def sync(self, request: groups_pb2.SyncGroupRequest, context: Context) -> Message:
+        async def here() -> groups_pb2.SyncGroupResponse:
+            asked = wire.asked_to_sync(request)
+            return wire.sync_response(await self._broker.coordinated_groups.sync(request.group, asked))
+
+        return await self._answered(context, "SyncGroup", request, groups_pb2.SyncGroupResponse, here, wait_timeout_s())
+
+    async def heartbeat(self, request: groups_pb2.HeartbeatRequest, context: Context) -> Message:
+        async def here() -> groups_pb2.HeartbeatResponse:
+            await self._broker.coordinated_groups.heartbeat(request.group, *_member(request))
+            return groups_pb2.HeartbeatResponse()
+
+        return await self._answered(context, "Heartbeat", request, groups_pb2.HeartbeatResponse, here)
+
+    async def leave(self, request: groups_pb2.LeaveGroupRequest, context: Context) -> Message:
+        _check_count("members", len(request.members), 1, LEAVING_MAX)
+
+        async def here() -> groups_pb2.LeaveGroupResponse:
+            errors = await self._broker.coordinated_groups.leave(request.group, wire.asked_to_leave(request))
+            return groups_pb2.LeaveGroupResponse(errors=wire.statuses(errors))
+
+        return await self._answered(context, "LeaveGroup", request, groups_pb2.LeaveGroupResponse, here)
+
+    # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def commit(self, request: groups_pb2.OffsetCommitRequest, context: Context) -> Message:
+        _check_count("offsets", len(request.offsets), 1, OFFSETS_MAX)
+        _check_once(request.offsets)
+
+        async def here() -> groups_pb2.OffsetCommitResponse:
+            return groups_pb2.OffsetCommitResponse(errors=wire.statuses(await self._commit(request)))
+
+        return await self._answered(context, "OffsetCommit", request, groups_pb2.OffsetCommitResponse, here)
+
+    async def _commit(self, request: groups_pb2.OffsetCommitRequest) -> list[TidelogError | None]:
+        """Why each was refused, in order; None where it is committed."""
+        named = [NamedPartition(each.topic, each.partition, each.topic_id) for each in request.offsets]
+        places = await partitions_named(self._broker, named)
+        offsets = {
+            place: wire.offset_to_commit(each)
+            for place, each in zip(places, request.offsets, strict=True)
+            if isinstance(place, TopicPartition)
+        }
+        refused = await self._broker.coordinated_groups.commit(request.group, *_member(request), offsets)
+        return [place if isinstance(place, TidelogError) else refused.get(place) for place in places]
+
+    async def fetch_offsets(self, request: groups_pb2.OffsetFetchRequest, context: Context) -> Message:
+        _check_count("topics", sum(max(1, len(topic.partitions)) for topic in request.topics), 0, OFFSETS_MAX)
+        _check_whole_once(request.topics)
+
+        async def here() -> groups_pb2.OffsetFetchResponse:
+            committed = await self._broker.coordinated_groups.offsets(request.group)
+            found = await self._asked_for(request.topics, committed) if request.topics else await self._all(committed)
+            return groups_pb2.OffsetFetchResponse(offsets=found)
+
+        return await self._answered(context, "OffsetFetch", request, groups_pb2.OffsetFetchResponse, here)
+
+    async def _all(self, committed: dict[TopicPartition, CommittedOffset]) -> list[groups_pb2.FetchedOffset]:
+        """Of topics that are there, as far as is known here."""
+        names = {topic.id: topic.name for topic in self._broker.topic_cache.topics()}
+        turns, found = LoopTurns(), list[groups_pb2.FetchedOffset]()
+        for at, each in committed.items():
+            if (name := names.get(at.topic_id)) is not None:
+                found.append(wire.fetched_offset(name, at, each))
+            await turns.give()
+        return found
+
+    async def _asked_for(
+        self, asked: Sequence[groups_pb2.TopicPartitions], committed: dict[TopicPartition, CommittedOffset]
+    ) -> list[groups_pb2.FetchedOffset]:
+        """Each partition that was named, also where nothing is committed; where none was, those of the topic with an offset."""
+        topics = await topics_named(self._broker, [NamedTopic(each.topic, each.topic_id) for each in asked])
+        numbers: dict[str, list[int]] = {}
+        for at in sorted(committed):
+            numbers.setdefault(at.topic_id, []).append(at.partition)
+        named = [
+            NamedPartition(each.topic, partition, each.topic_id)
+            for each, topic in zip(asked, topics, strict=True)
+            if not isinstance(topic, TidelogError)
+            for partition in list(each.partitions) or numbers.get(topic.id, [])
+        ]
+        found = [
+            groups_pb2.FetchedOffset(topic=each.topic, partition=partition, error=status_of(topic))
+            for each, topic in zip(asked, topics, strict=True)
+            if isinstance(topic, TidelogError)
+            for partition in each.partitions or [-1]
+        ]
+        turns = LoopTurns()
+        for name, place in zip(named, await partitions_named(self._broker, named), strict=True):
+            if isinstance(place, TidelogError):
+                found.append(groups_pb2.FetchedOffset(topic=name.topic, partition=name.partition, error=status_of(place)))
+            else:
+                found.append(wire.fetched_offset(name.topic, place, committed.get(place)))
+            await turns.give()
+        return found
+
+    # ── here, or at the coordinator ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def _answered(
+        self,
+        context: Context,
+        method: str,
+        request: _Asked,
+        answer_type: type[_Answer],
+        here: Callable[[], Awaitable[_Answer]],
+        timeout_s: float = ANSWER_S,
+    ) -> _Answer:
+        groups = self._broker.groups
+        waits: AbstractAsyncContextManager[None] = self._waits.until_stop() if method in WAITING else nullcontext()
+        async with waits:
+            try:
+                if is_forwarded(context):
+                    groups.check_here(request.group)
+                else:
+                    answer = await groups.forward(request.group, method, request, answer_type, timeout_s)
+                    if answer is not None:
+                        return answer
+                return await here()
+            except NotCoordinator as error:
+                raise groups.named(request.group, error) from None
+
+
+_Asked = (
+    groups_pb2.JoinGroupRequest
+    | groups_pb2.SyncGroupRequest
+    | groups_pb2.HeartbeatRequest
+    | groups_pb2.LeaveGroupRequest
+    | groups_pb2.OffsetCommitRequest
+    | groups_pb2.OffsetFetchRequest
+)
+
+
+def _member(request: groups_pb2.HeartbeatRequest | groups_pb2.OffsetCommitRequest) -> tuple[MemberId, InstanceId, Generation]:
+    return MemberId(request.member_id), InstanceId(request.instance_id), Generation(request.generation)
+
+
+def _check_count(field: str, count: int, least: int, most: int) -> None:
+    if not least <= count <= most:
+        raise InvalidArgument(f"{field} has {count} entries; {least} to {most} are taken", field=field)
+
+
+def _check_whole_once(topics: Sequence[groups_pb2.TopicPartitions]) -> None:
+    """Or a short request would have an answer without end."""
+    seen: set[tuple[str, str]] = set()
+    for index, each in enumerate(topics):
+        if each.partitions:
+            continue
+        if (whole := (each.topic, each.topic_id)) in seen:
+            raise InvalidArgument(f"all partitions of topic {shown(each.topic)} are asked for twice", field=f"topics[{index}]")
+        seen.add(whole)
+
+
+def _check_once(offsets: Sequence[groups_pb2.CommittedOffset]) -> None:
+    seen: set[tuple[str, int]] = set()
+    for index, each in enumerate(offsets):
+        place = (each.topic, each.partition)
+        if place in seen:
+            raise InvalidArgument(
+                f"partition {each.partition} of topic {shown(each.topic)} is committed twice in one request",
+                hint="Commit the later offset only.",
+                field=f"offsets[{index}]",
+            )
+        seen.add(place)

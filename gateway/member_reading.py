@@ -1,0 +1,249 @@
+"""One read of all that a member of a group was assigned: over many partitions of several topics, for one answer.
+
+    begin   a place for each partition: the cursor's, what is committed, else the beginning or the end of the log
+    look    is there anything? waits for it, and finds out what can't be read
+    read    as much as there is room for, in turn
+
+A partition that can't be read holds up no other; it is told beside the records. One whose place is gone from the log begins anew,
+which is told as well. Invariant: who waits for records holds none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway import record_answers
+from gateway.answer_room import AnswerPlace, AnswerRoom
+from gateway.doors import Broker, named, partition_of
+from gateway.group_cursor import Cursor
+from gateway.http_stream import Limits
+from gateway.member_positions import MemberPositions
+from gateway.problem_details import error_members
+from gateway.reads import RECORDS_MAX, open_records
+from gateway.routed_fetch import may_be_led_soon
+from gateway.topic_states import BOUNDS_WAIT_S
+from metadata.assignors import TopicPartitionName
+from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError
+from metadata.group_offsets import CommittedOffset
+from metadata.model import TopicPartition
+from metadata.topic import Topic
+from segments.log import FetchTarget
+from segments.log_reader import Fetched
+
+PART: Final = 1_000
+"""Partitions that are looked at in one step: ten times as many would hold the event loop for a quarter of a second."""
+UNLED_PAUSE_S: Final = 0.02
+"""Between looks while some partitions have no leader."""
+UNPLACED_LOOK_S: Final = 0.5
+"""The same for one of which nobody could tell where it begins: the others are waited for meanwhile."""
+
+
+class Reset(NamedTuple):
+    """Of a place that was no longer in the log."""
+
+    before: int
+    after: int
+
+
+class MemberReading:
+    def __init__(self, broker: Broker, assigned: Sequence[TopicPartitionName], cursor: Cursor, *, from_latest: bool) -> None:
+        """`from_latest`: where nothing is committed, or the place is gone; else from the earliest record. InvalidArgument for a
+        cursor that tells of partitions of others."""
+        self._broker = broker
+        self._from_latest = from_latest
+        self._topics: dict[TopicPartition, Topic] = {}
+        self._unknown: dict[TopicPartitionName, TidelogError] = {}
+        for topic_name, number in assigned:
+            try:
+                topic = broker.topic_cache.get(topic_name)
+                self._topics[partition_of(topic, number)] = topic
+            except TidelogError as error:
+                self._unknown[topic_name, number] = error.with_traceback(None)
+        self.positions = MemberPositions(list(self._topics), cursor)
+        self._failed: dict[TopicPartition, TidelogError] = {}
+        self._unled: dict[TopicPartition, TidelogError] = {}
+        """Those that may be read soon."""
+        self._resets: dict[TopicPartition, Reset] = {}
+        """At most one of each: a place that is lost twice in one read is told as an error."""
+        self._found: Sequence[FetchTarget] = ()
+        """What is read, once there is something."""
+        self._has_looked = False
+
+    async def begin(self, committed: Callable[[], Awaitable[Mapping[TopicPartition, CommittedOffset]]]) -> None:
+        """`committed` is asked only where the cursor does not tell all."""
+        if self.positions.unplaced:
+            found = await committed()
+            self.positions.place({partition: offset.offset for partition, offset in found.items()})
+            await self._begin(self.positions.unplaced)
+
+    async def _begin(self, partitions: Sequence[TopicPartition]) -> None:
+        """Where the log begins, or ends."""
+        if not partitions:
+            return
+        found = await self._broker.routed_log.bounds_of(partitions, wait_s=BOUNDS_WAIT_S)
+        for partition, bounds in zip(partitions, found, strict=True):
+            if isinstance(bounds, TidelogError):
+                self._refused(partition, bounds)
+                continue
+            self._unled.pop(partition, None)
+            start = bounds.high_watermark if self._from_latest else bounds.log_start_offset
+            self.positions.begin(partition, start, at_the_end=self._from_latest)
+
+    def _refused(self, partition: TopicPartition, error: TidelogError) -> None:
+        refused = self._unled if may_be_led_soon(error) else self._failed
+        refused[partition] = named(error.with_traceback(None), self._topics[partition])
+
+    # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def look(self, ends_s: float) -> bool:
+        """Whether there are records, by `ends_s` of the loop's clock at the latest.
+
+        Raises why none of the partitions can be read, where that is so of all.
+        """
+        clock = asyncio.get_running_loop().time
+        if await self._look_through():
+            return True
+        while (left_s := ends_s - clock()) > 0:
+            unplaced = [partition for partition in self.positions.unplaced if partition in self._unled]
+            if unplaced:
+                await self._begin(unplaced)
+                left_s = min(left_s, UNPLACED_LOOK_S)
+            targets = self._targets()
+            if targets:
+                if await self._is_anything_there(targets, wait_ms=1000 * left_s):
+                    return True
+                if self._unled:
+                    await asyncio.sleep(UNLED_PAUSE_S)
+            else:
+                await asyncio.sleep(UNLED_PAUSE_S if self._unled else left_s)
+        refused = [*self._failed.values(), *self._unled.values(), *self._unknown.values()]
+        if refused and not self._has_looked:
+            raise refused[0]
+        return False
+
+    async def _look_through(self) -> bool:
+        """A part of many partitions at a time, so that others get their turn, until there is something."""
+        targets = self._targets()
+        for start in range(0, len(targets), PART):
+            if await self._is_anything_there(targets[start : start + PART], wait_ms=0):
+                return True
+            await asyncio.sleep(0)
+        return False
+
+    def _targets(self) -> list[FetchTarget]:
+        return [
+            FetchTarget(partition, offset, 1) for partition, offset in self.positions.targets() if partition not in self._failed
+        ]
+
+    async def _is_anything_there(self, targets: Sequence[FetchTarget], *, wait_ms: float) -> bool:
+        """Where there is, `_found` begins with a partition that has records."""
+        answers = await self._broker.routed_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
+        gone: list[TopicPartition] = []
+        first: int | None = None
+        for at, (target, answer) in enumerate(zip(targets, answers, strict=True)):
+            if isinstance(answer, Fetched):
+                self._has_looked = True
+                self._unled.pop(target.partition, None)
+                if answer.size_bytes and first is None:
+                    first = at
+            elif isinstance(answer, OutOfRange) and target.partition not in self._resets:
+                gone.append(target.partition)
+            else:
+                self._refused(target.partition, answer)
+        if first is not None:
+            self._found = targets[first : first + PART]
+            return True
+        return bool(gone) and await self._begin_anew(gone)
+
+    async def _begin_anew(self, gone: Sequence[TopicPartition]) -> bool:
+        """Where records that were not read are gone, or the place was never in the log. Whether there are records then."""
+        before = {partition: self.positions.drop(partition) for partition in gone}
+        await self._begin(gone)
+        begun = [target for target in self._targets() if target.partition in before]
+        self._resets.update((target.partition, Reset(before[target.partition], target.offset)) for target in begun)
+        return bool(begun) and await self._is_anything_there(begun, wait_ms=0)
+
+    # ── read ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, limits: Limits, place: AnswerPlace, room: AnswerRoom) -> list[bytes]:
+        """The records, encoded, in pieces, as many as `place` holds; the positions are behind them then."""
+        bytes_max = min(limits.bytes_max, place.bytes_held)
+        targets = [target._replace(bytes_max=bytes_max) for target in self._found]
+        answers = await self._broker.routed_log.fetch(targets, bytes_max=bytes_max)
+        found = {
+            target: answer
+            for target, answer in zip(targets, answers, strict=True)
+            if isinstance(answer, Fetched) and answer.size_bytes
+        }
+        decompressed_bytes_max = self._broker.routed_log.settings.decompressed_bytes_max
+        return await room.opened(
+            list(found.values()), lambda: self._laid_out(found, limits, place.bytes_held, decompressed_bytes_max)
+        )
+
+    def _laid_out(
+        self, found: Mapping[FetchTarget, Fetched], limits: Limits, bytes_left: int, decompressed_bytes_max: int
+    ) -> list[bytes]:
+        """May run in a thread: nobody else looks at the positions meanwhile."""
+        pieces: list[bytes] = []
+        records_left = limits.records_max or RECORDS_MAX
+        for target, answer in found.items():
+            if records_left <= 0 or bytes_left <= 0:
+                break
+            if not self.positions.may_move(target.partition):
+                continue
+            try:
+                opened = open_records(
+                    answer,
+                    target.offset,
+                    self._encoder(target.partition, limits),
+                    records_max=records_left,
+                    bytes_max=bytes_left,
+                    decompressed_bytes_max=decompressed_bytes_max,
+                )
+            except Corrupt as error:
+                self._refused(target.partition, error)
+                continue
+            pieces += opened.pieces
+            records_left -= opened.record_count
+            bytes_left -= opened.size_bytes
+            self.positions.moved(target.partition, opened.next_offset)
+        return pieces
+
+    def _encoder(self, partition: TopicPartition, limits: Limits) -> Callable[[list[Any]], bytes]:
+        topic = self._topics[partition].name
+
+        def encode(records: list[Any]) -> bytes:
+            try:
+                return record_answers.as_objects_of_topics(records, topic, partition.partition, limits.formats)
+            except InvalidArgument as error:
+                error.message = f"partition {partition.partition} of topic {topic}, {error.message}"
+                raise
+
+        return encode
+
+    # ── told ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def page(self, pieces: Sequence[bytes], cursor: str) -> bytes:
+        """The answer. What is the exception stands in it only where there is something to tell."""
+        beside: dict[str, Any] = {}
+        if self.positions.is_full:
+            beside["commit_needed"] = True
+        if self._resets:
+            beside["resets"] = [self._named(partition) | reset._asdict() for partition, reset in self._resets.items()]
+        errors = [
+            {"topic": topic, "partition": partition, "error": error_members(error)}
+            for (topic, partition), error in self._unknown.items()
+        ]
+        for refused in (self._failed, self._unled):
+            errors += [self._named(partition) | {"error": error_members(error)} for partition, error in refused.items()]
+        if errors:
+            beside["errors"] = errors
+        more = msgspec.json.encode({"cursor": cursor, **beside})[1:]
+        return b'{"records":[%b],%b' % (b",".join(pieces), more)
+
+    def _named(self, partition: TopicPartition) -> dict[str, Any]:
+        return {"topic": self._topics[partition].name, "partition": partition.partition}

@@ -1,0 +1,58 @@
+"""What a broker tells Prometheus: /metrics, and /metrics/detail for what there is one of for each partition.
+
+Whoever has something to tell adds a collector, which answers from memory alone: a scrape asks neither the metadata store nor the
+bucket. What is told is laid out in a thread, one scrape at a time, so that thousands of series don't hold up the event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from gateway.doors import Broker
+from gateway.long_work import WorkThreads
+
+ACCEPT_CHARACTERS_MAX: Final = 1_000
+
+
+class Exposition(NamedTuple):
+    body: bytes
+    media_type: str
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self._summary = CollectorRegistry(auto_describe=False)
+        self._detail = CollectorRegistry(auto_describe=False)
+        self._threads = WorkThreads(1)
+
+    def tell(self, summary: Collector, detail: Collector) -> None:
+        """From now on; they are called in a thread."""
+        self._summary.register(summary)
+        self._detail.register(detail)
+
+    async def exposition(self, accept: str = "", *, detailed: bool = False) -> Exposition:
+        """`accept`: the header of the request; without, the text format of Prometheus."""
+        encode, media_type = choose_encoder(accept[:ACCEPT_CHARACTERS_MAX])
+        registry = self._detail if detailed else self._summary
+        return Exposition(await self._threads.run(lambda: encode(registry)), media_type)
+
+
+def metrics_routes(app: FastAPI, broker: Broker) -> None:
+    async def answer(request: Request, *, detailed: bool) -> Response:
+        told = await broker.metrics.exposition(request.headers.get("accept", ""), detailed=detailed)
+        return Response(told.body, headers={"content-type": told.media_type, "cache-control": "no-store"})
+
+    @app.get("/metrics", tags=["metrics"], response_class=Response)
+    async def metrics(request: Request) -> Response:
+        """For Prometheus: what this broker tells of the consumer groups that it coordinates, by group and topic."""
+        return await answer(request, detailed=False)
+
+    @app.get("/metrics/detail", tags=["metrics"], response_class=Response)
+    async def detail(request: Request) -> Response:
+        """For Prometheus: the same by partition, also under the names that boards made for Kafka know."""
+        return await answer(request, detailed=True)

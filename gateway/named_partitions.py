@@ -1,0 +1,102 @@
+"""Partitions as clients name them, by the topic's name and, where they like, its id: which ones of the store they are.
+
+Invariant: a partition that is called unknown was unknown to the metadata store as well, as long as that answers: it may have been
+made at another broker this moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from gateway.doors import Broker, check_topic_id, partition_of
+from gateway.long_work import LoopTurns
+from gateway.topic_states import LOOK_UP_S
+from metadata.errors import NotFound, TidelogError, Unavailable
+from metadata.model import TopicPartition, check_topic_name
+from metadata.topic import Topic
+
+LOOK_UPS_MAX: Final = 16
+"""Topics of one request that are looked up in the metadata store; what else is not known here is called unknown."""
+
+
+class NamedPartition(NamedTuple):
+    topic: str
+    partition: int
+    topic_id: str = ""
+    """Of this life of the topic; empty: whichever is there."""
+
+
+class NamedTopic(NamedTuple):
+    topic: str
+    topic_id: str = ""
+    """As above."""
+
+
+async def partitions_named(broker: Broker, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
+    """Each, or why not: InvalidName, UnknownTopic (also of another life), UnknownPartition, Unavailable, Corrupt."""
+    turns = LoopTurns()
+    found: list[TopicPartition | TidelogError] = []
+    for name in named:
+        found.append(_partition(broker, name))
+        await turns.give()
+    missing = [name.topic for name, partition in zip(named, found, strict=True) if isinstance(partition, NotFound)]
+    if not missing:
+        return found
+    fresh = await _looked_up(broker, missing)
+    return [
+        _partition(broker, name, fresh) if isinstance(partition, NotFound) else partition
+        for name, partition in zip(named, found, strict=True)
+    ]
+
+
+async def topics_named(broker: Broker, named: Sequence[NamedTopic]) -> list[Topic | TidelogError]:
+    """Each, or why not."""
+    found = [_topic(broker, name) for name in named]
+    missing = [name.topic for name, topic in zip(named, found, strict=True) if isinstance(topic, NotFound)]
+    if not missing:
+        return found
+    fresh = await _looked_up(broker, missing)
+    return [_topic(broker, name, fresh) if isinstance(topic, NotFound) else topic for name, topic in zip(named, found, strict=True)]
+
+
+_Fresh = dict[str, Topic | TidelogError]
+
+
+def _topic(broker: Broker, named: NamedTopic, fresh: _Fresh | None = None) -> Topic | TidelogError:
+    try:
+        topic = (fresh or {}).get(named.topic)
+        if topic is None:
+            topic = broker.topic_cache.get(check_topic_name(named.topic))
+        if isinstance(topic, TidelogError):
+            return topic
+        check_topic_id(topic, named.topic_id)
+    except TidelogError as error:
+        return error.with_traceback(None)
+    return topic
+
+
+def _partition(broker: Broker, named: NamedPartition, fresh: _Fresh | None = None) -> TopicPartition | TidelogError:
+    topic = _topic(broker, NamedTopic(named.topic, named.topic_id), fresh)
+    if isinstance(topic, TidelogError):
+        return topic
+    try:
+        return partition_of(topic, named.partition)
+    except TidelogError as error:
+        return error.with_traceback(None)
+
+
+async def _looked_up(broker: Broker, names: Iterable[str]) -> _Fresh:
+    some = list(dict.fromkeys(names))[:LOOK_UPS_MAX]
+    return dict(zip(some, await asyncio.gather(*(_fresh(broker, name) for name in some)), strict=True))
+
+
+async def _fresh(broker: Broker, name: str) -> Topic | TidelogError:
+    try:
+        async with asyncio.timeout(LOOK_UP_S):
+            return await broker.topics.get(name)
+    except TimeoutError:
+        return Unavailable(f"whether there is a topic {name} is not known: the metadata store does not answer", topic=name)
+    except TidelogError as error:
+        return error.with_traceback(None)

@@ -1,0 +1,195 @@
+"""Consumer groups of three real brokers: members go on in their generation when its coordinator dies, or etcd is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from gateway.proto import admin_pb2
+from metadata.errors import NoCoordinator, OutcomeUnknown, Unavailable
+from tests.cluster.three_brokers import until
+from tests.etcd_server import EtcdMember, running_etcd
+from tests.gateway.group_calls import GroupCalls, answered, offset, refused
+from tests.gateway.stubs import cluster_stub, topics_stub
+from tests.servers import free_port
+from tests.tcp_proxy import TcpProxy, tcp_proxy
+from tests.tidelog.cli.test_serve_cluster import ServedBroker, ServedCluster
+
+pytestmark = pytest.mark.slow
+IDS = ("b1", "b2", "b3")
+
+
+class Doors:
+    """Of all brokers, which may not all be there."""
+
+    def __init__(
+        self, brokers: dict[str, ServedBroker], etcd: EtcdMember, way: TcpProxy, channels: dict[str, grpc.aio.Channel]
+    ) -> None:
+        self.brokers = brokers
+        self.etcd = etcd
+        self.way = way
+        """Of b2 to etcd."""
+        self._channels = channels
+
+    def group(self, name: str, at: str) -> GroupCalls:
+        return GroupCalls(self._channels[at], name)
+
+    async def coordinated_by(self, broker_id: str) -> str:
+        """The name of a group that this broker coordinates, as all see it."""
+
+        async def all_are_there() -> bool:
+            listed = [
+                await cluster_stub(channel).ListBrokers(admin_pb2.ListBrokersRequest()) for channel in self._channels.values()
+            ]
+            return all(len(answer.brokers) == len(IDS) for answer in listed)
+
+        await until(all_are_there)
+        for name in map(str, range(1_000)):
+            if (await self.group(name, IDS[0]).find_coordinator()).broker_id == broker_id:
+                return name
+        raise AssertionError(f"{broker_id} coordinates nothing")
+
+    async def create_topic(self) -> None:
+        topic = admin_pb2.Topic(name="orders", partition_count=6)
+        await topics_stub(self._channels[IDS[0]]).CreateTopic(admin_pb2.CreateTopicRequest(topic=topic))
+
+
+@asynccontextmanager
+async def doors(directory: Path, etcd: EtcdMember, processes: ExitStack) -> AsyncIterator[Doors]:
+    async with tcp_proxy(etcd.client_port) as way, AsyncExitStack() as channels:
+        clusters = {at: ServedCluster(directory, way.url if at == "b2" else etcd.url, processes) for at in IDS}
+        ports = {at: free_port() for at in IDS}
+        brokers = {
+            at: clusters[at].start(at, "--grpc", f"127.0.0.1:{port}", "--session-timeout-ms", "2000") for at, port in ports.items()
+        }
+        for broker in brokers.values():
+            await asyncio.to_thread(broker.until_said, "others reach it at")
+        opened = {
+            at: await channels.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{port}")) for at, port in ports.items()
+        }
+        yield Doors(brokers, etcd, way, opened)
+
+
+def with_doors(directory: Path, scenario: Callable[[Doors], Awaitable[None]]) -> None:
+    async def run(etcd: EtcdMember, processes: ExitStack) -> None:
+        async with asyncio.timeout(100), doors(directory, etcd, processes) as opened:
+            await scenario(opened)
+
+    with running_etcd(directory) as etcd, ExitStack() as processes:
+        asyncio.run(run(etcd, processes))
+
+
+async def stable(calls: Sequence[GroupCalls]) -> list[str]:
+    """A first generation of one member for each: their ids."""
+    joined = await asyncio.gather(*(each.join() for each in calls))
+    ids = [each.member_id for each in joined]
+    assert {each.generation for each in joined} == {1}
+    assignments = {member: member.encode() for member in ids}
+    synced = await asyncio.gather(
+        *(
+            each.sync(member, 1, assignments if member == joined[0].leader else None)
+            for each, member in zip(calls, ids, strict=True)
+        )
+    )
+    assert [each.assignment.decode() for each in synced] == ids
+    return ids
+
+
+async def answered_in_time(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Asks again as members do, while nobody coordinates the group."""
+
+    async def ask() -> tuple[Any] | None:
+        try:
+            return (await answered(call()),)
+        except (Unavailable, OutcomeUnknown):
+            return None
+
+    return (await until(ask))[0]
+
+
+def test_the_next_coordinator_goes_on_in_the_generation_when_theirs_was_killed(tmp_path: Path) -> None:
+    async def scenario(opened: Doors) -> None:
+        await opened.create_topic()
+        name = await opened.coordinated_by("b2")
+        calls = [opened.group(name, at) for at in ("b1", "b3")]
+        ids = await stable(calls)
+        assert (await calls[0].commit(offset(7), member_id=ids[0], generation=1)).errors[0].code == 0
+        waiting = asyncio.ensure_future(refused(opened.group(name, "b1").join(member_id="")))
+        await asyncio.sleep(0)
+        opened.brokers["b2"].process.kill()
+        assert isinstance(await waiting, Unavailable)
+        for each, member in zip(calls, ids, strict=True):
+            await answered_in_time(lambda each=each, member=member: each.heartbeat(member, 1))  # type: ignore[misc]
+        assert [found.offset for found in (await calls[1].offsets()).offsets] == [7]
+        committed = await answered_in_time(lambda: calls[1].commit(offset(8), member_id=ids[1], generation=1))
+        assert committed.errors[0].code == 0
+        assert (await calls[0].find_coordinator()).broker_id in {"b1", "b3"}
+
+    with_doors(tmp_path, scenario)
+
+
+async def keep_alive(calls: Sequence[GroupCalls], ids: Sequence[str]) -> None:
+    """As members do. Raises what would make them join again."""
+    while True:
+        for each, member in zip(calls, ids, strict=True):
+            with suppress(Unavailable):
+                await answered(each.heartbeat(member, 1))
+        await asyncio.sleep(0.5)
+
+
+def test_heartbeats_need_no_etcd_and_what_is_stored_is_refused_or_unknown_until_it_is_back(tmp_path: Path) -> None:
+    async def scenario(opened: Doors) -> None:
+        await opened.create_topic()
+        name, other = await opened.coordinated_by("b2"), await opened.coordinated_by("b3")
+        calls = [opened.group(name, at) for at in ("b1", "b2")]
+        ids = await stable(calls)
+        opened.etcd.kill()
+        for each, member in zip(calls, ids, strict=True):
+            await answered(each.heartbeat(member, 1))
+        async with asyncio.TaskGroup() as tasks:
+            living = tasks.create_task(keep_alive(calls, ids))
+            joining = tasks.create_task(refused(opened.group(other, "b1").join()))
+            committing = tasks.create_task(refused(calls[0].commit(offset(7), member_id=ids[0], generation=1)))
+            assert isinstance(await joining, Unavailable)
+            assert isinstance(await committing, Unavailable | OutcomeUnknown)
+            for each, member in zip(calls, ids, strict=True):
+                await answered(each.heartbeat(member, 1))
+            opened.etcd.start()
+            committed = await answered_in_time(lambda: calls[0].commit(offset(8), member_id=ids[0], generation=1))
+            assert committed.errors[0].code == 0
+            assert [found.offset for found in (await calls[1].offsets()).offsets] == [8]
+            living.cancel()
+
+    with_doors(tmp_path, scenario)
+
+
+def test_a_coordinator_that_is_cut_off_from_etcd_alone_answers_nobody_once_another_leads_its_partitions(tmp_path: Path) -> None:
+    """It finds its seal on the bucket. Until then nobody else takes its members for lost: their sessions have begun anew."""
+
+    async def scenario(opened: Doors) -> None:
+        await opened.create_topic()
+        name = await opened.coordinated_by("b2")
+        calls = [opened.group(name, at) for at in ("b1", "b2")]
+        ids = await stable(calls)
+        opened.way.break_("refuses")
+
+        async def refused_there() -> bool:
+            try:
+                await answered(calls[1].heartbeat(ids[1], 1))
+            except NoCoordinator:
+                return True
+            return False
+
+        await until(refused_there)
+        for member in ids:
+            await answered_in_time(lambda member=member: calls[0].heartbeat(member, 1))  # type: ignore[misc]
+        committed = await answered_in_time(lambda: calls[0].commit(offset(8), member_id=ids[1], generation=1))
+        assert committed.errors[0].code == 0
+
+    with_doors(tmp_path, scenario)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.group_cursor import PLACES_MAX, Cursor, Place
+from gateway.member_positions import MemberPositions
+from metadata.errors import InvalidArgument
+from metadata.group_model import Generation
+from metadata.model import Partition, TopicId, TopicPartition
+
+TOPIC = TopicId("a" * 32)
+NOTHING = Cursor(Generation(4), {})
+
+
+def partitions(count: int, topic: TopicId = TOPIC) -> list[TopicPartition]:
+    return [TopicPartition(topic, Partition(number)) for number in range(count)]
+
+
+P0, P1, P2 = partitions(3)
+
+
+def test_places_come_from_the_cursor_then_from_commits_then_from_the_log() -> None:
+    positions = MemberPositions([P0, P1, P2], Cursor(Generation(4), {P0: Place(7, must_stay=True)}))
+    positions.place({P0: 1, P1: 5})
+    assert positions.unplaced == [P2]
+    positions.begin(P2, 3, at_the_end=False)
+    assert positions.targets() == [(P0, 7), (P1, 5), (P2, 3)]
+    assert positions.cursor().uncommitted == {P0: 7}
+
+
+def test_what_begins_at_the_end_of_the_log_is_kept_and_committed() -> None:
+    positions = MemberPositions([P0], NOTHING)
+    positions.begin(P0, 100, at_the_end=True)
+    assert positions.cursor().uncommitted == {P0: 100}
+
+
+def test_the_next_answer_begins_behind_the_partition_that_was_read_last() -> None:
+    positions = MemberPositions([P0, P1, P2], NOTHING)
+    positions.place({P0: 0, P1: 0, P2: 0})
+    positions.moved(P0, 9)
+    positions.moved(P1, 4)
+    cursor = positions.cursor()
+    assert [partition for partition, _ in MemberPositions([P0, P1, P2], cursor).targets()] == [P2, P0, P1]
+    positions.moved(P2, 1)
+    assert positions.cursor().turn == 0
+
+
+def test_a_cursor_of_partitions_of_another_member_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="not this member's"):
+        MemberPositions([P0], Cursor(Generation(4), {P1: Place(7, must_stay=True)}))
+
+
+def test_places_in_a_topic_that_is_gone_are_forgotten() -> None:
+    gone = TopicPartition(TopicId("b" * 32), Partition(0))
+    positions = MemberPositions([P0], Cursor(Generation(4), {gone: Place(7, must_stay=True), P0: Place(2, must_stay=True)}))
+    assert positions.cursor().uncommitted == {P0: 2}
+
+
+def test_a_member_without_partitions_has_nothing_to_read() -> None:
+    positions = MemberPositions([], NOTHING)
+    assert (positions.targets(), positions.unplaced, positions.is_full) == ([], [], False)
+    assert positions.cursor() == NOTHING
+
+
+def test_a_member_of_more_partitions_than_a_cursor_holds_reads_them_all_as_long_as_it_commits() -> None:
+    many = partitions(2_500)
+    cursor, seen = NOTHING, set()
+    for _ in range(100):
+        positions = MemberPositions(many, cursor)
+        positions.place(dict.fromkeys(many, 0))
+        for partition, _ in positions.targets()[:100]:
+            if positions.may_move(partition):
+                positions.moved(partition, 1)
+                seen.add(partition)
+        positions.committed(positions.cursor().uncommitted)
+        cursor = Cursor(NOTHING.generation, {}, positions.cursor().turn)
+    assert seen == set(many)
+
+
+def test_when_the_cursor_is_full_only_what_it_holds_is_read_on_until_a_commit() -> None:
+    many = partitions(2_500)
+    positions = MemberPositions(many, NOTHING)
+    positions.place(dict.fromkeys(many, 0))
+    moved = []
+    for partition, _ in positions.targets():
+        if positions.may_move(partition):
+            positions.moved(partition, 1)
+            moved.append(partition)
+    assert len(moved) == PLACES_MAX - 2
+    assert {partition for partition, _ in positions.targets()} == set(moved)
+    assert all(positions.may_move(partition) for partition in moved)
+    was_full = positions.is_full
+    positions.committed(moved)
+    assert (was_full, positions.is_full) == (True, False)
+    assert len(positions.targets()) == 2_500
+
+
+def test_where_many_begin_at_the_end_those_without_room_begin_later() -> None:
+    many = partitions(2_500)
+    positions = MemberPositions(many, NOTHING)
+    for partition in many:
+        positions.begin(partition, 5, at_the_end=True)
+    assert len(positions.targets()) == PLACES_MAX - 2
+    assert len(positions.unplaced) == 2_500 - (PLACES_MAX - 2)
+
+
+def test_a_place_that_was_dropped_begins_anew() -> None:
+    positions = MemberPositions([P0], Cursor(Generation(4), {P0: Place(7, must_stay=True)}))
+    assert positions.drop(P0) == 7
+    assert (positions.targets(), positions.unplaced) == ([], [P0])
+    positions.begin(P0, 90, at_the_end=False)
+    assert positions.cursor().places == {P0: Place(90, must_stay=False)}

@@ -1,0 +1,216 @@
+"""What a member decides by itself: what it offers and claims, how long it holds what it owns, and what heartbeats mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metadata.assignors import Subscriber, TopicPartitionName
+from metadata.consumer_protocol import Subscription as Asked
+from metadata.consumer_protocol import decode_assignment, decode_subscription, encode_assignment, encode_subscription
+from metadata.errors import (
+    InconsistentProtocol,
+    InstanceFenced,
+    InvalidArgument,
+    MemberIdRequired,
+    OutcomeUnknown,
+    RebalanceInProgress,
+    StaleGeneration,
+    TidelogError,
+    Unavailable,
+    UnknownMember,
+)
+from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, Joined, JoinedMember, MemberId, Synced
+from metadata.leader_assignment import assignments, has_grown, subscribers
+from metadata.member_settings import MemberSettings
+from metadata.membership import Heard, Membership, Moves, Phase
+
+SETTINGS = MemberSettings(session_timeout_ms=10_000, max_poll_interval_ms=60_000)
+ME = MemberId("c-1")
+P0, P1 = ("orders", 0), ("orders", 1)
+
+
+def staying(*owned: TopicPartitionName, protocol: str = "cooperative-sticky", settings: MemberSettings = SETTINGS) -> Membership:
+    """In generation 1, which it asked for at 100 s."""
+    place = Membership(settings)
+    place.join_request(["orders"], now_s=100)
+    place.joined(joined(1, protocol))
+    place.sync_request({}, now_s=100)
+    place.took(place.synced(synced(*owned)).assigned)
+    return place
+
+
+def joined(generation: int, protocol: str = "cooperative-sticky") -> Joined:
+    return Joined(Generation(generation), "consumer", protocol, ME, ME)
+
+
+def synced(*owned: TopicPartitionName) -> Synced:
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in owned:
+        by_topic.setdefault(topic, []).append(number)
+    return Synced("consumer", "", encode_assignment(by_topic))
+
+
+def answered(place: Membership, error: TidelogError | None, *, sent_s: float) -> Heard:
+    beat = place.beat(now_s=sent_s)
+    assert beat is not None
+    return place.answered(beat, error)
+
+
+# ── joining ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_new_member_asks_for_its_id_first_and_a_static_one_need_not() -> None:
+    place = Membership(SETTINGS)
+    assert place.join_request(["orders"], now_s=0).member_id_required
+    place.named(MemberIdRequired("join again", member_id="c-7"))
+    assert place.join_request(["orders"], now_s=0)[:2] == ("c-7", NO_INSTANCE)
+    static = Membership(MemberSettings(instance_id="a")).join_request(["orders"], now_s=0)
+    assert (static.instance_id, static.member_id_required) == ("a", False)
+
+
+def test_who_holds_partitions_offers_cooperative_assignors_alone_and_says_what_it_holds_and_since_when() -> None:
+    first = Membership(SETTINGS).join_request(["orders", "events"], now_s=0)
+    assert [offered.name for offered in first.protocols] == ["cooperative-sticky", "range"]
+    assert decode_subscription(first.protocols[0].metadata) == Asked(("events", "orders"))
+    (offered,) = staying(P0, P1).join_request(["orders"], now_s=0).protocols
+    assert offered.name == "cooperative-sticky"
+    assert decode_subscription(offered.metadata) == Asked(("orders",), {"orders": [0, 1]}, 1)
+
+
+def test_what_an_eager_member_gave_up_to_join_is_told_to_an_eager_assignor_and_is_no_claim_to_a_cooperative_one() -> None:
+    settings = MemberSettings(assignors=("sticky", "cooperative-sticky"))
+    place = staying(P0, protocol="sticky", settings=settings)
+    assert place.revokes_before_joining
+    place.gave_up(place.owned)
+    eager, cooperative = place.join_request(["orders"], now_s=0).protocols
+    assert decode_subscription(eager.metadata).owned == {"orders": [0]}
+    assert decode_subscription(cooperative.metadata).owned == {}
+
+
+def test_a_group_that_takes_an_assignor_which_was_not_offered_is_not_joined() -> None:
+    for place, protocol in ((Membership(SETTINGS), "sticky"), (staying(P0), "range")):
+        place.join_request(["orders"], now_s=0)
+        with pytest.raises(InconsistentProtocol):
+            place.joined(joined(2, protocol))
+
+
+def test_an_assignment_says_what_to_give_up_and_what_to_take_each_once_and_nothing_that_was_not_asked_for() -> None:
+    place = staying(P0)
+    told = Synced("consumer", "", encode_assignment({"orders": [1, 1, -1], "secrets": [0]}))
+    assert place.synced(told) == Moves(frozenset({P0}), frozenset({P1}), frozenset({("orders", -1), ("secrets", 0)}))
+    with pytest.raises(InvalidArgument):
+        place.synced(Synced("consumer", "", b"\0"))
+
+
+# ── the clock ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_holds_what_it_owns_for_a_session_after_it_sent_what_was_answered_but_for_a_margin() -> None:
+    place = staying(P0)
+    assert place.holds_until_s == pytest.approx(100 + 9)
+    answered(place, None, sent_s=103)
+    assert place.holds_until_s == pytest.approx(103 + 9)
+    for error in (Unavailable("?"), OutcomeUnknown("?")):
+        assert answered(place, error, sent_s=106) is Heard.NOTHING_NEW
+    assert place.holds_until_s == pytest.approx(103 + 9)
+    place.gave_up(place.owned)
+    assert place.holds_until_s == float("inf")
+
+
+def test_while_the_group_rebalances_heartbeats_keep_the_session_and_the_barrier_opens_all_the_same() -> None:
+    place = staying(P0)
+    answered(place, None, sent_s=103)
+    for sent_s in range(104, 160):
+        answered(place, RebalanceInProgress("join again"), sent_s=sent_s)
+    assert place.holds_until_s == pytest.approx(103 + 58)
+    place.join_request(["orders"], now_s=160)
+    answered(place, RebalanceInProgress("join again"), sent_s=165)
+    place.joined(joined(2))
+    assert place.holds_until_s == pytest.approx(165 + 9), "the barrier opened after that heartbeat, with this member"
+
+
+def test_an_answer_to_join_that_began_no_generation_says_nothing_of_a_barrier_that_began_since() -> None:
+    place = staying(P0)
+    place.join_request(["orders"], now_s=110)
+    answered(place, RebalanceInProgress("join again"), sent_s=150)  # it overtook the answer
+    place.joined(joined(1))
+    answered(place, RebalanceInProgress("join again"), sent_s=167)
+    assert place.holds_until_s == pytest.approx(110 + 58)
+
+
+# ── heartbeats ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_an_answer_to_a_heartbeat_means() -> None:
+    assert answered(staying(P0), None, sent_s=103) is Heard.NOTHING_NEW
+    assert answered(staying(P0), RebalanceInProgress(""), sent_s=103) is Heard.JOIN_AGAIN
+    for error in (UnknownMember(""), StaleGeneration(""), InstanceFenced(""), InvalidArgument("")):
+        assert answered(staying(P0), error, sent_s=103) is Heard.ENDED
+
+
+def test_a_heartbeat_of_a_generation_before_means_nothing() -> None:
+    place = staying(P0)
+    beat = place.beat(now_s=103)
+    place.join_request(["orders"], now_s=104)
+    place.joined(joined(2))
+    assert beat is not None
+    for error in (RebalanceInProgress(""), UnknownMember("")):
+        assert place.answered(beat, error) is Heard.NOTHING_NEW
+    assert Membership(SETTINGS).beat(now_s=0) is None
+
+
+def test_who_waits_to_join_and_hears_that_nobody_knows_of_it_asks_again() -> None:
+    place = staying(P0)
+    place.join_request(["orders"], now_s=110)
+    for error in (None, StaleGeneration("")):
+        assert answered(place, error, sent_s=111) is Heard.NOTHING_NEW, "it may have overtaken the request"
+        assert answered(place, error, sent_s=114) is Heard.ASK_AGAIN
+    assert answered(place, RebalanceInProgress(""), sent_s=114) is Heard.NOTHING_NEW
+    assert answered(place, UnknownMember(""), sent_s=111) is Heard.ENDED
+
+
+def test_who_is_lost_owns_nothing_is_in_no_generation_and_keeps_its_id_unless_the_group_does_not_know_it() -> None:
+    for why, member_id in ((StaleGeneration(""), ME), (UnknownMember(""), NO_MEMBER)):
+        place = staying(P0, P1)
+        assert place.lost(why) == {P0, P1}
+        assert (place.owned, place.generation, place.member_id, place.phase) == (frozenset(), NO_GENERATION, member_id, Phase.OUT)
+        assert len(place.join_request(["orders"], now_s=0).protocols) == 2
+
+
+# ── the leader ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_member_whose_subscription_can_not_be_read_is_given_nothing_and_the_others_everything() -> None:
+    whole = JoinedMember(MemberId("b"), NO_INSTANCE, encode_subscription(Asked(("orders",), {"orders": [1]}, 4)))
+    told = joined(1)._replace(members=(JoinedMember(MemberId("a"), NO_INSTANCE, b"\0\3torn"), whole))
+    found = subscribers(told)
+    assert found.torn == ("a",)
+    assert found.topics == {"orders"}
+    assert found.readable == (Subscriber(MemberId("b"), frozenset({"orders"}), NO_INSTANCE, frozenset({P1}), 4),)
+    assert {at: decode_assignment(told) for at, told in assignments("range", {"orders": 2}, found.readable).items()} == {
+        "b": {"orders": [0, 1]}
+    }
+
+
+def test_more_partitions_are_news_and_fewer_are_none() -> None:
+    assert has_grown({"orders": 2}, {"orders": 3})
+    assert has_grown({}, {"orders": 1})
+    assert not has_grown({"orders": 2, "events": 1}, {"orders": 1})
+
+
+# ── settings ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_settings_that_make_no_sense_are_refused_and_heartbeats_are_three_in_each_timeout() -> None:
+    with pytest.raises(InvalidArgument, match="rang") as told:
+        MemberSettings(assignors=("rang",))
+    assert told.value.hint == "Did you mean 'range'?"
+    refused: list[dict[str, Any]] = [{"session_timeout_ms": 0}, {"assignors": ()}, {"assignors": ("range", "range")}]
+    for changes in refused:
+        with pytest.raises(InvalidArgument):
+            MemberSettings(**changes)
+    assert MemberSettings().beat_ms == 3_000
+    assert MemberSettings(session_timeout_ms=6_000).beat_ms == 2_000
+    assert MemberSettings(max_poll_interval_ms=900).beat_ms == 300

@@ -1,0 +1,189 @@
+"""Rules of consumer groups that can be broken on purpose, to see that the judge would notice.
+
+Each replaces one function of the real code while it is in force. Production code has no switch for any of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from enum import Enum
+from typing import Any
+from unittest.mock import patch
+
+from gateway import group_coordinator
+from gateway.coordinated_group import CoordinatedGroup
+from gateway.group_coordinator import GroupCoordinator
+from gateway.group_timer import uptime_ms
+from metadata import group_barrier, group_joining, group_state
+from metadata.assignors import TopicPartitionName
+from metadata.coalesced_writes import CoalescedWrites, CompareFailed
+from metadata.errors import NotCoordinator
+from metadata.group_barrier import Step, open_if_all_are_here, rebalancing
+from metadata.group_member import GroupMember
+from metadata.group_model import Generation, Group, InstanceId, MemberId, Phase, Synced
+from metadata.membership import NOTHING, Membership, Moves
+from metadata.model import Revision
+from metadata.store import Compare, Delete, Put
+
+
+class BrokenGroupRule(Enum):
+    NOTHING = "nothing"
+    ADOPTED_UNWRITTEN = "adopted-unwritten"
+    """Who comes to coordinate a group does not write its record: the former one may go on writing."""
+    COMMITS_UNGUARDED = "commits-unguarded"
+    """Offsets are written whatever has become of the group's record."""
+    OLD_GENERATION_COMMITS = "old-generation-commits"
+    """Whoever was a member once may commit."""
+    BARRIER_OPENS_EARLY = "barrier-opens-early"
+    """The next generation begins with whoever joined first."""
+    ANY_GENERATION_STAYS = "any-generation-stays"
+    """Heartbeats are answered well, whatever generation they name."""
+    TOLD_BEFORE_STORED = "told-before-stored"
+    """Members are told of a generation, and of their assignment, before it is stored."""
+    KEEPS_WHAT_MOVES = "keeps-what-moves"
+    """A cooperative member goes on with what the new assignment gives to others."""
+    NO_SESSION_CLOCK = "no-session-clock"
+    """A member that hears nothing goes on until somebody tells it otherwise."""
+    UNKNOWN_COMMIT_REPEATED = "unknown-commit-repeated"
+    """A commit of which nobody knows whether it happened is followed by others under the same compare."""
+    SESSIONS_NEVER_END = "sessions-never-end"
+    """A member that is silent for ever keeps what it owned."""
+    GIVEN_UP_UNCOMMITTED = "given-up-uncommitted"
+    """A member that has to give up partitions does not commit what it read of them."""
+
+
+@contextlib.contextmanager
+def in_force(rule: BrokenGroupRule) -> Iterator[None]:
+    """While this lasts, `rule` is broken everywhere in this process."""
+    with contextlib.ExitStack() as patches:
+        for target, name, broken in _patches(rule):
+            patches.enter_context(patch.object(target, name, broken))
+        yield
+
+
+def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
+    match rule:
+        case BrokenGroupRule.NOTHING:
+            return []
+        case BrokenGroupRule.ADOPTED_UNWRITTEN:
+            return [(GroupCoordinator, "_adopted", _adopted_unwritten(GroupCoordinator._adopted))]
+        case BrokenGroupRule.COMMITS_UNGUARDED:
+            return [(CoordinatedGroup, "write_offsets", _written_unguarded)]
+        case BrokenGroupRule.OLD_GENERATION_COMMITS:
+            return [(group_coordinator, "check_commit", _never_refused)]
+        case BrokenGroupRule.BARRIER_OPENS_EARLY:
+            return [(module, "open_if_all_are_here", _opened_early) for module in (group_joining, group_state)]
+        case BrokenGroupRule.ANY_GENERATION_STAYS:
+            return [(group_coordinator, "check_heartbeat", _refused_while_preparing)]
+        case BrokenGroupRule.TOLD_BEFORE_STORED:
+            return [(CoordinatedGroup, "step", _told_before_stored(CoordinatedGroup.step))]
+        case BrokenGroupRule.KEEPS_WHAT_MOVES:
+            return _kept_and_not_claimed()
+        case BrokenGroupRule.NO_SESSION_CLOCK:
+            return [(Membership, "holds_until_s", float("inf"))]
+        case BrokenGroupRule.UNKNOWN_COMMIT_REPEATED:
+            return [(CoalescedWrites, "_still_sound", _all_sound), (GroupCoordinator, "_outcome_unknown", _not_given_up)]
+        case BrokenGroupRule.SESSIONS_NEVER_END:
+            return [(CoordinatedGroup, "heard", _heard_for_ever)]
+        case BrokenGroupRule.GIVEN_UP_UNCOMMITTED:
+            return [(GroupMember, "_revoke", _told_as_lost)]
+
+
+class _NeverWritten:
+    def __init__(self, writes: CoalescedWrites) -> None:
+        self._writes = writes
+
+    async def write(self, compare: Compare, operations: Sequence[Put | Delete]) -> Revision:
+        return Revision(compare.mod_revision)
+
+
+def _adopted_unwritten(adopted: Callable[[GroupCoordinator, str], Awaitable[CoordinatedGroup]]) -> Callable[..., Any]:
+    async def only_read(self: GroupCoordinator, name: str) -> CoordinatedGroup:
+        reading = copy.copy(self)
+        reading._writes = _NeverWritten(self._writes)  # type: ignore[assignment]
+        held = await adopted(reading, name)
+        held._writes = self._writes
+        return held
+
+    return only_read
+
+
+async def _written_unguarded(self: CoordinatedGroup, writes: Sequence[Put | Delete], check: Callable[[Group], None]) -> None:
+    self.check_here()
+    check(self.group)
+    if not self.is_stored:
+        await self.step(lambda group: Step(group, stored=not self.is_stored))
+    try:
+        await self._writes.write(Compare(self._key, Revision(0), "!="), writes)
+    except CompareFailed as error:
+        raise NotCoordinator(self.name) from error
+
+
+def _never_refused(group: Group, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
+    return
+
+
+def _opened_early(group: Group, *, now_ms: int) -> Step:
+    if group.joining and group.barrier is not None and not group.barrier.first:
+        return group_barrier._open(group, now_ms=now_ms)
+    return open_if_all_are_here(group, now_ms=now_ms)
+
+
+def _refused_while_preparing(group: Group, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
+    group_state._check_member(group, member_id, instance_id)
+    if group.phase is Phase.PREPARING:
+        raise rebalancing()
+
+
+def _told_before_stored(real: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
+    async def step(self: CoordinatedGroup, decide: Callable[[Group], Step], *, heard: MemberId | None = None) -> None:
+        def told(group: Group) -> Step:
+            decided = decide(group)
+            for waiter, answer in decided.answers:
+                self._tell(waiter, answer)
+            return decided
+
+        await real(self, told, heard=heard)
+
+    return step
+
+
+def _kept_and_not_claimed() -> list[tuple[Any, str, Any]]:
+    """It says nothing of what it keeps, or the leader of the group would leave it there."""
+    synced, subscription = Membership.synced, Membership._subscription
+    kept: dict[int, frozenset[TopicPartitionName]] = {}
+
+    def nothing_revoked(self: Membership, answer: Synced) -> Moves:
+        moves = synced(self, answer)
+        kept[id(self)] = moves.revoked
+        return moves._replace(revoked=NOTHING)
+
+    def without_it(self: Membership, assignor: str) -> bytes:
+        owned, self.owned = self.owned, self.owned - kept.get(id(self), NOTHING)
+        try:
+            return subscription(self, assignor)
+        finally:
+            self.owned = owned
+
+    return [(Membership, "synced", nothing_revoked), (Membership, "_subscription", without_it)]
+
+
+def _all_sound(self: CoalescedWrites, waiting: Sequence[Any], unknown: Sequence[Compare]) -> list[Any]:
+    return list(waiting)
+
+
+def _not_given_up(self: GroupCoordinator, key: str) -> None:
+    return
+
+
+def _heard_for_ever(self: CoordinatedGroup, member_id: MemberId) -> None:
+    if member_id in self.group.members:
+        self._silent_at_ms[member_id] = uptime_ms() + 10**9
+
+
+async def _told_as_lost(self: GroupMember, partitions: frozenset[TopicPartitionName]) -> None:
+    if partitions:
+        await self._reader.lost(partitions)
+        self._place.gave_up(partitions)

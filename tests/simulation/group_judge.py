@@ -1,0 +1,251 @@
+"""Judges a world of consumer groups: who owned what when, what was handed out, what was committed. Pure: the caller has the clock.
+
+    owned       no two live members of a group believe to own a partition at one instant; nobody hands out what another owns
+    unowned     no partition of a group with live members is without an owner for longer than the bound
+    generation  none is given twice, and none is told before it is stored
+    committed   committed offsets never go back, none is above what was handed out, and who begins, begins at what was acknowledged
+    delivered   every offset reaches the group; in worlds where nobody came to harm, exactly once
+    answered    every call is answered within its bound
+
+A process that is frozen owns what it owned, until its own clock says otherwise: so it is judged by what it does when it wakes.
+One that was replaced under its instance id hears of it at its next heartbeat, as in Kafka: until its session has ended, it is not
+judged.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from metadata.assignors import TopicPartitionName
+from metadata.etcd_layout import EtcdLayout
+from metadata.group_model import NO_INSTANCE, Joined
+from metadata.group_offsets import decode_offset
+from metadata.group_record import decode_group
+from metadata.store import KeyValue
+
+Owned = tuple[str, TopicPartitionName]
+"""A group, and a partition that its members share."""
+
+
+class GroupRule(Enum):
+    OWNED = "owned"
+    UNOWNED = "unowned"
+    GENERATION = "generation"
+    COMMITTED = "committed"
+    DELIVERED = "delivered"
+    ANSWERED = "answered"
+
+
+class Broken(NamedTuple):
+    rule: GroupRule
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.rule.value}: {self.what}"
+
+
+class Owner(Protocol):
+    """A consumer, as it sees itself."""
+
+    name: str
+    group: str
+    alive: bool
+    frozen: bool
+    instance_id: str
+    twins_s: float
+    """For so long a former process may not know that it was replaced under its instance id: its session timeout, at most."""
+
+    def believes(self, partition: TopicPartitionName) -> bool:
+        """Whether it would hand out records of it at this instant, if it ran."""
+        ...
+
+
+class Offsets:
+    """A set of offsets, as the ranges [start, end) that it consists of."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def add(self, start: int, end: int) -> int:
+        """Answers how many of them were there before."""
+        low = bisect_right(self._ends, start - 1)  # ranges that touch are one
+        high = bisect_right(self._starts, end)
+        known = sum(max(0, min(end, self._ends[place]) - max(start, self._starts[place])) for place in range(low, high))
+        if low < high:
+            start, end = min(start, self._starts[low]), max(end, self._ends[high - 1])
+        self._starts[low:high] = [start]
+        self._ends[low:high] = [end]
+        return known
+
+    @property
+    def complete_to(self) -> int:
+        """The first that is missing."""
+        return self._ends[0] if self._starts and self._starts[0] == 0 else 0
+
+
+class GroupJudge:
+    def __init__(self, clock: Callable[[], float], note: Callable[[str], None]) -> None:
+        self.broken: list[Broken] = []
+        self.tallies: Counter[str] = Counter()
+        self.delivered: defaultdict[Owned, Offsets] = defaultdict(Offsets)
+        self.acknowledged: defaultdict[Owned, int] = defaultdict(int)
+        """The highest offset whose commit was acknowledged."""
+        self.owners: defaultdict[Owned, dict[Owner, None]] = defaultdict(dict)
+        """Who was told that it owns it, and has not given it up."""
+        self._clock = clock
+        self._note = note
+        self._generations: dict[tuple[str, int], Joined] = {}
+        self._members: dict[tuple[str, int], frozenset[str]] = {}
+        self._instances: dict[tuple[str, str], Owner] = {}
+        """Who joined last under each instance id."""
+        self._replaced_s: dict[Owner, float] = {}
+        self._unowned_since_s: dict[Owned, float] = {}
+
+    def _broke(self, rule: GroupRule, what: str) -> None:
+        self.broken.append(Broken(rule, f"{what} (at {self._clock():.3f} s)"))
+        self._note(f"BROKEN {self.broken[-1]}")
+
+    # ── who owns ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def assigned(self, owner: Owner, partitions: Collection[TopicPartitionName]) -> None:
+        self._note(f"{owner.name} is assigned {_shown(partitions)}")
+        self.tallies["partitions assigned"] += len(partitions)
+        for partition in partitions:
+            owners = self.owners[owner.group, partition]
+            for other in owners:
+                if not other.frozen and self._clash(owner, other, partition):
+                    self._broke(GroupRule.OWNED, f"{owner.name} is assigned {_shown([partition])}, which {other.name} owns")
+            owners[owner] = None
+
+    def gave_up(self, owner: Owner, partitions: Collection[TopicPartitionName], why: str) -> None:
+        self._note(f"{owner.name} gives up {_shown(partitions)}: {why}")
+        self.tallies[f"partitions {why}"] += len(partitions)
+        for partition in partitions:
+            self.owners[owner.group, partition].pop(owner, None)
+
+    def _clash(self, owner: Owner, other: Owner, partition: TopicPartitionName) -> bool:
+        if other is owner or not other.alive or not other.believes(partition):
+            return False
+        return not any(self._clock() - self._replaced_s.get(each, -each.twins_s) < each.twins_s for each in (owner, other))
+
+    def replaced(self, by: Owner) -> None:
+        """A process joined: whichever was there under its instance id is replaced, and hears of it at its next heartbeat."""
+        former = self._instances.get((by.group, by.instance_id))
+        if former is not None and former is not by and by not in self._replaced_s:
+            self._replaced_s.setdefault(former, self._clock())
+        if by.instance_id and by not in self._replaced_s:
+            self._instances[by.group, by.instance_id] = by
+
+    def sampled(self, group: str, partitions: Iterable[TopicPartitionName], *, bound_s: float, calm_since_s: float) -> None:
+        """Called again and again while the group has members that run; `calm_since_s`: when it was last struck."""
+        now_s = self._clock()
+        for partition in partitions:
+            owned = group, partition
+            if any(owner.alive and not owner.frozen and owner.believes(partition) for owner in self.owners[owned]):
+                self._unowned_since_s.pop(owned, None)
+                continue
+            since_s = self._unowned_since_s.setdefault(owned, now_s)
+            if now_s - max(since_s, calm_since_s) > bound_s:
+                self._broke(GroupRule.UNOWNED, f"{_shown([partition])} of {group} has had no owner for {now_s - since_s:.1f} s")
+                self._unowned_since_s[owned] = now_s
+
+    def is_owned(self, group: str, partition: TopicPartitionName) -> bool:
+        return any(owner.alive and not owner.frozen and owner.believes(partition) for owner in self.owners[group, partition])
+
+    # ── records and offsets ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def began(self, owner: Owner, partition: TopicPartitionName, position: int, *, acknowledged: int) -> None:
+        """`acknowledged`: as it was when the owner began to ask where to begin."""
+        self._note(f"{owner.name} begins {_shown([partition])} at {position}")
+        if position < acknowledged:
+            self._broke(
+                GroupRule.COMMITTED, f"{owner.name} begins {_shown([partition])} at {position}, and {acknowledged} was acknowledged"
+            )
+
+    def handed_out(self, owner: Owner, partition: TopicPartitionName, start: int, end: int) -> None:
+        for other in self.owners[owner.group, partition]:
+            if self._clash(owner, other, partition):
+                self._broke(GroupRule.OWNED, f"{owner.name} hands out {_shown([partition])}, which {other.name} owns")
+        repeated = self.delivered[owner.group, partition].add(start, end)
+        self.tallies["offsets delivered"] += end - start
+        self.tallies["offsets delivered again"] += repeated
+
+    def committed(self, owner: Owner, partition: TopicPartitionName, offset: int) -> None:
+        """It was acknowledged."""
+        owned = owner.group, partition
+        self.tallies["commits acknowledged"] += 1
+        self.acknowledged[owned] = max(self.acknowledged[owned], offset)
+        if (complete_to := self.delivered[owned].complete_to) < offset:
+            self._broke(GroupRule.COMMITTED, f"{owner.name} commits {_shown([partition])} at {offset}; {complete_to} was not read")
+
+    def committed_late(self, name: str, generation: int, present: int) -> None:
+        self._broke(GroupRule.COMMITTED, f"{name} commits in generation {generation}, and the present one is {present}")
+
+    # ── what the coordinator tells ──────────────────────────────────────────────────────────────────────────────────────
+
+    def joined(self, group: str, told: Joined, kept: KeyValue | None) -> None:
+        """`kept`: the group's record, as it lies in the store when `told` is about to be told."""
+        self.tallies["joins answered"] += 1
+        stored = None if kept is None else decode_group(kept, now_ms=0)
+        if stored is None or stored.generation < told.generation:
+            self._broke(GroupRule.GENERATION, f"generation {told.generation} of {group} is told, and not stored")
+            return
+        if not told.members or any(member.instance_id != NO_INSTANCE for member in told.members):
+            return
+        at = group, told.generation
+        members = frozenset(member.member_id for member in told.members)
+        if self._members.setdefault(at, members) != members:
+            self._broke(GroupRule.GENERATION, f"generation {told.generation} of {group} was given twice")
+
+    def stays(self, group: str, generation: int, present: int) -> None:
+        """A heartbeat was answered well: `present` is the generation of which the coordinator knows."""
+        if generation != present:
+            self._broke(GroupRule.GENERATION, f"a member of generation {generation} of {group} may stay, though it is {present}")
+
+    def answered(self, name: str, what: str, took_s: float, bound_s: float) -> None:
+        self.tallies["calls"] += 1
+        if took_s > bound_s:
+            self._broke(GroupRule.ANSWERED, f"a {what} took {took_s:.1f} s at {name}; its bound is {bound_s:.1f} s")
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def judge_store(self, group: str, versions: Mapping[str, Iterable[KeyValue | None]], layout: EtcdLayout) -> None:
+        """All versions of the keys of a group, in order."""
+        for key, held in versions.items():
+            if key == layout.group(group):
+                self._judge_generations(group, held)
+            elif key.startswith(layout.offsets(group)):
+                offsets = [decode_offset(kept).offset for kept in held if kept is not None]
+                for before, after in itertools.pairwise(offsets):
+                    if after < before:
+                        self._broke(GroupRule.COMMITTED, f"{key} goes back from {before} to {after}")
+
+    def _judge_generations(self, group: str, versions: Iterable[KeyValue | None]) -> None:
+        generation, phase = 0, ""
+        for kept in versions:
+            if kept is None:
+                continue
+            stored = decode_group(kept, now_ms=0)
+            if stored.generation < generation:
+                self._broke(GroupRule.GENERATION, f"{group} goes back from generation {generation} to {stored.generation}")
+            if stored.generation == generation and (phase, stored.phase.value) == ("Stable", "CompletingRebalance"):
+                self._broke(GroupRule.GENERATION, f"generation {generation} of {group} begins twice")
+            generation, phase = stored.generation, stored.phase.value
+        self.tallies["generations"] += generation
+
+    def judge_delivery(self, group: str, ends: Mapping[TopicPartitionName, int], *, exactly_once: bool) -> None:
+        for partition, end in ends.items():
+            if (complete_to := self.delivered[group, partition].complete_to) < end:
+                self._broke(GroupRule.DELIVERED, f"{_shown([partition])} of {group} ends at {end}; {complete_to} was not delivered")
+        if exactly_once and (repeated := self.tallies["offsets delivered again"]):
+            self._broke(GroupRule.DELIVERED, f"{repeated} offsets were delivered again, though nobody came to harm")
+
+
+def _shown(partitions: Collection[TopicPartitionName]) -> str:
+    return " ".join(f"{topic}/{partition}" for topic, partition in sorted(partitions)) or "nothing"

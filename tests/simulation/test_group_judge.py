@@ -1,0 +1,120 @@
+"""What the judge of groups takes for broken, on histories of a few lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.assignors import TopicPartitionName
+from tests.simulation.group_judge import GroupJudge, GroupRule, Offsets
+
+P0 = ("orders", 0)
+
+
+@dataclass(eq=False, slots=True)
+class Somebody:
+    name: str
+    group: str = "g"
+    instance_id: str = ""
+    alive: bool = True
+    frozen: bool = False
+    twins_s: float = 2.0
+    owned: set[TopicPartitionName] = field(default_factory=set)
+
+    def believes(self, partition: TopicPartitionName) -> bool:
+        return partition in self.owned
+
+
+class Told:
+    """A judge, and its clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.judge = GroupJudge(lambda: self.now_s, lambda _: None)
+
+    def assign(self, who: Somebody) -> None:
+        who.owned.add(P0)
+        self.judge.assigned(who, [P0])
+
+    @property
+    def broken(self) -> list[GroupRule]:
+        return [broken.rule for broken in self.judge.broken]
+
+
+def test_two_live_members_that_own_a_partition_are_found_out() -> None:
+    told = Told()
+    first, second = Somebody("c1"), Somebody("c2")
+    told.assign(first)
+    told.assign(second)
+    assert told.broken == [GroupRule.OWNED]
+
+
+def test_a_frozen_member_may_have_owned_it_and_hands_out_nothing_when_it_wakes() -> None:
+    told = Told()
+    first, second = Somebody("c1"), Somebody("c2")
+    told.assign(first)
+    first.frozen = True
+    told.assign(second)
+    assert told.broken == []
+    first.frozen = False
+    told.judge.handed_out(first, P0, 0, 5)
+    assert told.broken == [GroupRule.OWNED]
+
+
+def test_who_was_replaced_under_its_instance_id_has_until_its_session_ends() -> None:
+    told = Told()
+    former, later = Somebody("c1", instance_id="i"), Somebody("c2", instance_id="i")
+    told.judge.replaced(former)
+    told.assign(former)
+    told.judge.replaced(later)
+    told.assign(later)
+    told.judge.handed_out(former, P0, 0, 5)
+    assert told.broken == []
+    told.now_s = 2.1
+    told.judge.handed_out(former, P0, 5, 9)
+    assert told.broken == [GroupRule.OWNED]
+
+
+def test_a_partition_without_an_owner_is_told_of_after_the_bound_since_the_last_blow() -> None:
+    told = Told()
+    for told.now_s in (0.0, 9.0, 11.0):
+        told.judge.sampled("g", [P0], bound_s=10.0, calm_since_s=2.0)
+    assert told.broken == []
+    told.now_s = 12.1
+    told.judge.sampled("g", [P0], bound_s=10.0, calm_since_s=2.0)
+    assert told.broken == [GroupRule.UNOWNED]
+
+
+def test_who_begins_below_what_was_acknowledged_and_who_commits_what_nobody_read_are_found_out() -> None:
+    told = Told()
+    owner = Somebody("c1")
+    told.judge.handed_out(owner, P0, 0, 5)
+    told.judge.committed(owner, P0, 5)
+    told.judge.began(owner, P0, 5, acknowledged=5)
+    assert told.broken == []
+    told.judge.began(owner, P0, 4, acknowledged=5)
+    told.judge.committed(owner, P0, 6)
+    assert told.broken == [GroupRule.COMMITTED, GroupRule.COMMITTED]
+
+
+def test_offsets_that_were_never_delivered_and_those_that_came_twice_are_counted() -> None:
+    told = Told()
+    owner = Somebody("c1")
+    told.judge.handed_out(owner, P0, 0, 5)
+    told.judge.handed_out(owner, P0, 3, 8)
+    told.judge.judge_delivery("g", {P0: 8}, exactly_once=False)
+    assert told.broken == []
+    told.judge.judge_delivery("g", {P0: 9}, exactly_once=True)
+    assert told.broken == [GroupRule.DELIVERED, GroupRule.DELIVERED]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8))))
+def test_ranges_of_offsets_count_as_a_set_does(added: list[tuple[int, int]]) -> None:
+    offsets, model = Offsets(), set[int]()
+    for start, size in added:
+        new = set(range(start, start + size))
+        assert offsets.add(start, start + size) == len(new & model)
+        model |= new
+    assert offsets.complete_to == next(at for at in range(len(model) + 1) if at not in model)

@@ -1,0 +1,92 @@
+"""Coordinators and members of groups keep every promise in a world of trouble, and the judge notices when a rule is broken."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.group_broken_rules import BrokenGroupRule
+from tests.simulation.group_judge import GroupRule
+from tests.simulation.group_world import simulate_groups
+from tests.simulation.many_worlds import main
+
+pytestmark = pytest.mark.slow
+
+CAUGHT_AS = {
+    BrokenGroupRule.ADOPTED_UNWRITTEN: GroupRule.COMMITTED,
+    BrokenGroupRule.COMMITS_UNGUARDED: GroupRule.COMMITTED,
+    BrokenGroupRule.OLD_GENERATION_COMMITS: GroupRule.COMMITTED,
+    BrokenGroupRule.BARRIER_OPENS_EARLY: GroupRule.OWNED,
+    BrokenGroupRule.ANY_GENERATION_STAYS: GroupRule.GENERATION,
+    BrokenGroupRule.TOLD_BEFORE_STORED: GroupRule.GENERATION,
+    BrokenGroupRule.KEEPS_WHAT_MOVES: GroupRule.OWNED,
+    BrokenGroupRule.NO_SESSION_CLOCK: GroupRule.OWNED,
+    BrokenGroupRule.UNKNOWN_COMMIT_REPEATED: GroupRule.COMMITTED,
+    BrokenGroupRule.SESSIONS_NEVER_END: GroupRule.UNOWNED,
+    BrokenGroupRule.GIVEN_UP_UNCOMMITTED: GroupRule.DELIVERED,
+}
+SEEDS_TO_CATCH_MAX = 20
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """What coordinators and members complain about is what was done to them."""
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.mark.parametrize("seeds", [range(0, 12, 2), range(1, 12, 2)], ids=["tasks in order", "tasks shuffled"])
+def test_every_promise_to_a_group_is_kept_whatever_befalls_members_and_coordinators(seeds: range) -> None:
+    befell = Counter[str]()
+    for seed in seeds:
+        print(f"seed {seed}")  # the last one that is shown is the one that failed
+        outcome = simulate_groups(seed)
+        assert outcome.findings == []
+        befell.update(outcome.tallies)
+    assert befell["generations"] > 50, "the worlds were too calm to prove anything"
+    assert min(befell["offsets delivered again"], befell["partitions lost"]) > 0, "nobody came to harm"
+
+
+@pytest.mark.parametrize("seed", [4, 5], ids=["tasks in order", "tasks shuffled"])
+def test_the_same_seed_gives_the_same_run_of_groups_in_another_process_byte_for_byte(seed: int, tmp_path: Path) -> None:
+    there = tmp_path / "trace.txt"
+    command = ["-c", "import sys; from tests.simulation.many_worlds import main; sys.exit(main(sys.argv[1:]))"]
+    hashed_otherwise = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
+    arguments = ["--kind", "groups", "--seed", str(seed), "--trace", str(there)]
+    subprocess.run([sys.executable, *command, *arguments], env=hashed_otherwise, check=True, timeout=100)
+    here = simulate_groups(seed).trace
+    assert "\n".join(here) + "\n" == there.read_text()
+    assert len(here) > 100
+
+
+def test_each_rule_of_groups_that_can_be_broken_has_its_test() -> None:
+    assert set(CAUGHT_AS) == set(BrokenGroupRule) - {BrokenGroupRule.NOTHING}
+
+
+@pytest.mark.parametrize(("rule", "promise"), CAUGHT_AS.items(), ids=[rule.value for rule in CAUGHT_AS])
+def test_a_broken_rule_of_groups_is_caught(rule: BrokenGroupRule, promise: GroupRule) -> None:
+    for seed in range(SEEDS_TO_CATCH_MAX):
+        if any(broken.rule is promise for broken in simulate_groups(seed, broken=rule).broken):
+            return
+    pytest.fail(f"{SEEDS_TO_CATCH_MAX} worlds with {rule.value} did not show it")
+
+
+def test_the_command_runs_worlds_of_groups_alone_and_tells_how_to_run_a_failing_seed_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--kind", "groups", "--seeds", "1", "--jobs=1", "--break", "told-before-stored"]) == 1
+    out = capsys.readouterr().out
+    assert "seed 0 FAILED\n  generation: " in out
+    assert "again: python -m tests.simulation --seed 0 --kind groups --break told-before-stored --trace seed-0.txt\n" in out
+
+
+def test_a_rule_of_another_kind_of_worlds_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--kind", "log", "--break", "told-before-stored"])
+    assert ended.value.code == 2
+    assert "told-before-stored is no rule of worlds of log" in capsys.readouterr().err

@@ -1,0 +1,135 @@
+"""What is processed, and what of that is due to be committed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.group_positions import GroupPositions, Hand, Offset
+from tidelog.records import Record
+
+P0, P1 = ("orders", 0), ("orders", 1)
+
+
+def records(start: int, count: int, partition: int = 0) -> list[Record]:
+    return [Record("orders", partition, start + n, 0, None, None) for n in range(count)]
+
+
+def positions_at(offset: int, committed: int | None = None) -> GroupPositions:
+    positions = GroupPositions()
+    positions.begin(P0, "id", offset, committed=committed)
+    return positions
+
+
+def handed(positions: GroupPositions, start: int, count: int, *, taken: int) -> Hand:
+    """A chunk that was iterated so far."""
+    hand = positions.hand = Hand(P0, records(start, count), 7)
+    hand.next_offset = start + taken
+    return hand
+
+
+def test_where_it_begins_is_due_unless_it_is_what_is_committed() -> None:
+    assert positions_at(5).due() == {P0: Offset(5, -1, "id")}
+    assert positions_at(5, committed=5).due() == {}
+
+
+def test_the_record_in_hand_is_not_due_until_the_caller_asks_for_more() -> None:
+    positions = positions_at(10, committed=10)
+    handed(positions, 10, 5, taken=3)
+    assert positions.due() == {P0: Offset(12, 7, "id")}
+    assert positions.all() == {P0: 13}
+    positions.hand_is_processed()
+    assert positions.due() == {P0: Offset(13, 7, "id")}
+    assert positions.hand is not None, "two records of it are left"
+
+
+def test_nothing_of_a_whole_chunk_is_due_until_then() -> None:
+    positions = positions_at(10, committed=10)
+    hand = handed(positions, 10, 5, taken=0)
+    assert [record.offset for record in hand.take_all()] == [10, 11, 12, 13, 14]
+    assert positions.due() == {}
+    positions.hand_is_processed()
+    assert positions.due() == {P0: Offset(15, 7, "id")}
+    assert positions.hand is None
+
+
+def test_what_was_committed_in_the_middle_does_not_go_back_by_itself() -> None:
+    positions = positions_at(10, committed=10)
+    handed(positions, 10, 5, taken=3)
+    positions.hand_is_processed()  # as commit() says
+    positions.committed(P0, Offset(13, 7, "id"))
+    assert positions.due() == {}
+
+
+def test_reading_that_goes_on_before_what_was_committed_is_committed_too() -> None:
+    positions = positions_at(100, committed=100)  # which is gone: the log ends before it
+    handed(positions, 3, 5, taken=5)
+    positions.hand_is_processed()
+    assert positions.due() == {P0: Offset(8, 7, "id")}
+
+
+def test_what_is_let_go_counts_but_for_the_last_record() -> None:
+    positions = positions_at(10, committed=10)
+    hand = handed(positions, 10, 5, taken=3)
+    positions.let_go()
+    assert (hand.records, positions.hand) == ([], None)
+    assert positions.due() == {P0: Offset(12, 7, "id")}
+
+
+def test_a_partition_that_is_dropped_is_not_committed_and_its_chunk_ends() -> None:
+    positions = positions_at(10)
+    hand = handed(positions, 10, 5, taken=3)
+    positions.drop([P0])
+    positions.hand_is_processed()
+    assert (positions.due(), positions.all(), hand.records) == ({}, {}, [])
+    positions.committed(P0, Offset(12))
+    assert P0 not in positions
+
+
+def test_an_answer_for_the_topic_of_before_says_nothing_of_the_one_that_was_made_after_it() -> None:
+    positions = positions_at(10)
+    positions.drop([P0])
+    positions.begin(P0, "new", 0, committed=None)
+    positions.committed(P0, Offset(0, -1, "id"))
+    assert positions.due() == {P0: Offset(0, -1, "new")}
+
+
+def test_only_what_was_handed_out_and_not_committed_is_lost() -> None:
+    positions = positions_at(10)
+    positions.begin(P1, "id", 0, committed=0)
+    assert not positions.has_uncommitted(P0)
+    hand = handed(positions, 10, 5, taken=1)
+    assert positions.has_uncommitted(P0)
+    assert not positions.has_uncommitted(P1)
+    positions.hand_is_processed()
+    positions.committed(P0, Offset(11, 7, "id"))
+    assert hand.rest()
+    assert not positions.has_uncommitted(P0)
+
+
+@given(st.lists(st.sampled_from(["next", "commit", "chunk", "leave"]), max_size=40))
+def test_what_is_committed_never_passes_what_the_caller_has_asked_past(steps: list[str]) -> None:
+    positions, fetched, asked_past = positions_at(0, committed=0), 0, 0
+    committed = 0
+    for step in steps:
+        if step in ("next", "chunk"):
+            asked_past = positions.next_offset(P0)
+            positions.hand_is_processed()
+            if positions.hand is None:
+                positions.hand = Hand(P0, records(fetched, 3), 7)
+                fetched += 3
+            hand = positions.hand
+            hand.records = hand.rest()
+            if step == "chunk":
+                hand.take_all()
+            else:
+                hand.next_offset = hand.records[0].offset + 1
+        elif step == "commit":
+            for partition, offset in positions.due().items():
+                assert committed <= offset.offset <= asked_past
+                committed = offset.offset
+                positions.committed(partition, offset)
+        else:
+            fetched = asked_past
+            positions.let_go()
+            positions.seek(P0, asked_past)

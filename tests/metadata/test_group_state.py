@@ -159,7 +159,7 @@ def test_an_assignment_above_the_bound_is_refused() -> None:
 
 
 def test_assignments_that_would_make_the_group_too_large_to_be_stored_are_refused() -> None:
-    played = Played(GroupSettings(group_bytes_max=60_000))
+    played = Played(GroupSettings(group_bytes_max=60_000, group_metadata_bytes_max=60_000))
     played.join(request())
     played.pass_ms(500)
     with pytest.raises(TooLarge, match="the group takes"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,9 @@ async def on_a_stream(channel: grpc.aio.Channel) -> AsyncIterator[bytes]:
 
 
 async def _write_all(call: Any) -> None:
-    for _ in range(MESSAGES):
-        await call.write(_message())
+    with suppress(asyncio.InvalidStateError):  # the stream has ended: whoever reads is told how
+        for _ in range(MESSAGES):
+            await call.write(_message())
 
 
 async def in_calls(channel: grpc.aio.Channel) -> AsyncIterator[bytes]:

@@ -43,19 +43,26 @@ class ConsumeStream:
         self.owned: set[tuple[str, int]] = set()
         self.delivery_id = 0
         self.data_bytes = 0
+        self.met_the_end = False
+        """A message was on its way when the stream ended: then gRPC does not tell its client why that was."""
 
     async def send(self, **fields: Any) -> None:
-        await self.call.write(log_pb2.ConsumeRequest(**fields))
+        try:
+            await self.call.write(log_pb2.ConsumeRequest(**fields))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            self.met_the_end = True
 
     async def next(self) -> log_pb2.ConsumeResponse | None:
         """None at the end; raises the error that ended it."""
         try:
             told: Any = await self.call.read()
             if told is grpc.aio.EOF:
-                if await self.call.code() is not grpc.StatusCode.OK:
+                if await self.call.code() is not grpc.StatusCode.OK and not self.met_the_end:
                     raise error_of(await status_of_call(self.call))
                 return None
         except grpc.aio.AioRpcError as error:
+            if self.met_the_end and DETAILS_TRAILER not in dict(error.trailing_metadata() or ()):
+                return None
             raise error_of(_status(error.trailing_metadata())) from None
         self._remember(told)
         return told  # type: ignore[no-any-return]

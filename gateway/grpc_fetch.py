@@ -75,7 +75,7 @@ class GrpcFetch:
             answer = cast(bytes, await answered(message, context))  # type: ignore[arg-type,misc]  # typed for blocking servers
             if place.bytes_held:
                 ended = self.under_way(context, len(answer))
-                context.add_done_callback(lambda _: ended())  # type: ignore[arg-type]
+                context.add_done_callback(lambda _: ended())  # type: ignore[arg-type]  # the same
             return answer
 
         return grpc.unary_unary_rpc_method_handler(call)

@@ -125,7 +125,7 @@ def test_the_next_coordinator_goes_on_in_the_generation_when_theirs_was_killed(t
         opened.brokers["b2"].process.kill()
         assert isinstance(await waiting, Unavailable)
         for each, member in zip(calls, ids, strict=True):
-            await answered_in_time(lambda each=each, member=member: each.heartbeat(member, 1))  # type: ignore[misc]
+            await answered_in_time(lambda each=each, member=member: each.heartbeat(member, 1))  # type: ignore[misc]  # mypy infers no lambda with defaults
         assert [found.offset for found in (await calls[1].offsets()).offsets] == [7]
         committed = await answered_in_time(lambda: calls[1].commit(offset(8), member_id=ids[1], generation=1))
         assert committed.errors[0].code == 0
@@ -188,7 +188,7 @@ def test_a_coordinator_that_is_cut_off_from_etcd_alone_answers_nobody_once_anoth
 
         await until(refused_there)
         for member in ids:
-            await answered_in_time(lambda member=member: calls[0].heartbeat(member, 1))  # type: ignore[misc]
+            await answered_in_time(lambda member=member: calls[0].heartbeat(member, 1))  # type: ignore[misc]  # the same
         committed = await answered_in_time(lambda: calls[0].commit(offset(8), member_id=ids[1], generation=1))
         assert committed.errors[0].code == 0
 

@@ -17,7 +17,6 @@ from metadata.group_model import (
     Generation,
     InstanceId,
     Joined,
-    JoinedMember,
     JoinRequest,
     MemberId,
     Protocol,
@@ -28,21 +27,6 @@ from metadata.group_offsets import CommittedOffset
 from metadata.model import Partition, TopicId, TopicPartition
 
 # ── join ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def join_request(group: str, asked: JoinRequest) -> groups_pb2.JoinGroupRequest:
-    return groups_pb2.JoinGroupRequest(
-        group=group,
-        member_id=asked.member_id,
-        instance_id=asked.instance_id,
-        protocol_type=asked.protocol_type,
-        protocols=[groups_pb2.GroupProtocol(name=offered.name, metadata=offered.metadata) for offered in asked.protocols],
-        session_timeout_ms=asked.session_timeout_ms,
-        rebalance_timeout_ms=asked.rebalance_timeout_ms,
-        client_id=asked.client_id,
-        member_id_required=asked.member_id_required,
-        client_host=asked.client_host,
-    )
 
 
 def asked_to_join(request: groups_pb2.JoinGroupRequest) -> JoinRequest:
@@ -71,33 +55,7 @@ def join_response(told: Joined) -> groups_pb2.JoinGroupResponse:
     )
 
 
-def joined(response: groups_pb2.JoinGroupResponse) -> Joined:
-    return Joined(
-        generation=Generation(response.generation),
-        protocol_type=response.protocol_type,
-        protocol=response.protocol,
-        leader=MemberId(response.leader),
-        member_id=MemberId(response.member_id),
-        members=tuple(
-            JoinedMember(MemberId(member.member_id), InstanceId(member.instance_id), member.metadata) for member in response.members
-        ),
-        skip_assignment=response.skip_assignment,
-    )
-
-
 # ── sync ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def sync_request(group: str, asked: SyncRequest) -> groups_pb2.SyncGroupRequest:
-    return groups_pb2.SyncGroupRequest(
-        group=group,
-        member_id=asked.member_id,
-        instance_id=asked.instance_id,
-        generation=asked.generation,
-        protocol_type=asked.protocol_type,
-        protocol=asked.protocol,
-        assignments={str(member_id): assignment for member_id, assignment in asked.assignments.items()},
-    )
 
 
 def asked_to_sync(request: groups_pb2.SyncGroupRequest) -> SyncRequest:
@@ -115,16 +73,7 @@ def sync_response(told: Synced) -> groups_pb2.SyncGroupResponse:
     return groups_pb2.SyncGroupResponse(**told._asdict())
 
 
-def synced(response: groups_pb2.SyncGroupResponse) -> Synced:
-    return Synced(response.protocol_type, response.protocol, response.assignment)
-
-
 # ── leave ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def leave_request(group: str, leaving: Iterable[tuple[MemberId, InstanceId]]) -> groups_pb2.LeaveGroupRequest:
-    members = [groups_pb2.LeavingMember(member_id=member_id, instance_id=instance_id) for member_id, instance_id in leaving]
-    return groups_pb2.LeaveGroupRequest(group=group, members=members)
 
 
 def asked_to_leave(request: groups_pb2.LeaveGroupRequest) -> list[tuple[MemberId, InstanceId]]:

@@ -23,7 +23,7 @@ from gateway.coordinators import Coordinators
 from gateway.doors import partition_of
 from gateway.group_coordinator import GroupCoordinator
 from gateway.peers import Peers, Unreachable
-from gateway.proto import groups_pb2
+from gateway.proto import groups_pb2, member_calls
 from metadata.broker_registry import Registration
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, TidelogError, Unavailable
 from metadata.group_model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
@@ -96,15 +96,19 @@ class RoutedGroups:
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
             return await self._here.join(name, request)
-        asked, timeout_s = wire.join_request(name, request), wait_timeout_s(request.rebalance_timeout_ms)
-        return wire.joined(await self._asked(coordinator, name, "JoinGroup", asked, groups_pb2.JoinGroupResponse, timeout_s))
+        asked, timeout_s = member_calls.join_request(name, request), wait_timeout_s(request.rebalance_timeout_ms)
+        return member_calls.joined(
+            await self._asked(coordinator, name, "JoinGroup", asked, groups_pb2.JoinGroupResponse, timeout_s)
+        )
 
     async def sync(self, name: str, request: SyncRequest) -> Synced:
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
             return await self._here.sync(name, request)
-        asked, timeout_s = wire.sync_request(name, request), wait_timeout_s()
-        return wire.synced(await self._asked(coordinator, name, "SyncGroup", asked, groups_pb2.SyncGroupResponse, timeout_s))
+        asked, timeout_s = member_calls.sync_request(name, request), wait_timeout_s()
+        return member_calls.synced(
+            await self._asked(coordinator, name, "SyncGroup", asked, groups_pb2.SyncGroupResponse, timeout_s)
+        )
 
     async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
         coordinator = self._coordinators.elsewhere(name)
@@ -119,7 +123,7 @@ class RoutedGroups:
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
             return await self._here.leave(name, leaving)
-        asked = wire.leave_request(name, leaving)
+        asked = member_calls.leave_request(name, leaving)
         answer = await self._asked(coordinator, name, "LeaveGroup", asked, groups_pb2.LeaveGroupResponse, ANSWER_S)
         return wire.errors_of(answer.errors, len(leaving))
 

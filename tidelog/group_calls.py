@@ -20,7 +20,7 @@ from typing import Final, NoReturn, TypeVar
 
 from google.protobuf.message import Message
 
-from gateway.proto import groups_pb2
+from gateway.proto import groups_pb2, member_calls
 from metadata.assignors import TopicPartitionName
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from metadata.group_model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
@@ -64,20 +64,20 @@ class GrpcGroupCalls:
     # ── what a member asks ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def join(self, name: str, request: JoinRequest) -> Joined:
-        asked = wire.join_request(name, request)
+        asked = member_calls.join_request(name, request)
         self._waits_s = request.rebalance_timeout_ms / 1000 + WAIT_LONGER_S
-        return wire.joined(await self._wait(name, lambda to, timeout_s: to.groups.JoinGroup(asked, timeout=timeout_s)))
+        return member_calls.joined(await self._wait(name, lambda to, timeout_s: to.groups.JoinGroup(asked, timeout=timeout_s)))
 
     async def sync(self, name: str, request: SyncRequest) -> Synced:
-        asked = wire.sync_request(name, request)
-        return wire.synced(await self._wait(name, lambda to, timeout_s: to.groups.SyncGroup(asked, timeout=timeout_s)))
+        asked = member_calls.sync_request(name, request)
+        return member_calls.synced(await self._wait(name, lambda to, timeout_s: to.groups.SyncGroup(asked, timeout=timeout_s)))
 
     async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
         asked = groups_pb2.HeartbeatRequest(group=name, member_id=member_id, instance_id=instance_id, generation=generation)
         await self._once(name, lambda to, timeout_s: to.groups.Heartbeat(asked, timeout=timeout_s), timeout_s=HEARTBEAT_S)
 
     async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
-        asked = wire.leave_request(name, leaving)
+        asked = member_calls.leave_request(name, leaving)
 
         async def ask(to: Stubs, timeout_s: float) -> list[TidelogError | None]:
             answer = await to.groups.LeaveGroup(asked, timeout=timeout_s)

@@ -10,65 +10,8 @@ from google.rpc.status_pb2 import Status
 from gateway.proto import groups_pb2
 from metadata.assignors import TopicPartitionName
 from metadata.errors import TidelogError, Unavailable
-from metadata.group_model import (
-    Generation,
-    InstanceId,
-    Joined,
-    JoinedMember,
-    JoinRequest,
-    MemberId,
-    Synced,
-    SyncRequest,
-)
 from tidelog.group_positions import Offset
 from tidelog.rpc_errors import error_of_status
-
-
-def join_request(group: str, asked: JoinRequest) -> groups_pb2.JoinGroupRequest:
-    return groups_pb2.JoinGroupRequest(
-        group=group,
-        member_id=asked.member_id,
-        instance_id=asked.instance_id,
-        protocol_type=asked.protocol_type,
-        protocols=[groups_pb2.GroupProtocol(name=offered.name, metadata=offered.metadata) for offered in asked.protocols],
-        session_timeout_ms=asked.session_timeout_ms,
-        rebalance_timeout_ms=asked.rebalance_timeout_ms,
-        client_id=asked.client_id,
-        member_id_required=asked.member_id_required,
-    )
-
-
-def joined(answer: groups_pb2.JoinGroupResponse) -> Joined:
-    return Joined(
-        Generation(answer.generation),
-        answer.protocol_type,
-        answer.protocol,
-        MemberId(answer.leader),
-        MemberId(answer.member_id),
-        tuple(JoinedMember(MemberId(each.member_id), InstanceId(each.instance_id), each.metadata) for each in answer.members),
-        answer.skip_assignment,
-    )
-
-
-def sync_request(group: str, asked: SyncRequest) -> groups_pb2.SyncGroupRequest:
-    return groups_pb2.SyncGroupRequest(
-        group=group,
-        member_id=asked.member_id,
-        instance_id=asked.instance_id,
-        generation=asked.generation,
-        protocol_type=asked.protocol_type,
-        protocol=asked.protocol,
-        assignments={str(member_id): assignment for member_id, assignment in asked.assignments.items()},
-    )
-
-
-def synced(answer: groups_pb2.SyncGroupResponse) -> Synced:
-    return Synced(answer.protocol_type, answer.protocol, answer.assignment)
-
-
-def leave_request(group: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> groups_pb2.LeaveGroupRequest:
-    members = [groups_pb2.LeavingMember(member_id=member_id, instance_id=instance_id) for member_id, instance_id in leaving]
-    return groups_pb2.LeaveGroupRequest(group=group, members=members)
 
 
 def committed_offset(partition: TopicPartitionName, offset: Offset) -> groups_pb2.CommittedOffset:

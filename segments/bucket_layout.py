@@ -7,6 +7,8 @@
     wal/{session:016x}/index-{first:016x}-{end:016x}  footers of the segments from first to before end: only saves reads
     topics/{topic}/{topic_id}/_log/topic-{revision:020d}.json   create-only: the topic's registration as of that revision
     topics/{topic}/{topic_id}/_log/deleted-{revision:020d}      create-only: the topic was gone at that revision
+    topics/{topic}/{topic_id}/_log/{partition:05d}/{version:020d}   create-only: a manifest; the highest version counts
+    topics/{topic}/{topic_id}/partition={p}/{base:020d}-{last:020d}-{version:x}-{nonce}.parquet   offsets base to last
     metadata/snapshot-{revision:020d}                 create-only: the metadata at that revision; the newest few are kept
     metadata/restored-{number:016x}                   create-only: the metadata were rebuilt from the bucket (restorations.py)
     proof/{nonce}                                     scratch of the start-up proof that creates are create-only; deleted again
@@ -23,7 +25,7 @@ import re
 from typing import NamedTuple
 
 from metadata.errors import InvalidName
-from metadata.model import Revision, SegmentSeq, SessionId, TopicId, check_topic_name
+from metadata.model import Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition, check_topic_name
 
 CLUSTER = "cluster.json"
 WAL = "wal/"
@@ -36,6 +38,8 @@ _INDEX = re.compile(r"index-([0-9a-f]{16})-([0-9a-f]{16})", re.ASCII)
 _TRIMMED = re.compile(r"trimmed-([0-9a-f]{16})", re.ASCII)
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MIRROR = re.compile(r"(?:topic-([0-9]{20})\.json|deleted-([0-9]{20}))", re.ASCII)
+_MANIFEST = re.compile(r"([0-9]{5,})/([0-9]{20})", re.ASCII)
+_HISTORY = re.compile(r"partition=([0-9]+)/(([0-9]{20})-([0-9]{20})-([0-9a-f]+)-[0-9a-f]{16}\.parquet)", re.ASCII)
 _SNAPSHOT = re.compile(r"metadata/snapshot-([0-9]{20})", re.ASCII)
 _RESTORATION = re.compile(r"metadata/restored-([0-9a-f]{16})", re.ASCII)
 
@@ -88,6 +92,30 @@ def end_of_topic(name: str, topic_id: TopicId) -> str:
     return f"{TOPICS}{name}/{topic_id}0"  # '0' is the byte after '/'
 
 
+def manifests_prefix(name: str, partition: TopicPartition) -> str:
+    """Of the manifests of one partition, and nothing else."""
+    return f"{TOPICS}{name}/{partition.topic_id}/_log/{partition.partition:05d}/"
+
+
+def manifest_key(name: str, partition: TopicPartition, version: int) -> str:
+    return f"{manifests_prefix(name, partition)}{version:020d}"
+
+
+def history_file_name(base_offset: Offset, last_offset: Offset, version: int, nonce: str) -> str:
+    """`version`: of the manifest that is to name the file first. Once there is such a version, or a later one, without the file,
+    no writer can name it any more: whoever planned it loses the create. `nonce`: 16 hex digits."""
+    return f"{base_offset:020d}-{last_offset:020d}-{version:x}-{nonce}.parquet"
+
+
+def history_file_key(name: str, partition: TopicPartition, file_name: str) -> str:
+    return f"{TOPICS}{name}/{partition.topic_id}/partition={partition.partition}/{file_name}"
+
+
+def topic_prefix(name: str, topic_id: TopicId) -> str:
+    """Of all objects of this life of the topic."""
+    return f"{TOPICS}{name}/{topic_id}/"
+
+
 def snapshot_key(revision: Revision) -> str:
     return f"{SNAPSHOTS}{revision:020d}"
 
@@ -106,13 +134,29 @@ def parse_restoration_key(key: str) -> int | None:
     return int(match[1], 16) if match else None
 
 
+class ManifestKey(NamedTuple):
+    partition: Partition
+    version: int
+
+
+class HistoryKey(NamedTuple):
+    partition: Partition
+    file_name: str
+    base_offset: Offset
+    last_offset: Offset
+    version: int
+    """As in `history_file_name`."""
+
+
 class TopicKey(NamedTuple):
-    """What a name below `topics/` says: whose it is, and, where it is of the mirror, which revision it tells of."""
+    """What a name below `topics/` says: whose it is, and what: a copy of the registration, a manifest, a file of history."""
 
     name: str
     topic_id: TopicId
     registered: Revision | None = None
     deleted: Revision | None = None
+    manifest: ManifestKey | None = None
+    history: HistoryKey | None = None
 
 
 def parse_topic_key(key: str) -> TopicKey | None:
@@ -125,11 +169,22 @@ def parse_topic_key(key: str) -> TopicKey | None:
     except InvalidName:
         return None
     folder, _, last = parts[2].partition("/")
-    match = _MIRROR.fullmatch(last) if folder == "_log" else None
+    if folder != "_log":
+        return TopicKey(name, topic_id, history=_parse_history(parts[2]))
+    if found := _MANIFEST.fullmatch(last):
+        return TopicKey(name, topic_id, manifest=ManifestKey(Partition(int(found[1])), int(found[2])))
+    match = _MIRROR.fullmatch(last)
     if match is None:
         return TopicKey(name, topic_id)
     registered, deleted = (Revision(int(text)) if text else None for text in match.groups())
     return TopicKey(name, topic_id, registered, deleted)
+
+
+def _parse_history(rest: str) -> HistoryKey | None:
+    match = _HISTORY.fullmatch(rest)
+    if match is None:
+        return None
+    return HistoryKey(Partition(int(match[1])), match[2], Offset(int(match[3])), Offset(int(match[4])), int(match[5], 16))
 
 
 class WalKey(NamedTuple):

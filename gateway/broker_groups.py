@@ -3,6 +3,7 @@
 doors ─▶ routed (members) · operations (operators) ─┬─▶ coordinated here: group_coordinator.py
                                                     └─▶ one hop to the coordinator
 coordinators.py follows the brokers of the cluster; when others may coordinate, what is not this broker's any more is given up
+proven_view.py makes sure that they are followed, before a member is answered
 """
 
 from __future__ import annotations
@@ -11,19 +12,22 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.coordinated_operations import CoordinatedOperations
-from gateway.coordinators import Coordinators, SeenBrokers
+from gateway.coordinators import Coordinators
 from gateway.group_coordinator import GroupCoordinator
 from gateway.group_operations import GroupOperations
 from gateway.group_upkeep import GroupUpkeep
 from gateway.led_here import LedHere
 from gateway.metrics import Metrics
 from gateway.peers import Peers
-from gateway.routed_groups import RoutedGroups
+from gateway.proven_view import ProvenView, SeenRegistrations
+from gateway.routed_groups import RoutedGroups, asked_what_it_sees
+from metadata.broker_registry import read_revisions
 from metadata.etcd_layout import EtcdLayout
 from metadata.group_model import MemberId
 from metadata.group_settings import GroupSettings
 from metadata.store import MetadataStore
 from metadata.topic_cache import TopicCache
+from metadata.topics import Topics
 
 
 class BrokerGroups:
@@ -34,7 +38,7 @@ class BrokerGroups:
         store: MetadataStore,
         layout: EtcdLayout,
         settings: GroupSettings,
-        seen: SeenBrokers,
+        seen: SeenRegistrations,
         topics: TopicCache,
         log: LedHere,
         peers: Peers,
@@ -48,17 +52,26 @@ class BrokerGroups:
     ) -> None:
         """`log`: of the whole cluster. `session`: the present one of this broker, where it has one. `now_ms` is the wall clock."""
         coordinators = Coordinators(seen, broker_id=broker_id, session=session, is_stopping=is_stopping)
+        self.view = ProvenView(
+            seen,
+            broker_id=broker_id,
+            registered=lambda: read_revisions(store, layout),
+            ask=lambda broker: asked_what_it_sees(peers, broker),
+        )
         self.coordinated = GroupCoordinator(
             store,
             layout,
             settings,
             session=coordinators.session,
             coordinates=coordinators.here,
+            make_sure=self.view.make_sure,
             now_ms=now_ms,
             new_member_id=new_member_id,
         )
-        self.routed = RoutedGroups(self.coordinated, coordinators, topics, peers)
-        here = CoordinatedOperations(self.coordinated, log, topics, broker_id=broker_id, now_ms=now_ms)
+        self.routed = RoutedGroups(self.coordinated, coordinators, topics, peers, self.view)
+        here = CoordinatedOperations(
+            self.coordinated, log, topics, look_up=Topics(store, layout).get, broker_id=broker_id, now_ms=now_ms
+        )
         self.operations = GroupOperations(store, layout, self.routed, here)
         self._upkeep = GroupUpkeep(
             store,
@@ -71,10 +84,13 @@ class BrokerGroups:
             now_ms=now_ms,
         )
         self._upkeep.tell(metrics)
+        self.view.is_needed = lambda: len(self.coordinated) > 0
+        self.view.subscribe(self.coordinated.proven)
         coordinators.subscribe(self.coordinated.brokers_changed)
         coordinators.subscribe(self._upkeep.brokers_changed)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.view.run(), name="proofs of the view")
             tasks.create_task(self.coordinated.run(), name="coordinator of groups")
             tasks.create_task(self._upkeep.run(), name="upkeep of groups")

@@ -15,8 +15,7 @@ from gateway.doors import Broker, check_topic_id, partition_of
 from gateway.grpc_fetch import PARTITIONS_MAX
 from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
-from metadata.group_offsets import CommittedOffset
-from metadata.model import TopicPartition
+from metadata.group_offsets import StoredOffsets
 from metadata.topic import Topic
 
 
@@ -73,7 +72,7 @@ class Alone:
     def owns(self, name: TopicPartitionName) -> bool:
         return True
 
-    async def committed(self) -> Mapping[TopicPartition, CommittedOffset]:
+    async def committed(self) -> StoredOffsets:
         raise AssertionError("who reads alone has committed nothing")
 
     def waits(self) -> None:

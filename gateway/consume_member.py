@@ -41,7 +41,7 @@ from metadata.errors import (
 from metadata.group_calls import GroupCalls
 from metadata.group_member import GroupMember
 from metadata.group_model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
-from metadata.group_offsets import CommittedOffset
+from metadata.group_offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicPartition
 
 COMMIT_S: Final = 15.0
@@ -100,7 +100,7 @@ class StreamMember:
     def owns(self, name: TopicPartitionName) -> bool:
         return name in self._member.owned
 
-    async def committed(self) -> Mapping[TopicPartition, CommittedOffset]:
+    async def committed(self) -> StoredOffsets:
         return await self._broker.groups.offsets(self._terms.group)
 
     def waits(self) -> None:

@@ -9,7 +9,7 @@ It runs beside the reading, so a partition that can't be placed at the moment, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -18,8 +18,7 @@ from gateway.consumed_partitions import Consumed, ConsumedPartitions, Start, Whe
 from gateway.doors import Broker
 from gateway.topic_states import BOUNDS_WAIT_S
 from metadata.errors import NotFound, TidelogError
-from metadata.group_offsets import CommittedOffset
-from metadata.model import TopicPartition
+from metadata.group_offsets import StoredOffsets
 
 AGAIN_S: Final = 0.5
 """Before it is asked again."""
@@ -36,7 +35,7 @@ class ConsumePlacing:
         terms: ConsumeTerms,
         partitions: ConsumedPartitions,
         *,
-        committed: Callable[[], Awaitable[Mapping[TopicPartition, CommittedOffset]]],
+        committed: Callable[[], Awaitable[StoredOffsets]],
         refused: Callable[[Consumed, TidelogError], bool],
         fail: Callable[[Consumed, TidelogError], None],
         placed: Callable[[], None],
@@ -78,11 +77,12 @@ class ConsumePlacing:
     async def _at_committed(self, waiting: Sequence[Consumed]) -> None:
         if not waiting:
             return
-        committed = await self._committed()
+        committed, damaged = await self._committed()
         for each in waiting:
-            found = committed.get(each.partition)
-            if found is not None:
+            if (found := committed.get(each.partition)) is not None:
                 each.offset = found.offset
+            elif (error := damaged.get(each.partition)) is not None:
+                self._fail(each, error)
             elif self._terms.reset is not Whence.ERROR:
                 each.start = Start(self._terms.reset)
             else:

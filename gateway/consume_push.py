@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from gateway import consume_wire as wire
@@ -30,8 +30,7 @@ from gateway.proto import log_pb2
 from gateway.routed_fetch import may_be_led_soon
 from metadata.assignors import TopicPartitionName
 from metadata.errors import Corrupt, OutOfRange, Throttled, TidelogError
-from metadata.group_offsets import CommittedOffset
-from metadata.model import TopicPartition
+from metadata.group_offsets import StoredOffsets
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
 
@@ -51,7 +50,7 @@ class Ownership(Protocol):
 
     def owns(self, name: TopicPartitionName) -> bool: ...
 
-    async def committed(self) -> Mapping[TopicPartition, CommittedOffset]:
+    async def committed(self) -> StoredOffsets:
         """By the group."""
         ...
 

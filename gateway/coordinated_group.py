@@ -5,8 +5,8 @@
                  └ written by somebody else, or nobody knows: the group is given up, all are told NOT_COORDINATOR
     offsets, guarded likewise ─▶ nobody knows: its caller is told; the record is written anew before any others, which fences them
 
-Invariants: steps that store happen one after the other; what a member is told of its group was stored before; after it was given
-up, a group writes nothing more and answers nobody.
+Invariants: steps that store happen one after the other, while it is proven that the group is coordinated here (proven_view.py);
+what a member is told of its group was stored before; after it was given up, a group writes nothing more and answers nobody.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from gateway.group_timer import GroupTimer, uptime_ms
 from gateway.owned_work import OwnedWork
 from metadata.coalesced_writes import CoalescedWrites, CompareFailed
-from metadata.errors import NotCoordinator, OutcomeUnknown, TidelogError
+from metadata.errors import NotCoordinator, OutcomeUnknown, Stopping, TidelogError
 from metadata.group_barrier import Answer, Step
 from metadata.group_model import NO_INSTANCE, Group, Joined, Member, MemberId, Phase, Synced, Waiter
 from metadata.group_record import encode_group
@@ -62,6 +62,23 @@ class Forgotten(NamedTuple):
     """Its record, too."""
 
 
+@dataclass(slots=True)
+class Deletion:
+    """How far the deletion of a group, or of its offsets, has come."""
+
+    of: int = 0
+    """Keys that are to be deleted, once that is known."""
+    deleted: int = 0
+    is_sent: bool = False
+    """More than those may be gone."""
+
+    def stopped(self, name: str) -> TidelogError:
+        """What is to be told where the broker stops in the middle of it."""
+        if self.is_sent or self.deleted:
+            return half_deleted(name, self.deleted, self.of)
+        return Stopping("the broker is shutting down")
+
+
 class CoordinatedGroup:
     def __init__(
         self,
@@ -75,6 +92,7 @@ class CoordinatedGroup:
         writes: CoalescedWrites,
         timer: GroupTimer,
         session: Callable[[], SessionId],
+        make_sure: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
         given_up: Callable[[CoordinatedGroup], None],
         work: OwnedWork,
@@ -84,6 +102,7 @@ class CoordinatedGroup:
         self.group = group
         self.loaded_by = loaded_by
         """The session that this broker had then."""
+        self.began_ms = uptime_ms()
         self.is_gone = False
         self._key = key
         self._revision = revision
@@ -91,6 +110,7 @@ class CoordinatedGroup:
         self._writes = writes
         self._timer = timer
         self._session = session
+        self._make_sure = make_sure
         self._now_ms = now_ms
         self._given_up = given_up
         self._work = work
@@ -153,6 +173,13 @@ class CoordinatedGroup:
             before = self.group
             step = self._decided(decide)
             after = step.group
+            if step.stored:
+                decided_ms = uptime_ms()
+                await self._make_sure()
+                self.check_here()
+                if uptime_ms() > decided_ms:  # whoever was late then may not be: sessions begin anew where nobody was answered
+                    step = self._decided(decide)
+                    after = step.group
             if step.stored:
                 after = replace(after, changed_at_ms=self._now_ms())
                 await self._put(after)
@@ -244,7 +271,9 @@ class CoordinatedGroup:
                 async with self._steps:  # a step of this group has written its record meanwhile, or is about to
                     pass
 
-    async def forget(self, check: Callable[[Group], None], choose: Callable[[Group], Awaitable[Forgotten]]) -> None:
+    async def forget(
+        self, check: Callable[[Group], None], choose: Callable[[Group], Awaitable[Forgotten]], deletion: Deletion
+    ) -> None:
         """Deletes the offsets that `choose` reads, and the record where it says so. `check` raises what refuses it.
 
         First the record is written anew, so that no commit that is under way lands after its key was read, or deleted. Until the
@@ -259,16 +288,20 @@ class CoordinatedGroup:
             try:
                 chosen = await choose(self.group)
                 whole = chosen.group
-                await self._delete([*map(Delete, chosen.offsets), *([Delete(self._key)] if whole else [])], revision)
+                await self._delete([*map(Delete, chosen.offsets), *([Delete(self._key)] if whole else [])], revision, deletion)
             finally:
                 self._revision = revision
                 if whole and not self.is_gone:
                     self.give_up("it was deleted, or half of it: whoever comes next reads what is left")
 
-    async def _delete(self, deletes: Sequence[Delete], revision: Revision) -> None:
+    async def _delete(self, deletes: Sequence[Delete], revision: Revision, deletion: Deletion) -> None:
+        deletion.of = len(deletes)
         for start in range(0, len(deletes), OPERATIONS_MAX):
+            part = deletes[start : start + OPERATIONS_MAX]
             try:
-                await self._writes.write(Compare(self._key, revision), deletes[start : start + OPERATIONS_MAX])
+                deletion.is_sent = True
+                await self._writes.write(Compare(self._key, revision), part)
+                deletion.deleted, deletion.is_sent = start + len(part), False
             except (CompareFailed, TidelogError) as error:
                 if isinstance(error, CompareFailed):
                     self.give_up("its record was written by another broker")
@@ -282,7 +315,13 @@ class CoordinatedGroup:
 
     def heard(self, member_id: MemberId) -> None:
         if (member := self.group.members.get(member_id)) is not None:
-            self._silent_at_ms[member_id] = uptime_ms() + member.session_timeout_ms
+            self._silent_at_ms[member_id] = max(uptime_ms(), self.group.alone_from_ms) + member.session_timeout_ms
+
+    @property
+    def shortest_ms(self) -> int | None:
+        """In less time nothing of a member that is not heard of is given away; None where there are no members."""
+        members = self.group.members.values()
+        return min((min(each.session_timeout_ms, each.rebalance_timeout_ms) for each in members), default=None)
 
     def begin_sessions_anew(self) -> None:
         """Of a coordinator that begins, or that was not running for a while: nobody could be heard of."""

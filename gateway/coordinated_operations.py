@@ -9,7 +9,7 @@ at one instant: of a longer seek that fails half way, each partition says whethe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gateway.doors import check_topic_id, named, partition_of
@@ -27,8 +27,17 @@ from gateway.group_lag import GroupLag, KnownTopics
 from gateway.group_seek import check_seek, sought_offset
 from gateway.led_here import LedHere
 from gateway.long_work import LoopTurns
-from gateway.topic_states import BOUNDS_WAIT_S
-from metadata.errors import GroupNotEmpty, InvalidArgument, TidelogError, Unavailable, UnknownGroup, UnknownMember, UnknownTopic
+from gateway.topic_states import BOUNDS_WAIT_S, LOOK_UP_S
+from metadata.errors import (
+    GroupNotEmpty,
+    InvalidArgument,
+    NotFound,
+    TidelogError,
+    Unavailable,
+    UnknownGroup,
+    UnknownMember,
+    UnknownTopic,
+)
 from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Group
 from metadata.group_offsets import CommittedOffset
 from metadata.model import Partition, TopicPartition
@@ -38,6 +47,8 @@ from segments.partition_log import Bounds
 LOOK_UPS_AT_ONCE: Final = 16
 LOOK_UP_TIMEOUT_S: Final = 10.0
 """For the offset of one timestamp, which may be looked for on the bucket."""
+UNREADABLE: Final = CommittedOffset(offset=-1, committed_at_ms=0)
+"""How it is told what a damaged value held, when it is deleted."""
 
 
 class CoordinatedOperations:
@@ -47,20 +58,22 @@ class CoordinatedOperations:
         log: LedHere,
         topics: KnownTopics,
         *,
+        look_up: Callable[[str], Awaitable[Topic]],
         broker_id: str,
         now_ms: Callable[[], int],
     ) -> None:
-        """`log`: of the whole cluster."""
+        """`log`: of the whole cluster. `look_up` asks the metadata store for a topic that is not among `topics`."""
         self._coordinator = coordinator
         self._log = log
         self._topics = topics
+        self._look_up = look_up
         self._broker_id = broker_id
         self.lag = GroupLag(log, topics, now_ms=now_ms)
 
     async def describe(self, name: str) -> GroupDescription:
         """Raises UnknownGroup, and what keeps this broker from coordinating it."""
         group = await self._coordinator.describe(name)
-        committed = await self._coordinator.offsets(name)
+        stored = await self._coordinator.offsets(name)
         return GroupDescription(
             group=name,
             state=group.phase.value,
@@ -70,7 +83,7 @@ class CoordinatedOperations:
             leader=group.leader,
             coordinator=self._broker_id,
             members=tuple(_members(group)),
-            lags=tuple(await self.lag.lags(committed, owners(group, self._topics))),
+            lags=tuple(await self.lag.lags(stored, owners(group, self._topics))),
         )
 
     async def delete(self, name: str, *, validate_only: bool = False) -> None:
@@ -89,12 +102,12 @@ class CoordinatedOperations:
                 "no topic is named", hint="Name those whose offsets shall go, or delete the group.", field="topics"
             )
         check_empty(name, await self._coordinator.describe(name))
-        chosen = self._chosen(topics)
-        committed = await self._coordinator.offsets(name)
-        found = {at: topic for at, topic in chosen.items() if at in committed}
+        chosen = await self._chosen(topics)
+        stored = await self._coordinator.offsets(name)
+        found = {at: topic for at, topic in chosen.items() if at in stored.committed or at in stored.damaged}
         if found and not validate_only:
             await self._coordinator.delete_offsets(name, list(found))
-        return [_fetched(at, topic, committed[at]) for at, topic in found.items()]
+        return [_fetched(at, topic, stored.committed.get(at, UNREADABLE)) for at, topic in found.items()]
 
     async def seek(
         self, name: str, topics: Sequence[TopicPartitions], to: SeekTo, *, validate_only: bool = False
@@ -109,13 +122,13 @@ class CoordinatedOperations:
         except UnknownGroup:
             if not topics:
                 raise
-        committed = await self._coordinator.offsets(name)
-        chosen = self._chosen(topics) if topics else self._still_there(committed)
+        committed, damaged = await self._coordinator.offsets(name)
+        chosen = await self._chosen(topics) if topics else self._still_there([*committed, *damaged])
         if not chosen:
             raise InvalidArgument(
                 f"group {name} has committed nothing that could be moved", hint="Name topics to seek in.", field="topics"
             )
-        rows = await self._sought(chosen, to, committed)
+        rows = await self._sought(chosen, to, committed, damaged)
         if validate_only:
             return list(rows.values())
         for row in rows.values():
@@ -130,13 +143,19 @@ class CoordinatedOperations:
         return [row._replace(error=refused.get(at)) for at, row in rows.items()]
 
     async def _sought(
-        self, chosen: Mapping[TopicPartition, Topic], to: SeekTo, committed: Mapping[TopicPartition, CommittedOffset]
+        self,
+        chosen: Mapping[TopicPartition, Topic],
+        to: SeekTo,
+        committed: Mapping[TopicPartition, CommittedOffset],
+        damaged: Mapping[TopicPartition, TidelogError],
     ) -> dict[TopicPartition, MovedOffset]:
         bounds = dict(zip(chosen, await self._log.bounds_of(list(chosen), wait_s=BOUNDS_WAIT_S), strict=True))
 
         async def of_one(at: TopicPartition, told: Bounds | TidelogError) -> int:
             if isinstance(told, TidelogError):
                 raise told
+            if to.kind == "shift" and at in damaged:
+                raise damaged[at]
             before = committed.get(at)
             of_timestamp = None
             if to.kind == "timestamp_ms":
@@ -175,18 +194,33 @@ class CoordinatedOperations:
             raise Unavailable(f"the first record of {partition} after that time was not found in {LOOK_UP_TIMEOUT_S:g} s") from None
         return None if found is None else int(found.offset)
 
-    def _chosen(self, topics: Sequence[TopicPartitions]) -> dict[TopicPartition, Topic]:
-        """UnknownTopic, also of another life of the topic; UnknownPartition."""
+    async def _chosen(self, topics: Sequence[TopicPartitions]) -> dict[TopicPartition, Topic]:
+        """UnknownTopic, also of another life of the topic; UnknownPartition; Unavailable where nobody knows."""
         found: dict[TopicPartition, Topic] = {}
         for asked in topics:
-            topic = self._topics.get(asked.topic)
-            check_topic_id(topic, asked.topic_id)
-            found.update((partition_of(topic, number), topic) for number in asked.partitions or range(topic.partition_count))
+            try:
+                found |= _partitions_of(self._topics.get(asked.topic), asked)
+            except NotFound:  # as far as is known here: it may have been made, or have grown, at another broker this moment
+                found |= _partitions_of(await self._looked_up(asked.topic), asked)
         return found
 
-    def _still_there(self, committed: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, Topic]:
+    async def _looked_up(self, name: str) -> Topic:
+        try:
+            async with asyncio.timeout(LOOK_UP_S):
+                return await self._look_up(name)
+        except TimeoutError:
+            raise Unavailable(
+                f"whether there is a topic {name} is not known: the metadata store does not answer", topic=name
+            ) from None
+
+    def _still_there(self, committed: Iterable[TopicPartition]) -> dict[TopicPartition, Topic]:
         found = {at: topic for at in committed if (topic := self.lag.topic_of(at)) is not None}
         return dict(sorted(found.items(), key=lambda item: (item[1].name, item[0])))
+
+
+def _partitions_of(topic: Topic, asked: TopicPartitions) -> dict[TopicPartition, Topic]:
+    check_topic_id(topic, asked.topic_id)
+    return {partition_of(topic, number): topic for number in asked.partitions or range(topic.partition_count)}
 
 
 def owners(group: Group, topics: KnownTopics) -> dict[TopicPartition, str]:

@@ -12,15 +12,16 @@ call that ends, or hangs up, leaves nothing behind but a member whose session ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.coordinated_group import CoordinatedGroup, Forgotten, GroupCounts, half_deleted, not_coordinator
+from gateway.coordinated_group import CoordinatedGroup, Deletion, Forgotten, GroupCounts, half_deleted, not_coordinator
 from gateway.group_timer import GroupTimer, uptime_ms
 from gateway.known_offsets import KnownOffsets
 from gateway.owned_work import OwnedWork
+from gateway.proven_view import PROOF_S
 from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import (
     GroupNotEmpty,
@@ -46,7 +47,7 @@ from metadata.group_model import (
     Waiter,
     check_group_name,
 )
-from metadata.group_offsets import CommittedOffset, encode_offset, read_offset_keys, read_offsets, why_not
+from metadata.group_offsets import CommittedOffset, StoredOffsets, encode_offset, read_offset_keys, read_offsets, why_not
 from metadata.group_record import decode_group, encode_group
 from metadata.group_settings import GroupSettings
 from metadata.group_state import check_commit, check_heartbeat, leave, sync
@@ -67,16 +68,19 @@ class GroupCoordinator:
         *,
         session: Callable[[], SessionId],
         coordinates: Callable[[str], bool],
+        make_sure: Callable[[], Awaitable[None]],
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], MemberId],
     ) -> None:
-        """`coordinates`: whether a group is this broker's. `new_member_id` makes one from a client id or an instance id.
-        `now_ms` is the wall clock."""
+        """`coordinates`: whether a group is this broker's, as it sees the cluster. `make_sure` raises NoCoordinator where that was
+        not proven lately (proven_view.py): then members can't be answered. `new_member_id` makes one from a client id or an
+        instance id. `now_ms` is the wall clock."""
         self._store = store
         self._layout = layout
         self._settings = settings
         self._session = session
         self._coordinates = coordinates
+        self._make_sure = make_sure
         self._now_ms = now_ms
         self._new_member_id = new_member_id
         self.counts = GroupCounts()
@@ -105,6 +109,19 @@ class GroupCoordinator:
         """Gives up the groups that are another broker's now."""
         for held in [held for held in self._groups.values() if not self._coordinates(held.name)]:
             held.give_up("it is another broker's now")
+
+    def proven(self, after_s: float) -> None:
+        """It is proven that what is coordinated here is, so long after it was proven last. While it was not, nobody was answered.
+
+        Groups of which others may have given something away meanwhile are given up.
+        """
+        if after_s <= PROOF_S:
+            return
+        self._slept()
+        for held in list(self._groups.values()):
+            unproven_ms = min(1000 * after_s, uptime_ms() - held.began_ms)
+            if held.shortest_ms is not None and unproven_ms > max(held.shortest_ms, 1000 * PROOF_S):
+                held.give_up("another may have coordinated it while nothing was heard of the cluster")
 
     def __len__(self) -> int:
         """Groups that are loaded."""
@@ -143,6 +160,8 @@ class GroupCoordinator:
 
     async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
         held = await self._loaded(name)
+        await self._make_sure()
+        held.check_here()
         try:
             check_heartbeat(held.group, member_id, instance_id, generation)
         except RebalanceInProgress:
@@ -175,7 +194,10 @@ class GroupCoordinator:
 
         try:
             await self._work.done(held.step(unless_it_hung_up, heard=member_id))
-            return await told
+            answer = await told
+            await self._make_sure()
+            held.check_here()
+            return answer
         finally:
             if held.stop_waiting(waiter) and not held.is_gone:
                 self._work.begin_unheard(held.tick(), f"hang-up in group {name}")
@@ -219,7 +241,7 @@ class GroupCoordinator:
         held.heard(member_id)
         return refused
 
-    async def offsets(self, name: str) -> dict[TopicPartition, CommittedOffset]:
+    async def offsets(self, name: str) -> StoredOffsets:
         """What the group has committed. It is adopted first, so that nothing that was sent before lands after it was read."""
         held = await self._loaded(name)
         await held.settle()
@@ -238,25 +260,33 @@ class GroupCoordinator:
         async def all_of_it(_: Group) -> Forgotten:
             return Forgotten(await read_offset_keys(self._store, self._layout, name), group=True)
 
-        await self._work.done(held.forget(lambda group: check_empty(name, group), all_of_it))
+        deletion = Deletion()
+        deleting = held.forget(lambda group: check_empty(name, group), all_of_it, deletion)
+        await self._work.done(deleting, stopped=lambda: deletion.stopped(name))
         self.known_offsets.forget(name)
 
     async def forget(
         self,
         name: str,
-        decide: Callable[[Group, Mapping[TopicPartition, CommittedOffset]], tuple[list[TopicPartition], bool]],
+        decide: Callable[[Group, StoredOffsets], tuple[list[TopicPartition], bool]],
     ) -> None:
-        """Deletes the offsets that `decide` names, and the group where it says so. No commit is under way while it decides, so
-        what was committed since the caller looked is kept. Raises UnknownGroup; OutcomeUnknown where some may be gone."""
+        """Deletes the offsets that `decide` names, or the group with all of them where it says so. No commit is under way while
+        it decides, so what was committed since the caller looked is kept.
+
+        Raises UnknownGroup; OutcomeUnknown where some may be gone.
+        """
         held = await self._known(name)
         partitions, whole = list[TopicPartition](), False
 
         async def choose(group: Group) -> Forgotten:
             nonlocal partitions, whole
-            partitions, whole = decide(group, await read_offsets(self._store, self._layout, name))
-            return Forgotten([self._layout.offset(name, partition) for partition in partitions], whole)
+            stored = await read_offsets(self._store, self._layout, name)
+            partitions, whole = decide(group, stored)
+            gone = [*stored.committed, *stored.damaged] if whole else partitions
+            return Forgotten([self._layout.offset(name, partition) for partition in gone], whole)
 
-        await self._work.done(held.forget(lambda _: None, choose))
+        deletion = Deletion()
+        await self._work.done(held.forget(lambda _: None, choose, deletion), stopped=lambda: deletion.stopped(name))
         self.known_offsets.deleted(name, partitions)
         if whole:
             self.known_offsets.forget(name)
@@ -320,7 +350,7 @@ class GroupCoordinator:
         kept = await self._store.get(key)
         group, revision = Group(), Revision(0)
         if kept is not None:
-            group = decode_group(kept, now_ms=uptime_ms())
+            group = decode_group(kept, now_ms=uptime_ms() + int(1000 * PROOF_S))
             try:
                 revision = await self._writes.write(Compare(key, kept.mod_revision), [Put(key, encode_group(group, session))])
             except (CompareFailed, OutcomeUnknown) as error:
@@ -337,6 +367,7 @@ class GroupCoordinator:
             writes=self._writes,
             timer=self._timer,
             session=self._session,
+            make_sure=self._make_sure,
             now_ms=self._now_ms,
             given_up=self._given_up,
             work=self._work,

@@ -62,7 +62,7 @@ class PartitionLag(NamedTuple):
     topic_id: str
     partition: int
     error: TidelogError | None = None
-    """Why the log's end, or the age of the first unread record, can't be told at the moment."""
+    """Why the log's end, the age of the first unread record, or what was committed can't be told."""
     committed_offset: int | None = None
     high_watermark: int = -1
     """-1 where it can't be told, as the next."""
@@ -106,6 +106,7 @@ class FetchedOffset(NamedTuple):
     topic_id: str
     partition: int
     offset: int
+    """-1 where what was stored could not be read."""
     leader_epoch: int
     metadata: str
     committed_at_ms: int

@@ -24,7 +24,7 @@ from gateway.group_lag import KnownTopics
 from metadata.errors import Corrupt, NoCoordinator, NotCoordinator, Stopping, UnknownGroup, UnknownTopic
 from metadata.etcd_layout import EtcdLayout
 from metadata.group_model import Group, Phase
-from metadata.group_offsets import CommittedOffset
+from metadata.group_offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicId, TopicPartition
 from metadata.store import MetadataStore
 from metadata.topics import read_topic_ids
@@ -50,11 +50,13 @@ def expired(
     group: Group,
     offsets: Mapping[TopicPartition, CommittedOffset],
     *,
+    damaged: bool = False,
     deleted: Collection[TopicId],
     now_ms: int,
     retention_ms: int,
 ) -> Expired:
-    """`deleted`: topics that are known not to be there any more. Pure."""
+    """`damaged`: there are others, of which nobody knows when they were committed. `deleted`: topics that are known not to be there
+    any more. Pure."""
     is_empty = group.phase is Phase.EMPTY and not group.announced
 
     def is_over(partition: TopicPartition, offset: CommittedOffset) -> bool:
@@ -63,7 +65,8 @@ def expired(
         return is_empty and now_ms - max(offset.committed_at_ms, group.changed_at_ms) >= retention_ms
 
     over = [partition for partition, offset in offsets.items() if is_over(partition, offset)]
-    return Expired(over, is_empty and len(over) == len(offsets) and now_ms - group.changed_at_ms >= GRACE_MS)
+    kept_ms = max(GRACE_MS, retention_ms) if damaged else GRACE_MS
+    return Expired(over, is_empty and len(over) == len(offsets) and now_ms - group.changed_at_ms >= kept_ms)
 
 
 class GroupExpiry:
@@ -97,9 +100,9 @@ class GroupExpiry:
             return
         gone = Expired()
 
-        def decide(present: Group, committed: Mapping[TopicPartition, CommittedOffset]) -> tuple[list[TopicPartition], bool]:
+        def decide(present: Group, stored: StoredOffsets) -> tuple[list[TopicPartition], bool]:
             nonlocal gone
-            gone = self._expired(present, committed)
+            gone = self._expired(present, stored.committed, damaged=bool(stored.damaged))
             return list(gone.offsets), gone.group
 
         try:
@@ -111,8 +114,9 @@ class GroupExpiry:
         if not gone.is_nothing:
             log.info("group %s: %d offsets have expired%s", name, len(gone.offsets), ", and so has the group" if gone.group else "")
 
-    def _expired(self, group: Group, offsets: Mapping[TopicPartition, CommittedOffset]) -> Expired:
-        return expired(group, offsets, deleted=self._deleted, now_ms=self._now_ms(), retention_ms=self._retention_ms)
+    def _expired(self, group: Group, offsets: Mapping[TopicPartition, CommittedOffset], *, damaged: bool = False) -> Expired:
+        now_ms, retention_ms = self._now_ms(), self._retention_ms
+        return expired(group, offsets, damaged=damaged, deleted=self._deleted, now_ms=now_ms, retention_ms=retention_ms)
 
     async def _find_deleted(self, topic_ids: Collection[TopicId]) -> None:
         """A topic that is not in the cache may have been made this moment; one that the store does not have once its offsets were

@@ -24,7 +24,7 @@ from gateway.long_work import LoopTurns, WorkThreads
 from gateway.reads import open_records, takes_long
 from gateway.topic_states import BOUNDS_WAIT_S
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
-from metadata.group_offsets import CommittedOffset
+from metadata.group_offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicId, TopicPartition
 from metadata.topic import Topic
 from segments.batch_kernel import RecordTuple
@@ -98,18 +98,17 @@ class GroupLag:
             return None
         return topic if 0 <= partition.partition < topic.partition_count else None
 
-    async def lags(
-        self, committed: Mapping[TopicPartition, CommittedOffset], owners: Mapping[TopicPartition, str]
-    ) -> list[PartitionLag]:
+    async def lags(self, stored: StoredOffsets, owners: Mapping[TopicPartition, str]) -> list[PartitionLag]:
         """Of all partitions that were committed or are owned, by topic and number; those of deleted topics are left out."""
-        topics = {at: topic for at in {*committed, *owners} if (topic := self.topic_of(at)) is not None}
+        committed, damaged = stored
+        topics = {at: topic for at in {*committed, *damaged, *owners} if (topic := self.topic_of(at)) is not None}
         places = sorted(topics, key=lambda at: (topics[at].name, at))
         found = await self._log.bounds_of(places, wait_s=BOUNDS_WAIT_S)
         bounds = {at: told for at, told in zip(places, found, strict=True) if not isinstance(told, TidelogError)}
         unread = {
             at: (at, first_unread(_offset(committed, at), told))
             for at, told in bounds.items()
-            if lag_records(_offset(committed, at), told) > 0
+            if at not in damaged and lag_records(_offset(committed, at), told) > 0
         }
         timestamps = await self.timestamps(unread.values())
         now_ms = self._now_ms()
@@ -121,11 +120,10 @@ class GroupLag:
                 row = row._replace(committed_offset=offset.offset, metadata=offset.metadata, committed_at_ms=offset.committed_at_ms)
             if isinstance(answer, TidelogError):
                 return row._replace(error=named(answer, topic))
-            row = row._replace(
-                high_watermark=int(answer.high_watermark),
-                log_start_offset=int(answer.log_start_offset),
-                lag_records=lag_records(row.committed_offset, answer),
-            )
+            row = row._replace(high_watermark=int(answer.high_watermark), log_start_offset=int(answer.log_start_offset))
+            if (why := damaged.get(at)) is not None:
+                return row._replace(error=named(why, topic))
+            row = row._replace(lag_records=lag_records(row.committed_offset, answer))
             read = timestamps.get(unread[at], UNREAD) if at in unread else None
             if isinstance(read, TidelogError):
                 return row._replace(error=named(read, topic))

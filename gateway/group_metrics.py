@@ -170,7 +170,8 @@ class GroupMetrics:
                 self._known.forget(name)
                 return
             self._seen[name] = _told(decode_group(kept, now_ms=0))
-        self._known.read(name, await read_offsets(self._store, self._layout, name), began_ms=began_ms)
+        stored = await read_offsets(self._store, self._layout, name)
+        self._known.read(name, stored.committed, began_ms=began_ms)
 
     async def _places(self, groups: Iterable[str], loaded: Mapping[str, Group]) -> dict[str, list[TopicPartition]]:
         """What each group has committed, or is assigned, but for topics that are gone."""

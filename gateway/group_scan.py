@@ -95,7 +95,10 @@ class GroupScan:
     async def _look_at(self, name: str, group: Group) -> None:
         if not self._known.is_whole(name):
             began_ms = self._now_ms()
-            self._known.read(name, await read_offsets(self._store, self._layout, name), began_ms=began_ms)
+            stored = await read_offsets(self._store, self._layout, name)
+            self._known.read(name, stored.committed, began_ms=began_ms)
+            for error in stored.damaged.values():
+                log.error("group %s: %s", name, error)
         for look in self._looks:
             await look(name, group)
 

@@ -6,12 +6,14 @@ What comes from a client is checked by whoever decides; here only what no value 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from google.rpc.status_pb2 import Status
 
 from gateway.grpc_status import error_of, status_of
 from gateway.proto import groups_pb2
+from gateway.proven_view import SeenThere
 from metadata.errors import TidelogError, Unavailable
 from metadata.group_model import (
     Generation,
@@ -23,7 +25,7 @@ from metadata.group_model import (
     Synced,
     SyncRequest,
 )
-from metadata.group_offsets import CommittedOffset
+from metadata.group_offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, TopicId, TopicPartition
 
 # ── join ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -101,10 +103,12 @@ def offset_to_commit(told: groups_pb2.CommittedOffset) -> CommittedOffset:
     return CommittedOffset(offset=told.offset, leader_epoch=leader_epoch, metadata=told.metadata, committed_at_ms=0)
 
 
-def fetched_offset(topic: str, at: TopicPartition, committed: CommittedOffset | None) -> groups_pb2.FetchedOffset:
-    """`committed` is None where nothing was."""
+def fetched_offset(topic: str, at: TopicPartition, committed: CommittedOffset | TidelogError | None) -> groups_pb2.FetchedOffset:
+    """`committed` is None where nothing was, and an error where it can't be read."""
     told = groups_pb2.FetchedOffset(topic=topic, topic_id=at.topic_id, partition=at.partition, leader_epoch=-1)
-    if committed is not None:
+    if isinstance(committed, TidelogError):
+        told.error.CopyFrom(status_of(committed))
+    elif committed is not None:
         told.offset = committed.offset
         told.leader_epoch = committed.leader_epoch
         told.metadata = committed.metadata
@@ -112,15 +116,18 @@ def fetched_offset(topic: str, at: TopicPartition, committed: CommittedOffset | 
     return told
 
 
-def fetched_offsets(told: Iterable[groups_pb2.FetchedOffset]) -> dict[TopicPartition, CommittedOffset]:
-    """Those that are committed."""
-    return {
-        TopicPartition(TopicId(each.topic_id), Partition(each.partition)): CommittedOffset(
-            offset=each.offset, leader_epoch=each.leader_epoch, metadata=each.metadata, committed_at_ms=each.committed_at_ms
-        )
-        for each in told
-        if each.HasField("offset") and not each.HasField("error")
-    }
+def fetched_offsets(told: Iterable[groups_pb2.FetchedOffset]) -> StoredOffsets:
+    """Those that are committed, and those that can't be read."""
+    committed, damaged = dict[TopicPartition, CommittedOffset](), dict[TopicPartition, TidelogError]()
+    for each in told:
+        at = TopicPartition(TopicId(each.topic_id), Partition(each.partition))
+        if each.HasField("error"):
+            damaged[at] = error_of(each.error)
+        elif each.HasField("offset"):
+            committed[at] = CommittedOffset(
+                offset=each.offset, leader_epoch=each.leader_epoch, metadata=each.metadata, committed_at_ms=each.committed_at_ms
+            )
+    return StoredOffsets(committed, damaged)
 
 
 # ── errors, one for each of several, in order ───────────────────────────────────────────────────────────────────────────
@@ -135,3 +142,11 @@ def errors_of(told: Sequence[Status], asked: int) -> list[TidelogError | None]:
     if len(told) != asked:
         raise Unavailable(f"the group's coordinator answered {len(told)} of {asked}")
     return [error_of(status) if status.code else None for status in told]
+
+
+def seen_brokers(here: SeenThere) -> groups_pb2.SeenBrokersResponse:
+    brokers = (groups_pb2.SeenBroker(broker_id=broker_id, revision=revision) for broker_id, revision in here.revisions.items())
+    answer = groups_pb2.SeenBrokersResponse(brokers=brokers, revision=here.revision)
+    if math.isfinite(here.proven_s_ago):
+        answer.proven_ms_ago = math.ceil(1000 * here.proven_s_ago)
+    return answer

@@ -4,7 +4,8 @@
     run ───▶ the member of the group                             consume_member.py; alone: consume_alone.py
     write ─▶ what is told, records within credits, progress      one writer: consume_push.py
 
-    ends    the client leaves, or has no more to say and no credits · it is gone · the broker stops · nothing can be read, or joined
+    ends    the client leaves, or has no more to say and no credits · it is gone · the broker stops · its connection is old
+            (connection_ages.py) · nothing can be read, or joined
             └▶ the member gives up what it owns, and leaves ─▶ what was told is written ─▶ the status of the stream
 
 Invariants: a client stops only itself, and leaves nothing behind: no task, no room, and no member but a static one; what a commit
@@ -18,6 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway import consume_wire as wire
+from gateway.connection_ages import ConnectionAges
 from gateway.consume_alone import Alone
 from gateway.consume_member import RELEASE_AT_STOP_S, StreamMember
 from gateway.consume_push import Pusher
@@ -29,11 +31,13 @@ from gateway.grpc_fetch import GrpcFetch
 from gateway.long_waits import LongWaits
 from gateway.named_partitions import NamedTopic, topics_named
 from gateway.proto import groups_pb2, log_pb2
-from metadata.errors import InvalidArgument, Stopping, TidelogError, TooLarge
+from metadata.errors import InvalidArgument, Stopping, TidelogError, TooLarge, Unavailable
 from metadata.group_model import shown
 from metadata.topic import Topic
 
 NOTHING_SAID: Final = "the stream ended before its first message"
+RELEASE_AT_AGE_S_MAX: Final = 10.0
+"""So long a client may commit and let go where its connection has reached its age; at most half of the grace."""
 
 
 class GrpcConsume:
@@ -41,6 +45,10 @@ class GrpcConsume:
         self._broker = broker
         self._waits = waits
         self._fetch = fetch
+        age_s, grace_s = (
+            ms / 1000 for ms in (broker.settings.grpc_connection_age_ms, broker.settings.grpc_connection_age_grace_ms)
+        )
+        self._ages = ConnectionAges(age_s=age_s, grace_s=grace_s)
 
     async def consume(self, context: Context) -> None:
         async with self._waits.until_stop():
@@ -52,7 +60,12 @@ class GrpcConsume:
             terms = terms_of(first.start, self._broker.settings)
             topics = await self._topics(terms)
         stream = _Stream(self._broker, self._waits, self._fetch, context, terms, topics)
-        await stream.run(first)
+        peer = context.peer()
+        try:
+            await stream.run(first, until_s=self._ages.ends_s(peer, now_s=asyncio.get_running_loop().time()))
+        finally:
+            if stream.has_aged:
+                self._ages.ended(peer)
 
     async def _topics(self, terms: ConsumeTerms) -> dict[str, Topic]:
         """All that are named. UnknownTopic and so on with the field."""
@@ -92,25 +105,32 @@ class _Stream:
         else:
             self._ownership = Alone(broker, terms, topics, self._partitions, self._pusher, ended=self._end)
         self._pusher.ownership = self._ownership
+        self.has_aged = False
+        """It ended because its connection is old."""
         self._ending = asyncio.Event()
         self._why: TidelogError | None = None
         """It ends with an error."""
         self._release_s = 0.0
         """For how long its client may still commit, once it ends."""
+        self._release_at_age_s = min(RELEASE_AT_AGE_S_MAX, broker.settings.grpc_connection_age_grace_ms / 2000)
         self._is_leaving = False
         """Its client asked for it."""
 
-    async def run(self, first: log_pb2.ConsumeRequest) -> None:
-        """Raises what ends the stream, but for its client."""
+    async def run(self, first: log_pb2.ConsumeRequest, *, until_s: float) -> None:
+        """Until then at the latest, by the loop's clock. Raises what ends the stream, but for its client."""
         unsubscribe = self._broker.topic_cache.subscribe(self._topic_changed)
         try:
             async with asyncio.TaskGroup() as tasks:
                 pushing = tasks.create_task(self._pusher.run(), name="records of a Consume stream")
                 placing = tasks.create_task(self._pusher.placing.run(), name="beginnings of a Consume stream")
                 reading = tasks.create_task(self._read(first), name="client of a Consume stream")
+                aging = asyncio.get_running_loop().call_at(until_s, self._end_of_age)
                 stopping = tasks.create_task(self._end_at_stop(), name="end of a Consume stream")
                 member = None if self._member is None else tasks.create_task(self._member.run(), name="member of a Consume stream")
-                await self._ending.wait()
+                try:
+                    await self._ending.wait()
+                finally:
+                    aging.cancel()
                 if self._member is not None and member is not None:
                     self._member.stop(release_s=self._release_s)
                     await asyncio.wait((member,))
@@ -140,6 +160,12 @@ class _Stream:
         except Stopping as error:
             self._release_s = 0.0 if self._pusher.is_closed else RELEASE_AT_STOP_S
             self._end(error.with_traceback(None))
+
+    def _end_of_age(self) -> None:
+        """Before gRPC cuts it, so that its client may commit what it has processed."""
+        self._release_s = 0.0 if self._pusher.is_closed else self._release_at_age_s
+        self.has_aged = True
+        self._end(Unavailable("the connection has reached its age", hint="Open the stream again; it reads on where it was."))
 
     def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
         changed = new if new is not None else old

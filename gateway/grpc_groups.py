@@ -9,7 +9,7 @@ and a broker that stops ends all of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeVar
 
@@ -23,7 +23,7 @@ from gateway.long_waits import LongWaits
 from gateway.long_work import LoopTurns
 from gateway.named_partitions import NamedPartition, NamedTopic, partitions_named, topics_named
 from gateway.proto import groups_pb2
-from gateway.routed_groups import ANSWER_S, wait_timeout_s
+from gateway.routed_groups import ANSWER_S, SEEN_BROKERS, wait_timeout_s
 from metadata.errors import InvalidArgument, NotCoordinator, TidelogError
 from metadata.group_model import Generation, InstanceId, MemberId, shown
 from metadata.group_offsets import CommittedOffset
@@ -51,6 +51,7 @@ class GroupsService:
             "LeaveGroup": unary_in_context(groups_pb2.LeaveGroupRequest, self.leave),
             "OffsetCommit": unary_in_context(groups_pb2.OffsetCommitRequest, self.commit),
             "OffsetFetch": unary_in_context(groups_pb2.OffsetFetchRequest, self.fetch_offsets),
+            SEEN_BROKERS: unary(groups_pb2.SeenBrokersRequest, self.seen_brokers),
         }
 
     async def find_coordinator(self, request: groups_pb2.FindCoordinatorRequest) -> Message:
@@ -121,13 +122,14 @@ class GroupsService:
         _check_whole_once(request.topics)
 
         async def here() -> groups_pb2.OffsetFetchResponse:
-            committed = await self._broker.coordinated_groups.offsets(request.group)
-            found = await self._asked_for(request.topics, committed) if request.topics else await self._all(committed)
+            stored = await self._broker.coordinated_groups.offsets(request.group)
+            told: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
+            found = await self._asked_for(request.topics, told) if request.topics else await self._all(told)
             return groups_pb2.OffsetFetchResponse(offsets=found)
 
         return await self._answered(context, "OffsetFetch", request, groups_pb2.OffsetFetchResponse, here)
 
-    async def _all(self, committed: dict[TopicPartition, CommittedOffset]) -> list[groups_pb2.FetchedOffset]:
+    async def _all(self, committed: Mapping[TopicPartition, CommittedOffset | TidelogError]) -> list[groups_pb2.FetchedOffset]:
         """Of topics that are there, as far as is known here."""
         names = {topic.id: topic.name for topic in self._broker.topic_cache.topics()}
         turns, found = LoopTurns(), list[groups_pb2.FetchedOffset]()
@@ -138,7 +140,7 @@ class GroupsService:
         return found
 
     async def _asked_for(
-        self, asked: Sequence[groups_pb2.TopicPartitions], committed: dict[TopicPartition, CommittedOffset]
+        self, asked: Sequence[groups_pb2.TopicPartitions], committed: Mapping[TopicPartition, CommittedOffset | TidelogError]
     ) -> list[groups_pb2.FetchedOffset]:
         """Each partition that was named, also where nothing is committed; where none was, those of the topic with an offset."""
         topics = await topics_named(self._broker, [NamedTopic(each.topic, each.topic_id) for each in asked])
@@ -165,6 +167,10 @@ class GroupsService:
                 found.append(wire.fetched_offset(name.topic, place, committed.get(place)))
             await turns.give()
         return found
+
+    async def seen_brokers(self, _: groups_pb2.SeenBrokersRequest) -> Message:
+        """Asked by brokers that hear nothing of the metadata store."""
+        return wire.seen_brokers(self._broker.groups.view.here)
 
     # ── here, or at the coordinator ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -147,8 +147,9 @@ class CommittedAnswer(Struct, frozen=True):
     committed_at_ms: int
 
 
-class OffsetsAnswer(Struct, frozen=True):
+class OffsetsAnswer(Answered):
     offsets: list[CommittedAnswer]
+    errors: Annotated[list[OffsetAnswer], Meta(description="What is stored of these can't be read.")] | UnsetType = UNSET
 
 
 class DeletedAnswer(Struct, frozen=True):

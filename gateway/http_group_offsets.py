@@ -132,10 +132,16 @@ class HttpGroupOffsets:
                 committed.metadata,
                 committed.committed_at_ms,
             )
-            for partition, committed in found.items()
+            for partition, committed in found.committed.items()
             if (topic := self._topic(partition)) is not None and only in {"", topic.name}
         ]
-        await call.answer(OffsetsAnswer(sorted(offsets, key=lambda offset: (offset.topic, offset.partition))))
+        errors = [
+            _told(topic.name, partition.partition, -1, error)
+            for partition, error in found.damaged.items()
+            if (topic := self._topic(partition)) is not None and only in {"", topic.name}
+        ]
+        offsets.sort(key=lambda offset: (offset.topic, offset.partition))
+        await call.answer(OffsetsAnswer(offsets, errors=errors or UNSET))
 
     async def delete(self, call: GroupCall) -> None:
         query = call.query("topic", "partitions", "validate_only")

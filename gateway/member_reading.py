@@ -28,7 +28,7 @@ from gateway.routed_fetch import may_be_led_soon
 from gateway.topic_states import BOUNDS_WAIT_S
 from metadata.assignors import TopicPartitionName
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError
-from metadata.group_offsets import CommittedOffset
+from metadata.group_offsets import StoredOffsets
 from metadata.model import TopicPartition
 from metadata.topic import Topic
 from segments.log import FetchTarget
@@ -73,12 +73,15 @@ class MemberReading:
         """What is read, once there is something."""
         self._has_looked = False
 
-    async def begin(self, committed: Callable[[], Awaitable[Mapping[TopicPartition, CommittedOffset]]]) -> None:
+    async def begin(self, committed: Callable[[], Awaitable[StoredOffsets]]) -> None:
         """`committed` is asked only where the cursor does not tell all."""
         if self.positions.unplaced:
             found = await committed()
-            self.positions.place({partition: offset.offset for partition, offset in found.items()})
-            await self._begin(self.positions.unplaced)
+            self.positions.place({partition: offset.offset for partition, offset in found.committed.items()})
+            for partition in self.positions.unplaced:
+                if (damaged := found.damaged.get(partition)) is not None:
+                    self._refused(partition, damaged)
+            await self._begin([partition for partition in self.positions.unplaced if partition not in found.damaged])
 
     async def _begin(self, partitions: Sequence[TopicPartition]) -> None:
         """Where the log begins, or ends."""

@@ -24,14 +24,17 @@ from gateway.doors import partition_of
 from gateway.group_coordinator import GroupCoordinator
 from gateway.peers import Peers, Unreachable
 from gateway.proto import groups_pb2, member_calls
+from gateway.proven_view import ANSWER_S as VIEW_ANSWER_S
+from gateway.proven_view import ProvenView, SeenThere
 from metadata.broker_registry import Registration
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, TidelogError, Unavailable
 from metadata.group_model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
-from metadata.group_offsets import CommittedOffset
-from metadata.model import TopicPartition
+from metadata.group_offsets import CommittedOffset, StoredOffsets
+from metadata.model import Revision, TopicPartition
 from metadata.topic_cache import TopicCache
 
 SERVICE: Final = "tidelog.v1.Groups"
+SEEN_BROKERS: Final = "SeenBrokers"
 OVERTAKEN_S: Final = 1.0
 """A coordinator that gives a group up has answered before. One that is silent has so long; then its answer is taken for lost."""
 ANSWER_S: Final = 15.0
@@ -56,7 +59,10 @@ class _Forwarded:
 class RoutedGroups:
     """GroupCoordinator's methods for members, for groups of the whole cluster."""
 
-    def __init__(self, here: GroupCoordinator, coordinators: Coordinators, topics: TopicCache, peers: Peers) -> None:
+    def __init__(
+        self, here: GroupCoordinator, coordinators: Coordinators, topics: TopicCache, peers: Peers, view: ProvenView
+    ) -> None:
+        self.view = view
         self._here = here
         self._coordinators = coordinators
         self._topics = topics
@@ -151,12 +157,15 @@ class RoutedGroups:
         errors = wire.errors_of(answer.errors, len(sound))
         return refused | {at: error for at, error in zip(sound, errors, strict=True) if error is not None}
 
-    async def offsets(self, name: str) -> dict[TopicPartition, CommittedOffset]:
+    async def offsets(self, name: str) -> StoredOffsets:
         """All that the group has committed, but for topics that are not there any more."""
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
-            found = await self._here.offsets(name)
-            return {at: offset for at, offset in found.items() if self._why_unknown(at) is None}
+            committed, damaged = await self._here.offsets(name)
+            return StoredOffsets(
+                {at: offset for at, offset in committed.items() if self._why_unknown(at) is None},
+                {at: error for at, error in damaged.items() if self._why_unknown(at) is None},
+            )
         asked = groups_pb2.OffsetFetchRequest(group=name)
         answer = await self._asked(coordinator, name, "OffsetFetch", asked, groups_pb2.OffsetFetchResponse, ANSWER_S)
         return wire.fetched_offsets(answer.offsets)
@@ -209,6 +218,19 @@ class RoutedGroups:
                 forwarded.end.reschedule(None)
             elif forwarded.end.when() is None:
                 forwarded.end.reschedule(overtaken_s)
+
+
+async def asked_what_it_sees(peers: Peers, broker: Registration) -> SeenThere:
+    """Which brokers another one sees. Raises TidelogError where it does not say."""
+    answer = await peers.call(
+        broker,
+        f"/{SERVICE}/{SEEN_BROKERS}",
+        groups_pb2.SeenBrokersRequest(),
+        groups_pb2.SeenBrokersResponse,
+        timeout_s=VIEW_ANSWER_S,
+    )
+    proven_s_ago = answer.proven_ms_ago / 1000 if answer.HasField("proven_ms_ago") else float("inf")
+    return SeenThere({each.broker_id: Revision(each.revision) for each in answer.brokers}, Revision(answer.revision), proven_s_ago)
 
 
 def wait_timeout_s(rebalance_timeout_ms: int = 0) -> float:

@@ -92,6 +92,11 @@ async def read_brokers(store: MetadataStore, layout: EtcdLayout) -> dict[str, Re
     return found
 
 
+async def read_revisions(store: MetadataStore, layout: EtcdLayout) -> dict[str, Revision]:
+    """In which each registration was written, by broker id, read past every cache. Raises Unavailable."""
+    return {item.key.removeprefix(layout.brokers): item.mod_revision for item in (await store.range(layout.brokers)).items}
+
+
 async def write_draining(store: MetadataStore, layout: EtcdLayout, broker_id: str, *, draining: bool) -> Revision:
     """Tells a broker to drain, or to take partitions again: it and the controller follow its key, which stays under its lease.
 
@@ -131,6 +136,7 @@ class BrokerCache:
         self._layout = layout
         self._by_id: dict[str, Registration] = {}
         self._by_session: dict[SessionId, Registration] = {}
+        self._revisions: dict[str, Revision] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._watched = WatchedRange(store, layout.brokers, replace=self._replace, apply=self._apply)
         self.run = self._watched.run
@@ -140,6 +146,16 @@ class BrokerCache:
     def brokers(self) -> Mapping[str, Registration]:
         """By broker id."""
         return self._by_id
+
+    @property
+    def revisions(self) -> Mapping[str, Revision]:
+        """In which each registration was written, by broker id."""
+        return self._revisions
+
+    @property
+    def revision(self) -> Revision:
+        """Of the store, up to which all changes were told."""
+        return self._watched.revision
 
     def by_session(self, session: SessionId) -> Registration | None:
         """None: not registered, as far as is known here."""
@@ -152,6 +168,7 @@ class BrokerCache:
 
     def _replace(self, items: Sequence[KeyValue]) -> None:
         self._by_id.clear()
+        self._revisions.clear()
         for item in items:
             self._put(item)
         self._changed()
@@ -160,12 +177,14 @@ class BrokerCache:
         for event in events:
             if event.kind == "delete":
                 self._by_id.pop(event.key.removeprefix(self._layout.brokers), None)
+                self._revisions.pop(event.key.removeprefix(self._layout.brokers), None)
             else:
                 self._put(KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1))
         self._changed()
 
     def _put(self, kept: KeyValue) -> None:
         broker_id = kept.key.removeprefix(self._layout.brokers)
+        self._revisions[broker_id] = kept.mod_revision
         try:
             self._by_id[broker_id] = decode_registration(kept).registration
         except Corrupt as error:

@@ -54,7 +54,8 @@ def prepare(group: Group, *, now_ms: int, settings: GroupSettings) -> tuple[Grou
     wait_ms = max((member.rebalance_timeout_ms for member in group.members.values()), default=0)
     if first:
         wait_ms = min(wait_ms, settings.group_initial_rebalance_delay_ms)
-    barrier = Barrier(now_ms, now_ms + wait_ms, first)
+    began_ms = now_ms if first else max(now_ms, group.alone_from_ms)
+    barrier = Barrier(began_ms, began_ms + wait_ms, first)
     return replace(group, phase=Phase.PREPARING, syncing={}, unsynced=frozenset(), sync_by_ms=0, barrier=barrier), answers
 
 

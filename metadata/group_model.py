@@ -102,6 +102,8 @@ class Group(msgspec.Struct, frozen=True):
     """Who was told of this generation, and has not asked for its assignment yet."""
     sync_by_ms: int = 0
     """Until then those must have asked, or they are lost."""
+    alone_from_ms: int = 0
+    """From then on no former coordinator answers its members: what they have to do in time, they may do so much later."""
 
     def static_member(self, instance_id: InstanceId) -> Member | None:
         if instance_id == NO_INSTANCE:

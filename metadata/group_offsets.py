@@ -8,8 +8,8 @@ here is what a group "begins at": where nothing was committed, there is no key.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -42,7 +42,11 @@ def decode_offset(kept: KeyValue) -> CommittedOffset:
     try:
         return msgspec.json.decode(kept.value, type=CommittedOffset)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Corrupt(f"{kept.key} holds no committed offset: {error}", key=kept.key) from error
+        raise Corrupt(
+            f"{kept.key} holds no committed offset: {error}",
+            hint="Say where the group goes on (tidelog group seek), which writes it anew.",
+            key=kept.key,
+        ) from error
 
 
 def why_not(committed: CommittedOffset, settings: GroupSettings) -> TidelogError | None:
@@ -66,9 +70,24 @@ def why_not(committed: CommittedOffset, settings: GroupSettings) -> TidelogError
     return None
 
 
-async def read_offsets(store: MetadataStore, layout: EtcdLayout, group: str) -> dict[TopicPartition, CommittedOffset]:
-    """All that the group has committed, as it was at one instant. Raises Unavailable, Corrupt."""
-    return {layout.parse_offset(kept.key)[1]: decode_offset(kept) async for kept in _stored(store, layout, group)}
+class StoredOffsets(NamedTuple):
+    """All that a group has committed, as it was at one instant."""
+
+    committed: Mapping[TopicPartition, CommittedOffset]
+    damaged: Mapping[TopicPartition, TidelogError]
+    """Those that can't be read, each with why: what was committed there is not known, and it is not nothing."""
+
+
+async def read_offsets(store: MetadataStore, layout: EtcdLayout, group: str) -> StoredOffsets:
+    """Raises Unavailable."""
+    committed, damaged = dict[TopicPartition, CommittedOffset](), dict[TopicPartition, TidelogError]()
+    async for kept in _stored(store, layout, group):
+        at = layout.parse_offset(kept.key)[1]
+        try:
+            committed[at] = decode_offset(kept)
+        except Corrupt as error:
+            damaged[at] = error.with_traceback(None)
+    return StoredOffsets(committed, damaged)
 
 
 async def read_offset_keys(store: MetadataStore, layout: EtcdLayout, group: str) -> list[str]:

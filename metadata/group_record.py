@@ -65,7 +65,7 @@ def check_group_size(group: Group, settings: GroupSettings) -> None:
 
 
 def decode_group(kept: KeyValue, *, now_ms: int) -> Group:
-    """As its next coordinator begins: a barrier and the time to sync begin anew. Raises Corrupt.
+    """As its next coordinator begins, which is alone from `now_ms` on: a barrier and the time to sync begin anew. Raises Corrupt.
 
     Of a generation without an assignment nobody knows who waits for it: dynamic members and the leader must ask (again).
     """
@@ -96,4 +96,5 @@ def decode_group(kept: KeyValue, *, now_ms: int) -> Group:
         barrier=Barrier(now_ms, now_ms + longest_ms, first=False) if record.phase is Phase.PREPARING else None,
         unsynced=unsynced,
         sync_by_ms=now_ms + longest_ms if record.phase is Phase.COMPLETING else 0,
+        alone_from_ms=now_ms,
     )

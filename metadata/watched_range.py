@@ -24,7 +24,11 @@ from metadata.store import Event, KeyValue, MetadataStore, RevisionCompacted
 
 PAGE_KEYS = 1000
 BACK_OFF_S = 0.1
-BACK_OFF_S_MAX = 5.0
+BACK_OFF_S_MAX = 0.5
+"""Short, since brokers that hear late of each other take groups for theirs that are another's."""
+READ_AGAIN_S_MAX = 5.0
+"""Where all keys have to be read again and again."""
+WENT_WELL_S = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +104,12 @@ class WatchedRange:
                 why = error
             except TidelogError as error:
                 why = error
-            if 0 < followed_from < self._revision or loop.time() - begun_s > BACK_OFF_S_MAX:
+            if 0 < followed_from < self._revision or loop.time() - begun_s > WENT_WELL_S:
                 back_off_s = BACK_OFF_S  # it went well until now
-            log.warning("%s is not up to date; trying again in %.1f s: %s", self._prefix, back_off_s, why)
-            await asyncio.sleep(back_off_s)
-            back_off_s = min(2 * back_off_s, BACK_OFF_S_MAX)
+            pause_s = back_off_s if read_all else min(back_off_s, BACK_OFF_S_MAX)
+            log.warning("%s is not up to date; trying again in %.1f s: %s", self._prefix, pause_s, why)
+            await asyncio.sleep(pause_s)
+            back_off_s = min(2 * back_off_s, READ_AGAIN_S_MAX)
 
     async def _read_all(self) -> None:
         page = await self._store.range(self._prefix, limit=PAGE_KEYS)

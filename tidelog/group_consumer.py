@@ -105,6 +105,16 @@ class GroupConsumer:
 
     # ── what is owned ──
 
+    @property
+    def member_id(self) -> str:
+        """That the group's coordinator knows this member by; empty before it has joined, and while the group does not know it."""
+        return self._reading.member_id
+
+    @property
+    def generation(self) -> int:
+        """Of the group, that this member takes part in: it rises with each rebalance; -1 while it takes part in none."""
+        return self._reading.generation
+
     def assignment(self) -> list[TopicPartitionName]:
         """The partitions that this member owns now, as (topic, number)."""
         return self._reading.assignment()

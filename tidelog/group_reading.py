@@ -291,6 +291,14 @@ class GroupReading:
 
     # ── what the caller asks for ────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def member_id(self) -> str:
+        return self._member.member_id
+
+    @property
+    def generation(self) -> int:
+        return self._member.generation
+
     def assignment(self) -> list[TopicPartitionName]:
         return sorted(self._lives)
 

@@ -1,20 +1,26 @@
-"""Where the partitions begin that a member of a group was assigned: at what is committed, else where auto_offset_reset says."""
+"""Where the partitions begin that a member of a group was assigned: at what is committed, else where auto_offset_reset says.
+
+A committed offset names the leader epoch of the last record that was read. Where that epoch's records end below it, the log was cut
+since, and what stands at the offset by now is another record (KIP-320). Then reading goes on at the cut, where nothing of what came
+since is skipped, and nothing comes twice; or it ends with an error, where auto_offset_reset is "error".
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from metadata.assignors import TopicPartitionName
-from metadata.errors import NotFound, TidelogError, Unavailable, UnknownTopic
+from metadata.errors import NotFound, OutOfRange, TidelogError, Unavailable, UnknownTopic
 from metadata.group_calls import GroupCalls
 from metadata.group_model import Generation, InstanceId, MemberId
 from tidelog.connection import Connection
-from tidelog.descriptions import OffsetRange
+from tidelog.descriptions import EpochEnd, OffsetRange
 from tidelog.group_positions import Offset
-from tidelog.offset_lookup import ranges_or_errors
+from tidelog.offset_lookup import ends_of_epochs, ranges_or_errors
 from tidelog.owned_tasks import all_of
 from tidelog.read_progress import shown
 from tidelog.routes import TopicRoute
@@ -22,6 +28,8 @@ from tidelog.settings import ResetPolicy
 
 QUESTIONS_AT_ONCE: Final = 16
 """About topics."""
+
+log = logging.getLogger("tidelog")
 
 
 class CoordinatorCalls(GroupCalls, Protocol):
@@ -69,10 +77,13 @@ class GroupStarts:
         for (topic, _), found in committed.items():
             if isinstance(found, Offset) and found.topic_id not in ("", routes[topic].topic_id):
                 raise Unavailable(f"topic {topic} was made again a moment ago")
+        cuts = await self._cuts(routes, committed)
         asked = wanted if not self._follow else [partition for partition in wanted if partition not in committed]
         ranges = await self._ranges(routes, asked if self._reset != "error" or not self._follow else [])
         return {
-            partition: self._start(partition, routes[partition[0]], committed.get(partition), ranges.get(partition))
+            partition: self._start(
+                partition, routes[partition[0]], committed.get(partition), ranges.get(partition), cuts.get(partition)
+            )
             for partition in wanted
         }
 
@@ -82,11 +93,14 @@ class GroupStarts:
         route: TopicRoute,
         committed: Offset | TidelogError | None,
         ends: OffsetRange | TidelogError | None,
+        cut: EpochEnd | None,
     ) -> GroupStart:
         until = ends if isinstance(ends, OffsetRange) and not self._follow else None
         if isinstance(committed, Offset):
-            wrong = ends if isinstance(ends, TidelogError) else None
-            return GroupStart(route, committed.offset if wrong is None else wrong, committed.offset, until)
+            if isinstance(ends, TidelogError):
+                return GroupStart(route, ends, committed.offset, until)
+            offset = committed.offset if cut is None else self._behind_cut(partition, committed, cut)
+            return GroupStart(route, offset, committed.offset, until)
         if committed is not None:
             return GroupStart(route, committed, None, None)
         if isinstance(ends, TidelogError):
@@ -98,6 +112,39 @@ class GroupStarts:
             )
             return GroupStart(route, nothing, None, None)
         return GroupStart(route, ends.log_start_offset if self._reset == "earliest" else ends.high_watermark, None, until)
+
+    def _behind_cut(self, partition: TopicPartitionName, committed: Offset, cut: EpochEnd) -> int | TidelogError:
+        told = (
+            f"the log of {shown(partition)} was cut at {cut.end_offset}, below what group {self._group} has committed "
+            f"({committed.offset}, of leader epoch {committed.leader_epoch}): records that were read are gone"
+        )
+        if self._reset == "error":
+            return OutOfRange(
+                told, hint=f"Go on at {cut.end_offset} (tidelog group seek), or choose auto_offset_reset='earliest' or 'latest'."
+            )
+        log.warning("%s; reading goes on at %d", told, cut.end_offset)
+        return cut.end_offset
+
+    async def _cuts(
+        self, routes: Mapping[str, TopicRoute], committed: Mapping[TopicPartitionName, Offset | TidelogError]
+    ) -> dict[TopicPartitionName, EpochEnd]:
+        """Of partitions whose log was cut below what is committed: where. One whose epoch nobody has heard of yet is not looked at:
+        a leader of before could answer, whose log ends earlier, and who commits by hand may name any."""
+        epochs: dict[str, dict[int, int]] = defaultdict(dict)
+        for (topic, number), offset in committed.items():
+            if isinstance(offset, Offset) and 0 <= offset.leader_epoch <= self._newest_epoch(routes[topic], number):
+                epochs[topic][number] = offset.leader_epoch
+        questions = (ends_of_epochs(self._connection, routes[topic], asked) for topic, asked in epochs.items())
+        answers = zip(epochs, await all_of(questions, at_once=QUESTIONS_AT_ONCE), strict=True)
+        return {
+            (topic, number): end
+            for topic, found in answers
+            for number, end in found.items()
+            if isinstance(end, EpochEnd) and was_cut(committed[topic, number], end)
+        }
+
+    def _newest_epoch(self, route: TopicRoute, partition: int) -> int:
+        return self._connection.epochs.newest(route.topic_id, partition)
 
     async def _routes(self, partitions: Collection[TopicPartitionName]) -> dict[str, TopicRoute]:
         topics = sorted({topic for topic, _ in partitions})
@@ -124,3 +171,8 @@ class GroupStarts:
         questions = (ranges_or_errors(self._connection, routes[topic], wanted) for topic, wanted in numbers.items())
         answers = zip(numbers, await all_of(questions, at_once=QUESTIONS_AT_ONCE), strict=True)
         return {(topic, number): ends for topic, found in answers for number, ends in found.items()}
+
+
+def was_cut(committed: Offset | TidelogError, end: EpochEnd) -> bool:
+    """`end`: of the records of the leader epoch that was committed, or of the newest one before it that has any. Pure."""
+    return isinstance(committed, Offset) and end.end_offset < committed.offset

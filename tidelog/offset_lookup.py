@@ -6,7 +6,7 @@ no leader of before tells an end of before: what is shown of a partition never g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gateway.proto import log_pb2
 from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownPartition
@@ -52,6 +52,35 @@ async def end_of_epoch(connection: Connection, route: TopicRoute, partition: int
 
     found = await connection.call(ask, writes=False)
     return None if found.end_offset < 0 else EpochEnd(leader_epoch=found.leader_epoch, end_offset=found.end_offset)
+
+
+async def ends_of_epochs(
+    connection: Connection, route: TopicRoute, leader_epochs: Mapping[int, int]
+) -> dict[int, EpochEnd | TidelogError | None]:
+    """By partition: as `end_of_epoch`, of the leader epoch that is named for it, or what is wrong with it for good."""
+    queries = [
+        log_pb2.LeaderEpochQuery(topic=route.name, topic_id=route.topic_id, partition=partition, leader_epoch=leader_epoch)
+        for partition, leader_epoch in leader_epochs.items()
+    ]
+
+    async def ask(to: Stubs, timeout_s: float) -> dict[int, EpochEnd | TidelogError | None]:
+        for query in queries:
+            _name_epoch(connection, route, query)
+        request = log_pb2.OffsetForLeaderEpochRequest(queries=queries)
+        answer: log_pb2.OffsetForLeaderEpochResponse = await to.log.OffsetForLeaderEpoch(request, timeout=timeout_s)
+        found: dict[int, EpochEnd | TidelogError | None] = {}
+        for query, end in zip(queries, answer.ends, strict=True):
+            if end.HasField("error"):
+                error = _heeded(connection, route, query.partition, error_of_status(end.error, address=to.address))
+                if error.retryable:
+                    raise error if isinstance(error, Unavailable) else Unavailable(error.message, address=to.address)
+                found[query.partition] = error
+            else:
+                is_there = end.end_offset >= 0
+                found[query.partition] = EpochEnd(leader_epoch=end.leader_epoch, end_offset=end.end_offset) if is_there else None
+        return found
+
+    return await connection.call(ask, writes=False) if queries else {}
 
 
 def _range(first: int | TidelogError, end: int | TidelogError) -> OffsetRange | TidelogError:

@@ -419,3 +419,25 @@ class MovedOffset(_message.Message):
     after: int
     topic_id: str
     def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
+
+class SeenBrokersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SeenBroker(_message.Message):
+    __slots__ = ("broker_id", "revision")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    broker_id: str
+    revision: int
+    def __init__(self, broker_id: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class SeenBrokersResponse(_message.Message):
+    __slots__ = ("brokers", "revision", "proven_ms_ago")
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    PROVEN_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+    brokers: _containers.RepeatedCompositeFieldContainer[SeenBroker]
+    revision: int
+    proven_ms_ago: int
+    def __init__(self, brokers: _Optional[_Iterable[_Union[SeenBroker, _Mapping]]] = ..., revision: _Optional[int] = ..., proven_ms_ago: _Optional[int] = ...) -> None: ...

@@ -96,6 +96,11 @@ class GroupsStub:
                 request_serializer=gateway_dot_proto_dot_groups__pb2.SeekGroupRequest.SerializeToString,
                 response_deserializer=gateway_dot_proto_dot_groups__pb2.SeekGroupResponse.FromString,
                 _registered_method=True)
+        self.SeenBrokers = channel.unary_unary(
+                '/tidelog.v1.Groups/SeenBrokers',
+                request_serializer=gateway_dot_proto_dot_groups__pb2.SeenBrokersRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_groups__pb2.SeenBrokersResponse.FromString,
+                _registered_method=True)
 
 
 class GroupsServicer:
@@ -180,6 +185,13 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SeenBrokers(self, request, context):
+        """From one broker to another that hears nothing of the metadata store. Clients ask Cluster.ListBrokers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -242,6 +254,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.SeekGroup,
                     request_deserializer=gateway_dot_proto_dot_groups__pb2.SeekGroupRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_groups__pb2.SeekGroupResponse.SerializeToString,
+            ),
+            'SeenBrokers': grpc.unary_unary_rpc_method_handler(
+                    servicer.SeenBrokers,
+                    request_deserializer=gateway_dot_proto_dot_groups__pb2.SeenBrokersRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_groups__pb2.SeenBrokersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -570,6 +587,33 @@ class Groups:
             '/tidelog.v1.Groups/SeekGroup',
             gateway_dot_proto_dot_groups__pb2.SeekGroupRequest.SerializeToString,
             gateway_dot_proto_dot_groups__pb2.SeekGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SeenBrokers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Groups/SeenBrokers',
+            gateway_dot_proto_dot_groups__pb2.SeenBrokersRequest.SerializeToString,
+            gateway_dot_proto_dot_groups__pb2.SeenBrokersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -19,7 +19,7 @@ import msgspec
 
 from gateway.group_coordinator import GroupCoordinator
 from metadata.errors import TidelogError
-from metadata.group_offsets import CommittedOffset
+from metadata.group_offsets import StoredOffsets
 from metadata.model import NO_PRODUCER, Offset, TopicPartition
 from segments import log_reader
 from segments.log import Log, PendingAppend
@@ -148,9 +148,10 @@ def _commits_ahead() -> list[tuple[Any, str, Any]]:
     """More is told to be committed than is."""
     offsets, due = GroupCoordinator.offsets, _each_tenth()
 
-    async def ahead(self: GroupCoordinator, name: str) -> dict[TopicPartition, CommittedOffset]:
+    async def ahead(self: GroupCoordinator, name: str) -> StoredOffsets:
         found, wrong = await offsets(self, name), due()
-        return {at: msgspec.structs.replace(offset, offset=offset.offset + AHEAD * wrong) for at, offset in found.items()}
+        moved = {at: msgspec.structs.replace(told, offset=told.offset + AHEAD * wrong) for at, told in found.committed.items()}
+        return found._replace(committed=moved)
 
     return [(GroupCoordinator, "offsets", ahead)]
 

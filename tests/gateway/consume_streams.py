@@ -45,6 +45,8 @@ class ConsumeStream:
         self.data_bytes = 0
         self.met_the_end = False
         """A message was on its way when the stream ended: then gRPC does not tell its client why that was."""
+        self.processes = True
+        """What it is delivered. Who has said that he leaves does not any more: it was on its way then, and others read it."""
 
     async def send(self, **fields: Any) -> None:
         try:
@@ -73,7 +75,7 @@ class ConsumeStream:
                 assert told.data.delivery_id == self.delivery_id + 1
                 self.delivery_id = told.data.delivery_id
                 self.data_bytes += 0 if told.data.partitions[0].HasField("error") else told.ByteSize()
-                for each in told.data.partitions:
+                for each in told.data.partitions if self.processes else ():
                     self.read[each.topic, each.partition] += [(record.offset, record.value) for record in each.records]
             case "assigned":
                 assert not self.owned & {*places(told.assigned.partitions)}
@@ -144,7 +146,7 @@ class GoodClient:
         await stream.send(**self._first)
         while (told := await stream.next()) is not None:
             match told.WhichOneof("answer"):
-                case "data":
+                case "data" if stream.processes:
                     await asyncio.sleep(self._pause_s)
                     commit = log_pb2.ConsumeCommit(up_to_delivery_id=told.data.delivery_id)
                     await stream.send(commit=commit, credit_bytes=told.ByteSize())
@@ -157,7 +159,7 @@ class GoodClient:
                     self.refused += [each for each in told.committed.results if each.HasField("error")]
             if self.leaving:
                 await stream.send(leave=True)
-                self.leaving = False
+                stream.processes, self.leaving = False, False
 
 
 async def status_of_call(call: Any) -> Status:

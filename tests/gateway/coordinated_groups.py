@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.group_coordinator import GroupCoordinator
-from metadata.errors import OutcomeUnknown, TidelogError
+from metadata.errors import NoCoordinator, OutcomeUnknown, TidelogError
 from metadata.etcd_layout import EtcdLayout
 from metadata.group_model import (
     NO_GENERATION,
@@ -77,16 +77,23 @@ class Coordinated:
         self.link = Link(etcd)
         self.is_mine = True
         self.session = session
+        self.unproven: str | None = None
+        """Why it can't make sure that it coordinates its groups."""
         self.groups = GroupCoordinator(
             self.link,
             LAYOUT,
             settings,
             session=lambda: SessionId(self.session),
             coordinates=lambda _: self.is_mine,
+            make_sure=self._make_sure,
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(ids)}"),
         )
         self.running = asyncio.ensure_future(self.groups.run())
+
+    async def _make_sure(self) -> None:
+        if self.unproven is not None:
+            raise NoCoordinator(self.unproven)
 
     def hand_over(self) -> None:
         self.is_mine = False

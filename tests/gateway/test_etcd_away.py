@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.etcd_server import running_etcd
+from tests.etcd_server import EtcdMember, running_etcd
 from tests.tidelog.cli.test_serve_cluster import ServedCluster
 from tidelog.client import connect
 from tidelog.records import Record
@@ -81,3 +81,30 @@ def test_a_new_client_connects_produces_and_reads_and_everything_is_described_bu
         asyncio.run(away(urls))
         etcd.start()
         asyncio.run(back(urls))
+
+
+def test_members_of_groups_keep_what_they_read_for_much_longer_than_their_sessions(tmp_path: Path) -> None:
+    """Heartbeats ask etcd for nothing; brokers that hear nothing of it confirm to each other that they see the same brokers."""
+
+    async def consumes(urls: list[str], etcd: EtcdMember) -> None:
+        async with connect(*urls) as log:
+            await log.topics.create("orders", partitions=4)
+            lost: list[object] = []
+            async with log.consume("orders", group="g", session_timeout_ms=6_000, on_lost=lost.append) as consumer:
+                await log.produce("orders", "before")
+                assert [record.value for record in await consumer.chunk()] == [b"before"]
+                await consumer.commit()
+                etcd.kill()
+                for number in range(15):
+                    await asyncio.sleep(1)
+                    await log.produce("orders", f"away {number}")
+                    async with asyncio.timeout(5):
+                        assert [record.value for record in await consumer.chunk()] == [b"away %d" % number]
+                assert not lost
+                etcd.start()
+                async with asyncio.timeout(30):
+                    await consumer.commit()
+
+    with running_etcd(tmp_path) as etcd, ExitStack() as processes:
+        cluster = ServedCluster(tmp_path, etcd.url, processes)
+        asyncio.run(consumes([broker.url for broker in cluster.running("b1", "b2")], etcd))

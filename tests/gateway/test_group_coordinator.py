@@ -41,7 +41,7 @@ def test_members_join_are_assigned_commit_and_leave() -> None:
         assert await cluster.keys() == ["groups/g"]
         await b1.commit(7, first, 1)
         assert await cluster.committed() == 7
-        assert (await b1.groups.offsets("g"))[P0].offset == 7
+        assert (await b1.groups.offsets("g")).committed[P0].offset == 7
         await b1.leave(second)
         with pytest.raises(RebalanceInProgress):
             await b1.heartbeat(first, 1)
@@ -289,7 +289,7 @@ def test_a_commit_of_unknown_outcome_disturbs_no_member_though_etcd_stays_away()
         assert await outcome(b1.commit(20, first, 1)) is Unavailable
         assert await outcome(b1.groups.offsets("g")) is Unavailable
         b1.link.down = None
-        assert (await b1.groups.offsets("g")) == {}
+        assert (await b1.groups.offsets("g")).committed == {}
         assert await b1.link.land() == [False], "it would land after it was told that nothing is committed"
         joining = b1.join()
         await asyncio.sleep(0.01)
@@ -309,9 +309,9 @@ def test_what_was_fetched_stays_true_though_a_commit_of_the_former_coordinator_l
         await b1.commit(5, first, 1)
         b1.link.delay = 1
         await outcome(b1.commit(10, first, 1))
-        assert (await b2.groups.offsets("g"))[P0].offset == 5
+        assert (await b2.groups.offsets("g")).committed[P0].offset == 5
         assert await b1.link.land() == [False]
-        assert (await b2.groups.offsets("g"))[P0].offset == 5
+        assert (await b2.groups.offsets("g")).committed[P0].offset == 5
 
     with_cluster(scenario)
 
@@ -354,7 +354,7 @@ def test_who_assigns_by_hand_commits_without_a_member_and_makes_the_group() -> N
         await asyncio.gather(*(b1.commit(at, partition=P0) for at in range(5)))
         assert await cluster.committed() == 4
         assert (await b1.groups.describe("g")).phase is Phase.EMPTY
-        assert await b1.groups.offsets("other") == {}
+        assert (await b1.groups.offsets("other")).committed == {}
 
     with_cluster(scenario)
 
@@ -377,7 +377,7 @@ def test_many_offsets_are_several_transactions_and_what_fails_later_is_named() -
         many = [TopicPartition(P0.topic_id, Partition(number)) for number in range(300)]
         offsets = {at: CommittedOffset(offset=7, committed_at_ms=0) for at in many}
         assert await b1.groups.commit("g", NO_MEMBER, NO_INSTANCE, NO_GENERATION, offsets) == {}
-        assert len(await b1.groups.offsets("g")) == 300
+        assert len((await b1.groups.offsets("g")).committed) == 300
 
         async def second() -> None:
             raise unavailable()
@@ -661,7 +661,7 @@ def test_offsets_are_deleted_one_by_one_while_nobody_reads() -> None:
         await b1.commit(1, partition=P0)
         await b1.commit(2, partition=P1)
         await b1.groups.delete_offsets("g", [P0])
-        assert list(await b1.groups.offsets("g")) == [P1]
+        assert list((await b1.groups.offsets("g")).committed) == [P1]
         with pytest.raises(UnknownGroup):
             await b1.groups.delete_offsets("other", [P0])
         await b1.join()
@@ -723,9 +723,33 @@ def test_a_deletion_that_fails_half_way_does_not_say_that_nothing_was_written(wh
         refuse_after(b1, 2 if whole else 1)  # of a whole group the record is written first
         with pytest.raises(OutcomeUnknown, match=r"128 of the 30[01] keys"):
             await delete()
-        assert len(await b1.groups.offsets("g")) == 300 - 128
+        assert len((await b1.groups.offsets("g")).committed) == 300 - 128
         await delete()
-        assert await b1.groups.offsets("g") == {}
+        assert (await b1.groups.offsets("g")).committed == {}
+
+    with_cluster(scenario)
+
+
+@pytest.mark.parametrize(("written", "told"), [(0, "shutting down"), (1, "0 of the 301 keys"), (2, "128 of the 301 keys")])
+def test_a_broker_that_stops_in_the_middle_of_a_deletion_says_what_was_written(written: int, told: str) -> None:
+    """After the first transaction, which writes the record anew, "shutting down" would say that nothing was written."""
+
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        await a_large_group(b1)
+        left = written
+
+        async def stop_at_the_next() -> None:
+            nonlocal left
+            if not left:
+                b1.running.cancel()
+                await asyncio.Event().wait()
+            left -= 1
+            b1.link.before_transaction = stop_at_the_next
+
+        b1.link.before_transaction = stop_at_the_next
+        with pytest.raises(OutcomeUnknown if written else Stopping, match=told):
+            await b1.groups.delete("g")
 
     with_cluster(scenario)
 
@@ -748,13 +772,28 @@ def test_a_deletion_whose_answer_is_lost_is_an_unknown_outcome() -> None:
     with_cluster(scenario)
 
 
-def test_a_group_with_a_damaged_offset_can_be_deleted() -> None:
+def test_a_damaged_offset_is_told_beside_the_others_and_a_commit_mends_it() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()
         await b1.commit(1)
         await cluster.etcd.transact([], [Put(LAYOUT.offset("g", P1), b"{")])
-        assert await outcome(b1.groups.offsets("g")) is Corrupt
-        await b1.groups.delete("g")
-        assert await cluster.keys() == []
+        stored = await b1.groups.offsets("g")
+        assert {at: each.offset for at, each in stored.committed.items()} == {P0: 1}
+        assert [(at, type(error)) for at, error in stored.damaged.items()] == [(P1, Corrupt)]
+        await b1.commit(7, partition=P1)
+        stored = await b1.groups.offsets("g")
+        assert ({at: each.offset for at, each in stored.committed.items()}, stored.damaged) == ({P0: 1, P1: 7}, {})
+
+    with_cluster(scenario)
+
+
+def test_a_group_with_a_damaged_offset_can_be_deleted_and_forgotten() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        for way in (b1.groups.delete("g"), b1.groups.forget("g", lambda _, stored: (list(stored.committed), True))):
+            await b1.commit(1)
+            await cluster.etcd.transact([], [Put(LAYOUT.offset("g", P1), b"{")])
+            await way
+            assert await cluster.keys() == []
 
     with_cluster(scenario)

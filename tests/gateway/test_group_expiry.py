@@ -50,6 +50,15 @@ def test_of_a_group_that_commits_by_hand_each_offset_has_its_own_time() -> None:
     assert decided(by_hand, {P0: committed(RETENTION_MS), P1: committed(RETENTION_MS - 1)}) == Expired([P0], False)
 
 
+def test_a_group_with_a_damaged_offset_is_kept_for_the_whole_retention_since_nobody_knows_when_it_was_committed() -> None:
+    def ends(ago_ms: int) -> Expired:
+        group = Group(changed_at_ms=NOW_MS - ago_ms)
+        return expired(group, {}, damaged=True, deleted=(), now_ms=NOW_MS, retention_ms=RETENTION_MS)
+
+    assert ends(RETENTION_MS - 1).is_nothing
+    assert ends(RETENTION_MS) == Expired([], True)
+
+
 @pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.COMPLETING, Phase.STABLE])
 def test_a_group_with_members_loses_nothing(phase: Phase) -> None:
     assert decided(Group(phase=phase), {P0: committed(50 * RETENTION_MS)}).is_nothing

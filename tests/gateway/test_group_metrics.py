@@ -311,14 +311,17 @@ def test_deleted_offsets_are_told_no_more_and_sought_ones_as_they_are() -> None:
     watched(scenario)
 
 
-def test_a_damaged_group_hides_no_other() -> None:
+def test_a_damaged_offset_hides_nothing_else() -> None:
     async def scenario(here: Watched, cluster: Cluster) -> None:
         here.log.ends = {P0: bounds(0, 10)}
         await here.at.commit(4)
-        await here.at.commit(4, group="damaged")
-        await cluster.etcd.transact([], [Put(LAYOUT.offset("damaged", P1), b"{")])
+        await here.at.commit(4, group="other")
+        await cluster.etcd.transact([], [Put(LAYOUT.offset("other", P1), b"{")])
         await here.figures.refresh()
-        assert {labels for name, labels in here.scrape() if name == "tidelog_group_lag_records"} == {("g", "orders")}
+        assert {labels for name, labels in here.scrape() if name == "tidelog_group_lag_records"} == {
+            ("g", "orders"),
+            ("other", "orders"),
+        }
 
     watched(scenario)
 

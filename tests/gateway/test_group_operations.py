@@ -18,6 +18,7 @@ from metadata.errors import GroupNotEmpty, NotCoordinator, UnknownGroup, Unknown
 from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
 from metadata.group_offsets import CommittedOffset
 from metadata.topic import Topic
+from metadata.topic_cache import TopicCache
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.group_calls import GroupCalls, refused
 from tests.gateway.test_leadership import partition_of
@@ -54,7 +55,7 @@ def serve(tmp_path: Path, scenario: Callable[[Brokers], Awaitable[None]]) -> Non
         for number in range(PARTITIONS):
             at = partition_of(topic, number)
             batch = batch_of(b"a", b"b", b"c")
-            await cluster.leader(at).log.produce(at, batch, header_of(batch))
+            await (await cluster.led(at)).produce(at, batch, header_of(batch))
         await scenario(Brokers(cluster, topic))
 
     with_cluster(tmp_path, prepared)
@@ -94,6 +95,29 @@ def test_every_broker_moves_and_deletes_at_the_coordinator(tmp_path: Path) -> No
         await other.delete("billing")
         with pytest.raises(UnknownGroup):
             await other.describe("billing")
+
+    serve(tmp_path, scenario)
+
+
+def test_a_topic_that_was_just_made_elsewhere_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its coordinator has not heard of it: neither a seek there, nor a deletion, must call it unknown."""
+
+    async def scenario(brokers: Brokers) -> None:
+        operations = brokers.coordinator("billing").group_operations
+        get = TopicCache.get
+
+        def not_heard_of(self: TopicCache, name: str) -> Topic:
+            if name == "orders" and self is brokers.coordinator("billing").topic_cache:
+                raise UnknownTopic("there is no topic orders")
+            return get(self, name)
+
+        monkeypatch.setattr(TopicCache, "get", not_heard_of)
+        moved = await operations.seek("billing", [TopicPartitions("orders", [1])], SeekTo("latest"))
+        assert [(row.partition, row.after, row.error) for row in moved] == [(1, 3, None)]
+        deleted = await operations.delete_offsets("billing", [TopicPartitions("orders", [1])])
+        assert [(row.partition, row.offset) for row in deleted] == [(1, 3)]
+        with pytest.raises(UnknownTopic):
+            await operations.seek("billing", [TopicPartitions("gone", [1])], SeekTo("latest"))
 
     serve(tmp_path, scenario)
 

@@ -20,7 +20,7 @@ from metadata.group_model import (
     Synced,
     SyncRequest,
 )
-from metadata.group_offsets import CommittedOffset
+from metadata.group_offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, TopicId, TopicPartition
 
 TEXT = st.text(max_size=12)
@@ -102,7 +102,7 @@ def test_an_offset(committed: CommittedOffset, number: int) -> None:
     told = wire.offset_to_commit(groups_pb2.CommittedOffset.FromString(sent.SerializeToString()))
     assert (told.offset, told.leader_epoch, told.metadata) == (committed.offset, committed.leader_epoch, committed.metadata)
     fetched = [wire.fetched_offset("orders", at, committed), wire.fetched_offset("none", at._replace(partition=Partition(7)), None)]
-    assert wire.fetched_offsets(fetched) == {at: committed}
+    assert wire.fetched_offsets(fetched) == StoredOffsets({at: committed}, {})
 
 
 def test_a_leader_epoch_that_is_left_out_is_not_the_first_one() -> None:

@@ -160,7 +160,7 @@ def test_doors_and_brokers_that_join_in_values_are_one_group_with_those_over_grp
             }
             errors = await groups.commit(group.name, me, NO_INSTANCE, generation, offsets)
             assert {at: error.code for at, error in errors.items()} == {p1: "INVALID_ARGUMENT", gone: UnknownTopic.code}
-            found = await groups.offsets(group.name)
+            found = (await groups.offsets(group.name)).committed
             assert [(at, each.offset, each.leader_epoch, each.metadata) for at, each in found.items()] == [(p0, 5, 2, "é")]
             assert found[p0].committed_at_ms > 1_700_000_000_000
             member = (await group.at.coordinated_groups.describe(group.name)).members[me]

@@ -21,8 +21,8 @@ from metadata.assignors import TopicPartitionName
 from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import NotCoordinator
 from metadata.group_barrier import Step, open_if_all_are_here, rebalancing
-from metadata.group_member import GroupMember
 from metadata.group_model import Generation, Group, InstanceId, MemberId, Phase, Synced
+from metadata.member_rebalance import MemberRebalance
 from metadata.membership import NOTHING, Membership, Moves
 from metadata.model import Revision
 from metadata.store import Compare, Delete, Put
@@ -88,7 +88,7 @@ def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
         case BrokenGroupRule.SESSIONS_NEVER_END:
             return [(CoordinatedGroup, "heard", _heard_for_ever)]
         case BrokenGroupRule.GIVEN_UP_UNCOMMITTED:
-            return [(GroupMember, "_revoke", _told_as_lost)]
+            return [(MemberRebalance, "_revoke", _told_as_lost)]
 
 
 class _NeverWritten:
@@ -183,7 +183,7 @@ def _heard_for_ever(self: CoordinatedGroup, member_id: MemberId) -> None:
         self._silent_at_ms[member_id] = uptime_ms() + 10**9
 
 
-async def _told_as_lost(self: GroupMember, partitions: frozenset[TopicPartitionName]) -> None:
+async def _told_as_lost(self: MemberRebalance, partitions: frozenset[TopicPartitionName]) -> None:
     if partitions:
         await self._reader.lost(partitions)
         self._place.gave_up(partitions)

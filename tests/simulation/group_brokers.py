@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from gateway.coordinators import Coordinators
 from gateway.group_coordinator import GroupCoordinator
 from gateway.membership import Membership
-from metadata.broker_registry import BrokerCache, Registration, write_draining
+from gateway.proven_view import ANSWER_S as VIEW_ANSWER_S
+from gateway.proven_view import ProvenView, SeenThere
+from metadata.broker_registry import BrokerCache, Registration, read_revisions, write_draining
 from metadata.errors import NoCoordinator, NotCoordinator, NotFound, OutcomeUnknown, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.group_model import Joined, MemberId
@@ -52,8 +54,10 @@ class GroupSite:
 
 
 class GroupBroker(SimulatedProcess):
-    def __init__(self, name: str, site: GroupSite, *, broker_id: str) -> None:
+    def __init__(self, name: str, site: GroupSite, slots: Mapping[str, GroupBroker], *, broker_id: str) -> None:
+        """`slots`: where each broker is found."""
         super().__init__(name, site.failures.append)
+        self._slots = slots
         self.broker_id = broker_id
         self.troubled_s = 0.0
         """For how long it could not do its work so far: it was frozen, or etcd was in trouble for it."""
@@ -66,6 +70,9 @@ class GroupBroker(SimulatedProcess):
             wrote=self._wrote,
         )
         self.seen = BrokerCache(self.metadata, LAYOUT)
+        self.view = ProvenView(
+            self.seen, broker_id=broker_id, registered=lambda: read_revisions(self.metadata, LAYOUT), ask=self._asked_what_it_sees
+        )
         self.coordinators = Coordinators(self.seen, broker_id=broker_id, session=lambda: self._session, is_stopping=lambda: False)
         self.groups = GroupCoordinator(
             self.metadata,
@@ -73,12 +80,16 @@ class GroupBroker(SimulatedProcess):
             site.settings,
             session=self.coordinators.session,
             coordinates=self.coordinators.here,
+            make_sure=self.view.make_sure,
             now_ms=virtual_loop().now_ms,
             new_member_id=lambda client: MemberId(f"{client}-{next(site.member_ids)}"),
         )
+        self.view.is_needed = lambda: len(self.groups) > 0
+        self.view.subscribe(self.groups.proven)
         self.coordinators.subscribe(self.groups.brokers_changed)
         self.wire = Wire(random.Random(f"{site.seed}/{name}/wire"))
-        self.tasks = [self.start(self.seen.run()), self.start(self.groups.run()), self.start(self._register())]
+        work = (self.seen.run(), self.view.run(), self.groups.run(), self._register())
+        self.tasks = [self.start(each) for each in work]
 
     async def _register(self) -> None:
         """Session after session, as gateway/leadership.py has them."""
@@ -110,6 +121,14 @@ class GroupBroker(SimulatedProcess):
     def _wrote(self, revision: Revision, writer: Writer) -> None:
         self._site.note(f"{self.name} wrote revision {revision} as session {writer.session}")
 
+    async def _asked_what_it_sees(self, broker: Registration) -> SeenThere:
+        at = self._slots[broker.broker_id]
+
+        async def serve() -> SeenThere:
+            return at.view.here._replace(revisions=dict(at.seen.revisions))
+
+        return await at.call(self.name, self.wire, serve, timeout_s=VIEW_ANSWER_S)
+
     # ── what members ask ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def coordinator_of(self, group: str) -> str:
@@ -140,7 +159,7 @@ class GroupBrokers:
         self._chance = chance
 
     def start(self, broker_id: str) -> GroupBroker:
-        broker = GroupBroker(f"{broker_id}.{len(self.processes) + 1}", self._site, broker_id=broker_id)
+        broker = GroupBroker(f"{broker_id}.{len(self.processes) + 1}", self._site, self.slots, broker_id=broker_id)
         self._site.note(f"{broker.name} starts")
         self.processes.append(broker)
         self.slots[broker_id] = broker

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from gateway.group_coordinator import GroupCoordinator
+from gateway.proven_view import PROOF_S
 from metadata.assignors import TopicPartitionName
 from metadata.errors import Fenced, InstanceFenced, OutcomeUnknown, RebalanceInProgress, TidelogError, Unavailable
 from metadata.group_member import GroupMember
@@ -46,6 +47,8 @@ class ModelLog:
     stopped_s: float = float("inf")
     in_a_hurry: int = 0
     """While it is above 0, whatever is handed out is committed at once."""
+    at_leisure: int = 0
+    """While it is above 0, nothing is committed but what is given up: consumers hear of their coordinator by heartbeats alone."""
 
     def end(self, partition: TopicPartitionName) -> int:
         now_s = min(virtual_loop().time(), self.stopped_s)
@@ -106,10 +109,12 @@ class GroupLine:
         return await self._ask(name, "commit", lambda groups: groups.commit(name, member_id, instance_id, generation, offsets))
 
     async def offsets(self, name: str) -> dict[TopicPartition, CommittedOffset]:
-        return await self._ask(name, "offsets", lambda groups: groups.offsets(name))
+        return dict((await self._ask(name, "offsets", lambda groups: groups.offsets(name))).committed)
 
     async def _ask(self, group: str, what: str, ask: Callable[[GroupCoordinator], Awaitable[T]], *, waits_s: float = 0.0) -> T:
         brokers, wire = self._brokers, self.wire
+        if waits_s:
+            waits_s += PROOF_S  # a coordinator that has just come waits so much longer for members that it has not heard of
         try:
             if self._coordinator is None:
                 self._coordinator = await brokers.find(self._caller, wire, group, self._chance)
@@ -241,6 +246,8 @@ class Consumer(SimulatedProcess):
             self.member.polled()
             await self._find_positions()
             self._hand_out()
+            if self._log.at_leisure:
+                continue
             if self._log.in_a_hurry or virtual_loop().time() >= committed_s + self._commit_s:
                 committed_s = virtual_loop().time()
                 try:

@@ -90,6 +90,15 @@ class GroupLoad:
         finally:
             self.log.in_a_hurry -= 1
 
+    @contextlib.contextmanager
+    def at_leisure(self) -> Iterator[None]:
+        """While it lasts, consumers commit nothing but what they give up."""
+        self.log.at_leisure += 1
+        try:
+            yield
+        finally:
+            self.log.at_leisure -= 1
+
     # ── who comes and goes ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def join(self, group: str | None = None, *, instance_id: str | None = None) -> None:

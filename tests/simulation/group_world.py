@@ -14,6 +14,7 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
+from gateway.proven_view import PROOF_S
 from metadata.assignors import TopicPartitionName
 from metadata.group_model import Phase
 from metadata.group_settings import GroupSettings
@@ -29,7 +30,8 @@ from tests.simulation.virtual_loop import run, virtual_loop
 GROUP_TROUBLE_S: Final = 30.0
 SAMPLE_S: Final = 0.2
 MARGIN_S: Final = 5.0
-"""Beyond session and rebalance timeout, until a partition must have an owner: finding the coordinator, back-off, storing."""
+"""Beyond session and rebalance timeout, and what a new coordinator waits longer, until a partition must have an owner: for finding
+the coordinator, back-off, storing."""
 REST_S: Final = 5.0
 """So long nothing may change, once everything is owned and read."""
 
@@ -138,7 +140,7 @@ class GroupWorld:
                 self._failures += [f"it does not come to rest: {what}" for what in unrest[:5]]
                 return
             await asyncio.sleep(0.5)
-        await asyncio.sleep(MARGIN_S)
+        await asyncio.sleep(max(map(_bound_s, self._load.groups.values())))  # until who died unheard is missed
         self._note("rest")
         before = self._etcd.revision
         await asyncio.sleep(REST_S)
@@ -211,4 +213,4 @@ class GroupWorld:
 
 
 def _bound_s(group: GroupOf) -> float:
-    return (group.session_timeout_ms + group.rebalance_timeout_ms) / 1000 + MARGIN_S
+    return (group.session_timeout_ms + group.rebalance_timeout_ms) / 1000 + PROOF_S + MARGIN_S

@@ -29,6 +29,10 @@ pytestmark = pytest.mark.slow
 NAME = "billing/é"
 
 
+async def _sure() -> None:
+    """No other broker runs."""
+
+
 @asynccontextmanager
 async def coordinator(store: MetadataStore, session: int) -> AsyncIterator[GroupCoordinator]:
     numbers = itertools.count(1)
@@ -38,6 +42,7 @@ async def coordinator(store: MetadataStore, session: int) -> AsyncIterator[Group
         GroupSettings(group_initial_rebalance_delay_ms=0, commit_linger_ms=0),
         session=lambda: SessionId(session),
         coordinates=lambda _: True,
+        make_sure=_sure,
         now_ms=now_ms,
         new_member_id=lambda client: MemberId(f"{client}-{next(numbers)}"),
     )
@@ -76,7 +81,7 @@ def test_groups_and_committed_offsets_are_those_of_the_snapshot(tmp_path: Path) 
         async with sqlite(tmp_path / "empty") as empty:
             assert (await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)).written
             async with coordinator(empty, 9) as groups:
-                found = await groups.offsets(NAME)
+                found = (await groups.offsets(NAME)).committed
                 assert {at: (each.offset, each.metadata) for at, each in found.items()} == {p0: (7, "m"), p1: (7, "m")}
                 with pytest.raises(StaleGeneration):
                     await groups.heartbeat(NAME, member.member_id, NO_INSTANCE, again.generation)

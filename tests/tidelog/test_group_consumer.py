@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tidelog
+from gateway.led_here import EpochQuestion
 from metadata.errors import (
     Denied,
     InstanceFenced,
     InvalidArgument,
     NotFound,
+    OutOfRange,
     StaleMember,
+    TidelogError,
     UnknownTopic,
 )
 from metadata.group_member import GroupMember
+from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
+from metadata.group_offsets import CommittedOffset
+from metadata.model import LeaderEpoch, Offset, Partition, TopicPartition
+from segments.run_index import EpochEnd
 from tests.gateway.small_broker import SmallBroker
 from tests.tidelog.consuming import until
 from tests.tidelog.grouping import GROUP, RECORDS, committed, connected, numbered, take, until_members, with_group
@@ -28,6 +36,80 @@ from tidelog.settings import ResetPolicy
 ALL = {0: 10, 1: 10, 2: 10}
 
 # ── where it begins, and ends ──
+
+
+CUT_AT = 4
+
+
+async def with_a_cut_log(broker: SmallBroker, log: tidelog.Client) -> None:
+    """All is read and committed; then the log of partition 1 is cut, and grows again under another leader."""
+    async with log.consume("orders", group=GROUP) as consumer:
+        await take(consumer, RECORDS)
+    [epoch] = {found.leader_epoch for found in await log.groups.offsets(GROUP)}
+    told = broker.routed_log.ends_of_epochs
+
+    async def ends(questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
+        return [
+            EpochEnd(LeaderEpoch(epoch - 1), Offset(CUT_AT)) if asked.partition.partition == 1 else end
+            for asked, end in zip(questions, await told(questions), strict=True)
+        ]
+
+    broker.routed_log.ends_of_epochs = ends  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_where_the_log_was_cut_below_what_is_committed_it_goes_on_at_the_cut_and_says_so(
+    tmp_path: Path, reset: ResetPolicy, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        await with_a_cut_log(broker, log)
+        async with log.consume("orders", group=GROUP, auto_offset_reset=reset, until="end") as consumer:
+            again = [(record.partition, record.offset) async for record in consumer]
+        assert again == [(1, offset) for offset in range(CUT_AT, 10)]
+        assert "the log of orders/1 was cut at 4, below what group billing has committed (10, of leader epoch" in caplog.text
+
+    with_group(tmp_path, scenario)
+
+
+def test_or_ends_with_an_error_where_it_chose_that(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        await with_a_cut_log(broker, log)
+        consumer = log.consume("orders", group=GROUP, auto_offset_reset="error", until="end")
+        with pytest.raises(OutOfRange, match="was cut at 4, below what group billing has committed") as met:
+            await consumer.chunk()
+        assert "Go on at 4" in str(met.value.hint)
+
+    with_group(tmp_path, scenario)
+
+
+def test_an_epoch_that_nobody_has_heard_of_says_nothing_of_the_log(tmp_path: Path) -> None:
+    """Of who commits by hand, say: and a leader of before, whose log ends earlier, might answer."""
+
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        await with_a_cut_log(broker, log)
+        [found] = [found for found in await log.groups.offsets(GROUP) if found.partition == 1]
+        at = TopicPartition(broker.topic_cache.get("orders").id, Partition(1))
+        by_hand = {at: CommittedOffset(offset=8, leader_epoch=found.leader_epoch + 1, committed_at_ms=0)}
+        await broker.coordinated_groups.commit(GROUP, NO_MEMBER, NO_INSTANCE, NO_GENERATION, by_hand)
+        async with log.consume("orders", group=GROUP, until="end") as consumer:
+            assert [record.offset async for record in consumer if record.partition == 1] == [8, 9]
+
+    with_group(tmp_path, scenario)
+
+
+def test_a_member_tells_its_id_and_its_generation(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        async with log.consume("orders", group=GROUP, client_id="till") as consumer:
+            assert (consumer.member_id, consumer.generation) == ("", -1)
+            await consumer.chunk()
+            described = await log.groups.describe(GROUP)
+            assert consumer.member_id.startswith("till-")
+            assert ([member.member_id for member in described.members], described.generation) == (
+                [consumer.member_id],
+                consumer.generation,
+            )
+
+    with_group(tmp_path, scenario)
 
 
 def test_a_group_reads_every_record_and_goes_on_where_it_was(tmp_path: Path) -> None:

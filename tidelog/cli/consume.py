@@ -60,6 +60,16 @@ def consume(
             show_default=False,
         ),
     ] = "",
+    instance_id: Annotated[
+        str,
+        typer.Option(
+            "--instance-id",
+            metavar="ID",
+            help="With --group: who starts again under this id within its session (45 s) gets its partitions back, without a "
+            "rebalance. Kafka's group.instance.id.",
+            show_default=False,
+        ),
+    ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, and wait for new records.")] = False,
     count: Annotated[
         int | None, typer.Option("--count", "-n", metavar="COUNT", min=1, help="Stop after so many records.", show_default=False)
@@ -110,6 +120,10 @@ def consume(
     begins = parse_start(start or "earliest", now_ms=now_ms)
     if group:
         reset = group_reset(group, start, reset, has_partitions=bool(partition))
+    elif instance_id:
+        raise InvalidArgument(
+            "--instance-id is given without --group", hint="It names a member of a group: add --group NAME, or leave it out."
+        )
     if template and output is not None:
         raise InvalidArgument("--format and --output are both given", hint="Leave one of them out.")
     if output is None:
@@ -122,7 +136,9 @@ def consume(
     def reader(log: Client) -> Consumer | TopicsConsumer | GroupConsumer:
         if group:
             told = _tell_assigned(group) if sys.stderr.isatty() else None
-            return log.consume(topic, group=group, follow=follow, auto_offset_reset=reset, on_assigned=told)
+            return log.consume(
+                topic, group=group, follow=follow, auto_offset_reset=reset, on_assigned=told, instance_id=instance_id
+            )
         if len(topic) == 1:
             return log.consume(
                 topic[0], from_=start or "earliest", partitions=partition or None, follow=follow, auto_offset_reset=reset

@@ -232,6 +232,24 @@ def test_what_does_not_go_with_a_group_is_refused(arguments: Any, said: str, hin
     assert hint in met.value.hint
 
 
+@pytest.mark.slow
+def test_under_an_instance_id_it_starts_again_without_a_rebalance(broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
+    topic = with_five(log, "group-static")
+    arguments = (topic, "--group", "static", "--instance-id", "till-1", "-o", "raw")
+    assert len(values(consume(broker, *arguments))) == 5
+    before = log.groups.describe("static")
+    assert [member.instance_id for member in before.members] == ["till-1"], "it stays until its session ends"
+    assert consume(broker, *arguments).returncode == 0
+    assert log.groups.describe("static").generation == before.generation
+
+
+def test_an_instance_id_needs_a_group() -> None:
+    done = subprocess.run([*TIDELOG, "consume", "orders", "--instance-id", "till-1"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "--instance-id is given without --group" in done.stderr
+    assert "add --group NAME" in done.stderr
+
+
 # ── and how the group is looked at meanwhile ──
 
 

@@ -1,0 +1,206 @@
+"""Whether the brokers that this one sees are those of the cluster: proven once a second while it coordinates groups.
+
+    asked ─▶ proven less than PROOF_S ago? ─ yes ─▶ go on            so heartbeats ask etcd for nothing: all share one look
+                └─ no ─▶ etcd tells the same ──────────────────────────────────────────────────▶ proven
+                           ├─ it tells of others: not proven, until the watch has told of them, too
+                           └─ it is silent: another broker sees the same, and has proven it ────▶ proven as of then
+                                            all brokers see the same, which nobody can change ──▶ proven
+
+So while etcd is away for all, members of groups are answered; a broker that is cut off alone stops answering them. Who comes to
+coordinate a group waits PROOF_S longer before it gives away what is held by members that it has not heard of.
+
+Invariant: a proof holds for the moment when it was asked for. What it can't see: a broker that nobody has known, which registers
+while etcd is silent for all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+from metadata.broker_registry import Registration
+from metadata.errors import NoCoordinator, TidelogError
+from metadata.model import Revision
+
+PROOF_S: Final = 3.0
+"""So long after a proof it may be acted on."""
+REFRESH_S: Final = 1.0
+"""Who asks so long after a proof makes the next one begin, and does not wait for it."""
+ANSWER_S: Final = 1.0
+"""For etcd, and then for the other brokers."""
+CATCH_UP_S: Final = 0.05
+CATCH_UPS: Final = 4
+"""So often, and with such pauses, the watch is waited for where etcd tells of other brokers."""
+AGAIN_S: Final = 0.2
+"""Between two looks that prove nothing."""
+FORMER_MAX: Final = 100
+
+log = logging.getLogger(__name__)
+
+
+class SeenRegistrations(Protocol):
+    """What metadata/broker_registry.py's BrokerCache tells."""
+
+    @property
+    def brokers(self) -> Mapping[str, Registration]: ...
+    @property
+    def revisions(self) -> Mapping[str, Revision]: ...
+    @property
+    def revision(self) -> Revision: ...
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]: ...
+
+
+class SeenThere(NamedTuple):
+    """What another broker sees."""
+
+    revisions: Mapping[str, Revision]
+    """Of each registration, by broker id."""
+    revision: Revision
+    """Of the store, up to which it was told."""
+    proven_s_ago: float
+    """Infinite where it was never proven."""
+
+
+class ProvenView:
+    """Its owner runs `run()` as a task."""
+
+    def __init__(
+        self,
+        seen: SeenRegistrations,
+        *,
+        broker_id: str,
+        registered: Callable[[], Awaitable[Mapping[str, Revision]]],
+        ask: Callable[[Registration], Awaitable[SeenThere]],
+    ) -> None:
+        """`registered` asks the metadata store for the revision of each registration, `ask` asks another broker what it sees."""
+        self._seen = seen
+        self._broker_id = broker_id
+        self._registered = registered
+        self._ask = ask
+        self.is_needed: Callable[[], bool] = lambda: False
+        """Whether it is to be proven all the time, since proofs that lie far apart tell nothing of what was between them."""
+        self._proven_s = float("-inf")
+        self._wanted = asyncio.Event()
+        self._looked: asyncio.Future[None] | None = None
+        """Of the look that begins next, or is under way."""
+        self._subscribers: list[Callable[[float], None]] = []
+        self._former: dict[str, Registration] = {}
+        """Brokers that were registered: one that has started again may know more than those that are."""
+        self._known = dict(seen.brokers)
+        seen.subscribe(self._brokers_changed)
+
+    @property
+    def here(self) -> SeenThere:
+        return SeenThere(self._seen.revisions, self._seen.revision, _now_s() - self._proven_s)
+
+    def subscribe(self, proven: Callable[[float], None]) -> None:
+        """Calls it at each proof with how many seconds after the one before it came. It must not block, nor raise."""
+        self._subscribers.append(proven)
+
+    async def make_sure(self) -> None:
+        """Returns where what this broker sees was proven PROOF_S ago at most. Raises NoCoordinator."""
+        if _now_s() - self._proven_s < REFRESH_S:
+            return
+        self._wanted.set()
+        if self._looked is None:
+            self._looked = asyncio.get_running_loop().create_future()
+        if _now_s() - self._proven_s < PROOF_S:
+            return
+        await asyncio.shield(self._looked)
+        if _now_s() - self._proven_s >= PROOF_S:
+            raise NoCoordinator(
+                "this broker can't make sure that it still coordinates the group: neither the metadata store nor others confirm it",
+                hint="Ask another broker who coordinates it, or retry with back-off.",
+            )
+
+    async def run(self) -> None:
+        while True:
+            await self._until_wanted()
+            try:
+                proven_s = await self._look()
+            finally:
+                self._wanted.clear()
+                looked, self._looked = self._looked, None
+                if looked is not None and not looked.done():
+                    looked.set_result(None)
+            if proven_s is None:
+                await asyncio.sleep(AGAIN_S)
+
+    async def _until_wanted(self) -> None:
+        while not self._wanted.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_S):
+                    await self._wanted.wait()
+            if self.is_needed() and _now_s() - self._proven_s >= REFRESH_S:
+                return
+
+    async def _look(self) -> float | None:
+        """When what is seen here was known to be true; None where it was not proven."""
+        asked_s = _now_s()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                registered = await self._registered()
+        except (TidelogError, TimeoutError) as error:
+            log.info("what this broker sees of the others can't be proven by the metadata store: %s", error or "no answer")
+            return self._proven(await self._as_others_see_it())
+        for _ in range(CATCH_UPS):
+            if registered == self._seen.revisions:
+                return self._proven(asked_s)
+            await asyncio.sleep(CATCH_UP_S)
+        return None
+
+    async def _as_others_see_it(self) -> float | None:
+        asked_s = _now_s()
+        others = {at: broker for at, broker in self._seen.brokers.items() if at != self._broker_id}
+        former = {at: broker for at, broker in self._former.items() if at not in others}
+        told = await asyncio.gather(*map(self._told_by, (*others.values(), *former.values())))
+        return proven_by_others(asked_s, self.here, told[: len(others)], told[len(others) :])
+
+    async def _told_by(self, broker: Registration) -> SeenThere | None:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self._ask(broker)
+        except (TidelogError, TimeoutError):
+            return None
+
+    def _proven(self, at_s: float | None) -> float | None:
+        if at_s is None or at_s <= self._proven_s:
+            return None
+        after_s, self._proven_s = at_s - self._proven_s, at_s
+        for proven in self._subscribers:
+            proven(after_s)
+        return at_s
+
+    def _brokers_changed(self) -> None:
+        for broker_id, broker in self._known.items():
+            if broker_id != self._broker_id and broker_id not in self._seen.brokers:
+                self._former.pop(broker_id, None)
+                self._former[broker_id] = broker
+        while len(self._former) > FORMER_MAX:
+            del self._former[next(iter(self._former))]
+        self._known = dict(self._seen.brokers)
+
+
+def proven_by_others(
+    asked_s: float, here: SeenThere, others: list[SeenThere | None], former: list[SeenThere | None]
+) -> float | None:
+    """As of when what is seen `here` is true, by what all others that are registered, and those that were, see. None: not proven.
+
+    Where all see the same, nobody can have begun to coordinate what is coordinated here: it takes another view, and etcd.
+    """
+    same = [there for there in others if there is not None and there.revisions == here.revisions]
+    if any(
+        there is not None and there.revisions != here.revisions and there.revision > here.revision for there in (*others, *former)
+    ):
+        return None
+    if len(same) == len(others):
+        return asked_s
+    return max((asked_s - there.proven_s_ago for there in same if there.proven_s_ago < PROOF_S), default=None)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

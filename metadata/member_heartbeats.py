@@ -1,0 +1,85 @@
+"""The heartbeats of a member of a group, however slow its caller and its reader are; what their answers mean is membership.py's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from metadata.call_pauses import RETRY_S_MAX
+from metadata.errors import TidelogError, Unavailable
+from metadata.group_calls import GroupCalls
+from metadata.member_rebalance import MemberRebalance
+from metadata.member_settings import MemberSettings
+from metadata.membership import Heard, Membership, Phase
+from metadata.partition_reader import PartitionReader
+
+
+class MemberHeartbeats:
+    """Its owner runs `run()` as a task while the member lives."""
+
+    def __init__(
+        self,
+        calls: GroupCalls,
+        reader: PartitionReader,
+        settings: MemberSettings,
+        place: Membership,
+        rebalance: MemberRebalance,
+        *,
+        group: str,
+        jitter: Callable[[], float],
+        end: Callable[[Exception], None],
+    ) -> None:
+        """`end` ends the present stay in the group."""
+        self._calls = calls
+        self._reader = reader
+        self._settings = settings
+        self._place = place
+        self._rebalance = rebalance
+        self._group = group
+        self._jitter = jitter
+        self._end = end
+
+    async def run(self) -> None:
+        beat_s = self._settings.beat_ms / 1000
+        pause_s = beat_s
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = beat_s
+            if (beat := self._place.beat(now_s=asyncio.get_running_loop().time())) is None:
+                continue
+            error: TidelogError | None = None
+            try:
+                async with asyncio.timeout(beat_s):
+                    await self._calls.heartbeat(self._group, beat.member_id, self._place.instance_id, beat.generation)
+            except TimeoutError:
+                error = Unavailable("no answer to a heartbeat")
+            except TidelogError as raised:
+                error = raised
+            self._heed(self._place.answered(beat, error), error)
+            if error is not None and error.retryable:
+                pause_s = min(beat_s, RETRY_S_MAX) * (0.5 + self._jitter() / 2)
+            self._look_at_subscription()
+
+    def _heed(self, heard: Heard, error: TidelogError | None) -> None:
+        match heard:
+            case Heard.JOIN_AGAIN:
+                self._rebalance.join_again.set()
+                self._rebalance.repeat_call()  # where it waits for the assignment: there will be none
+            case Heard.ASK_AGAIN:
+                self._rebalance.repeat_call()
+            case Heard.ENDED:
+                assert error is not None, "only an error ends it"
+                self._end(error)
+            case Heard.NOTHING_NEW:
+                pass
+
+    def _look_at_subscription(self) -> None:
+        if self._place.phase is not Phase.STAYING:
+            return
+        try:
+            subscribed = self._reader.subscribed()
+        except Exception as error:  # noqa: BLE001  # as if it had been raised where the member asks for it
+            self._end(error)
+            return
+        if subscribed.keys() != self._place.topics or self._rebalance.is_unassigned(subscribed):
+            self._rebalance.join_again.set()

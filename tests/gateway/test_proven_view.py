@@ -1,0 +1,237 @@
+"""What a broker sees of the cluster is proven before it is acted on: by the metadata store, or by the other brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from math import inf
+
+import pytest
+
+from gateway.proven_view import ANSWER_S, FORMER_MAX, PROOF_S, REFRESH_S, ProvenView, SeenThere, proven_by_others
+from metadata.broker_registry import Registration
+from metadata.errors import NoCoordinator, Unavailable
+from metadata.model import Revision, SessionId
+from tests.simulation.virtual_loop import run, virtual_loop
+
+
+class Stage:
+    """Broker b1, what it sees, what etcd holds, and what others tell it."""
+
+    def __init__(self) -> None:
+        self.brokers: Mapping[str, Registration] = {}
+        self.revisions: Mapping[str, Revision] = {}
+        self.revision = Revision(0)
+        self.etcd: Mapping[str, Revision] | None = None
+        """None: it is silent."""
+        self.others: dict[str, SeenThere] = {}
+        """What those see that answer."""
+        self.asked_etcd = 0
+        self.after_s: list[float] = []
+        self._changed: list[Callable[[], None]] = []
+        self.see(b1=1, b2=2)
+        self.etcd = self.revisions
+        self.view = ProvenView(self, broker_id="b1", registered=self._registered, ask=self._ask)
+        self.view.subscribe(self.after_s.append)
+
+    def see(self, **revisions: int) -> None:
+        self.brokers = {broker_id: Registration(broker_id=broker_id, session=SessionId(at)) for broker_id, at in revisions.items()}
+        self.revisions = {broker_id: Revision(at) for broker_id, at in revisions.items()}
+        self.revision = Revision(max(self.revision, *revisions.values()))
+        for changed in self._changed:
+            changed()
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        self._changed.append(changed)
+        return lambda: self._changed.remove(changed)
+
+    async def _registered(self) -> Mapping[str, Revision]:
+        self.asked_etcd += 1
+        await asyncio.sleep(0.001)
+        if self.etcd is None:
+            await asyncio.sleep(3600.0)
+            raise Unavailable("it is away")
+        return self.etcd
+
+    async def _ask(self, broker: Registration) -> SeenThere:
+        await asyncio.sleep(0.001)
+        if broker.broker_id not in self.others:
+            raise Unavailable("it takes no connection")
+        return self.others[broker.broker_id]
+
+    def told(self, *, proven_s_ago: float = inf, revision: int = 0, **revisions: int) -> SeenThere:
+        by_id = {broker_id: Revision(at) for broker_id, at in revisions.items()}
+        return SeenThere(by_id, Revision(revision or max(revisions.values())), proven_s_ago)
+
+
+def on_stage(scenario: Callable[[Stage], Awaitable[None]]) -> None:
+    async def main() -> None:
+        stage = Stage()
+        running = asyncio.ensure_future(stage.view.run())
+        await scenario(stage)
+        running.cancel()
+        await asyncio.wait((running,))
+
+    run(main())
+
+
+async def unsure(stage: Stage) -> None:
+    with pytest.raises(NoCoordinator):
+        await stage.view.make_sure()
+
+
+def test_all_who_ask_within_a_second_share_one_look_at_the_store() -> None:
+    async def scenario(stage: Stage) -> None:
+        await asyncio.gather(*(stage.view.make_sure() for _ in range(100)))
+        for _ in range(90):
+            await asyncio.sleep(REFRESH_S / 100)
+            await stage.view.make_sure()
+        assert stage.asked_etcd == 1
+
+    on_stage(scenario)
+
+
+def test_who_asks_after_a_second_does_not_wait_for_the_next_look() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.view.make_sure()
+        await asyncio.sleep(REFRESH_S + 0.1)
+        before_s = virtual_loop().time()
+        await stage.view.make_sure()
+        assert virtual_loop().time() == before_s
+        await asyncio.sleep(0.1)
+        assert stage.asked_etcd == 2
+
+    on_stage(scenario)
+
+
+def test_it_is_proven_all_the_time_where_it_is_needed_and_else_only_when_asked_for() -> None:
+    async def scenario(stage: Stage) -> None:
+        await asyncio.sleep(60)
+        assert stage.asked_etcd == 0
+        stage.view.is_needed = lambda: True
+        await asyncio.sleep(60)
+        assert 25 <= stage.asked_etcd <= 60
+        assert max(stage.after_s[1:]) < PROOF_S
+
+    on_stage(scenario)
+
+
+def test_who_has_not_heard_of_a_new_broker_is_not_sure_until_the_watch_has_told() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.view.make_sure()
+        stage.etcd = {**stage.revisions, "b3": Revision(3)}
+        stage.others["b2"] = stage.told(b1=1, b2=2)  # it does not know, either: the store says otherwise
+        await asyncio.sleep(PROOF_S)
+        await unsure(stage)
+        stage.see(b1=1, b2=2, b3=3)
+        await stage.view.make_sure()
+
+    on_stage(scenario)
+
+
+def test_a_registration_that_was_written_anew_is_another() -> None:
+    """It drained, and drains no more: meanwhile others had its groups."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.etcd = {"b1": Revision(7), "b2": Revision(2)}
+        await unsure(stage)
+
+    on_stage(scenario)
+
+
+def test_while_the_store_is_away_for_all_everyone_goes_on() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.view.is_needed = lambda: True
+        await stage.view.make_sure()
+        stage.etcd = None
+        stage.others["b2"] = stage.told(b1=1, b2=2)
+        for _ in range(600):
+            await asyncio.sleep(0.1)
+            await stage.view.make_sure()
+        assert max(stage.after_s[1:]) < PROOF_S
+
+    on_stage(scenario)
+
+
+def test_who_is_cut_off_alone_is_sure_as_long_as_another_one_has_proven_the_same() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.see(b1=1, b2=2, b3=3)
+        stage.etcd = None
+        stage.others["b2"] = stage.told(b1=1, b2=2, b3=3, proven_s_ago=0.5)  # b3 does not answer
+        await stage.view.make_sure()
+        stage.others["b2"] = stage.told(b2=2, b3=3, revision=9, proven_s_ago=0.5)  # its lease has ended
+        await asyncio.sleep(PROOF_S)
+        await unsure(stage)
+
+    on_stage(scenario)
+
+
+def test_who_reaches_neither_the_store_nor_the_others_is_not_sure_and_says_so_in_time() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.etcd = None
+        before_s = virtual_loop().time()
+        await unsure(stage)
+        assert virtual_loop().time() - before_s < 2 * ANSWER_S
+        stage.etcd = stage.revisions
+        await asyncio.sleep(1.0)
+        await stage.view.make_sure()
+
+    on_stage(scenario)
+
+
+def test_a_broker_alone_needs_nobody_while_the_store_is_away() -> None:
+    async def scenario(stage: Stage) -> None:
+        stage.see(b1=1)
+        stage.others["b2"] = stage.told(b1=1, b2=2)  # what was removed, and sees older things
+        stage.etcd = None
+        stage.revision = Revision(3)
+        await stage.view.make_sure()
+
+    on_stage(scenario)
+
+
+def test_a_broker_that_was_registered_before_and_knows_more_is_believed() -> None:
+    """It has started again, and its registration came to a store that is silent here."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.see(b1=1, b2=2, b3=3)
+        stage.see(b1=1, b2=2)
+        stage.etcd = None
+        stage.others["b2"] = stage.told(b1=1, b2=2, revision=3)
+        stage.others["b3"] = stage.told(b3=9)
+        await unsure(stage)
+
+    on_stage(scenario)
+
+
+def test_of_brokers_that_are_gone_only_so_many_are_remembered() -> None:
+    async def scenario(stage: Stage) -> None:
+        for number in range(FORMER_MAX + 20):
+            stage.see(b1=1, **{f"n{number}": number})
+        assert len(stage.view._former) <= FORMER_MAX
+
+    on_stage(scenario)
+
+
+def test_a_proof_by_another_one_holds_as_of_when_that_one_had_it() -> None:
+    here = SeenThere({"b1": Revision(1), "b2": Revision(2), "b3": Revision(3)}, Revision(3), inf)
+    same = here._replace(proven_s_ago=2.0)
+    assert proven_by_others(100.0, here, [same, None], []) == 98.0
+    assert proven_by_others(100.0, here, [same._replace(proven_s_ago=PROOF_S), None], []) is None
+    assert proven_by_others(100.0, here, [same._replace(proven_s_ago=inf)] * 2, []) == 100.0
+    assert proven_by_others(100.0, here, [None, None], []) is None
+
+
+def test_a_proof_is_told_with_how_long_there_was_none() -> None:
+    async def scenario(stage: Stage) -> None:
+        await stage.view.make_sure()
+        stage.etcd = None
+        await asyncio.sleep(20.0)
+        await unsure(stage)
+        stage.etcd = stage.revisions
+        await asyncio.sleep(1.0)
+        await stage.view.make_sure()
+        assert stage.after_s[0] == inf
+        assert 20.0 < stage.after_s[1] < 25.0
+
+    on_stage(scenario)

@@ -1,1 +1,1 @@
-"""Background rewriting of the log: see README.md in this folder. Nothing is built yet."""
+"""Background rewriting of the log: see README.md in this folder."""

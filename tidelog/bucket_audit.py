@@ -1,10 +1,12 @@
 """Reads a bucket alone, with no broker, and checks every rule of segments/README.md that can be seen from there.
 
-    listing ──▶ sessions: claim, places, gap, seal ──▶ footers of the committed prefix ──▶ partitions: offsets dense, epochs rising
-                                                          └─ deep ──▶ each byte of each batch against its CRC-32C
+    listing ──▶ sessions: claim, places, gap, seal ──▶ footers of the committed prefix ──▶ runs ─┐
+                                       └─ deep ──▶ each byte of each batch against its CRC-32C   ├▶ partitions: offsets dense,
+    listing ──▶ manifests, Parquet (history_audit.py) ──▶ where segments go on ──────────────────┘  epochs rising
 
 A finding is `damage` where a rule is broken, and a `note` where something is odd but allowed: late objects behind a seal or a gap
-are what crashes leave, and can never become visible. Nothing is written.
+are what crashes leave, and can never become visible. Nothing is written. History is read after the sessions, so that what was
+compacted and trimmed meanwhile is in it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import msgspec
 
@@ -24,20 +25,20 @@ from segments.cluster_record import read_cluster_record
 from segments.listing import objects_under
 from segments.object_store import ObjectInfo, ObjectStore
 from segments.record_batch import check_stored
-from segments.segment_file import Run, SegmentFooter, parse_head, parse_seal
+from segments.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_head, parse_seal
 from segments.session import ClaimRecord, SessionListing, list_session
 from segments.session_footers import read_footers
+from tidelog.bucket_findings import Audit, Finding
+from tidelog.history_audit import History, HistoryEnd, audit_history
+
+__all__ = ["Audit", "Finding", "audit_bucket"]
 
 READS_MAX = 8
+ATTEMPTS_MAX = 5
 DEEP_READS_MAX = 2
 """Whole segments in memory at the same time."""
-
-
-class Finding(msgspec.Struct, frozen=True):
-    severity: Literal["damage", "note"]
-    where: str
-    """An object's key, or a partition as topic id/number."""
-    what: str
+Advance = Callable[[str, int, int], None]
+"""Called with what is read, how much of it is done, and how much there is."""
 
 
 @dataclass(slots=True)
@@ -50,9 +51,14 @@ class SessionObjects:
     trimmed_to: SegmentSeq = field(default=SegmentSeq(0))
 
     def invisible(self, listing: SessionListing) -> list[ObjectInfo]:
-        """Objects that no reader will ever see: behind the seal, behind the gap, or trimmed away but not yet deleted."""
-        visible = range(listing.trimmed_to, listing.end_seq + listing.sealed)
-        return [info for seq, info in sorted(self.places.items()) if seq not in visible]
+        """Objects that no reader will ever see: behind the seal, or behind the gap."""
+        end_seq = listing.end_seq + listing.sealed
+        return [info for seq, info in sorted(self.places.items()) if seq >= end_seq]
+
+    def trimmed(self, listing: SessionListing) -> list[ObjectInfo]:
+        """Segments that are in Parquet, and not deleted yet."""
+        below = [info for seq, info in sorted(self.places.items()) if seq < listing.trimmed_to]
+        return [info for info in below if info.size != SEAL_BYTES]
 
 
 class PlacedRun(msgspec.Struct, frozen=True):
@@ -64,109 +70,82 @@ class PlacedRun(msgspec.Struct, frozen=True):
     run: Run
 
 
-@dataclass(slots=True)
-class TopicUsage:
-    partitions: set[int] = field(default_factory=set)
-    records: int = 0
-    batch_bytes: int = 0
-    segments: int = 0
-    """Objects that hold some of it; they hold other topics, too."""
-
-
-@dataclass(slots=True)
-class Audit:
-    """What was found."""
-
-    url: str
-    cluster_id: str = ""
-    findings: list[Finding] = field(default_factory=list)
-    sessions: int = 0
-    sealed_sessions: int = 0
-    segments: int = 0
-    segment_bytes: int = 0
-    invisible_objects: int = 0
-    invisible_bytes: int = 0
-    objects: int = 0
-    batches_read: int = 0
-    topics: dict[str, TopicUsage] = field(default_factory=lambda: defaultdict(TopicUsage))
-
-    @property
-    def records(self) -> int:
-        return sum(usage.records for usage in self.topics.values())
-
-    @property
-    def is_sound(self) -> bool:
-        return not any(finding.severity == "damage" for finding in self.findings)
-
-    def damage(self, where: str, what: str) -> None:
-        self.findings.append(Finding("damage", where, what))
-
-    def note(self, where: str, what: str) -> None:
-        self.findings.append(Finding("note", where, what))
-
-
-async def audit_bucket(
-    store: ObjectStore, *, deep: bool = False, advance: Callable[[int, int], None] = lambda done, of: None
-) -> Audit:
-    """Reads all footers, and with `deep` every byte. `advance` hears of segments done, and of how many there are.
+async def audit_bucket(store: ObjectStore, *, deep: bool = False, advance: Advance = lambda what, done, of: None) -> Audit:
+    """Reads all footers, and with `deep` every byte.
 
     Raises what the store raises when it can't be listed or read; damage is reported, not raised.
     """
     audit = Audit(store.url)
     sessions = await _list_sessions(store, audit)
-    await _check_cluster(store, audit, is_used=bool(sessions))
     committed = {session: await list_session(store, session) for session in sessions}
     audit.segments = sum(info is not None for listing in committed.values() for info in listing.segments)
     runs: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
     done = 0
     for session, objects in sorted(sessions.items()):
-        listing = committed[session]
+        listing, footers = await _footers(store, committed[session], audit)
         writer = await _check_session(store, objects, listing, audit)
-        for seq, footer in enumerate(await _footers(store, listing, audit), start=listing.trimmed_to):
+        for seq, footer in enumerate(footers, start=listing.trimmed_to):
             if isinstance(footer, Corrupt):
                 audit.damage(segment_key(session, SegmentSeq(seq)), footer.message)
                 continue
             for run in footer.runs:
                 runs[run.partition].append(PlacedRun(run.leader_epoch, session, footer.seq, run))
-            _count(audit, footer)
+            info = listing.segments[seq - listing.trimmed_to]
+            _count(audit, footer, info.size if info is not None else 0)
         present = [info for info in listing.segments if info is not None]
         if deep:
             for start in range(0, len(present), DEEP_READS_MAX):
                 part = present[start : start + DEEP_READS_MAX]
                 await asyncio.gather(*(_check_segment(store, info, writer, audit) for info in part))
                 done += len(part)
-                advance(done, audit.segments)
+                advance("segments", done, audit.segments)
         else:
             done += len(present)
-            advance(done, audit.segments)
-    trimmed = {session for session, objects in sessions.items() if objects.trimmed_to}
-    for partition, placed in sorted(runs.items()):
-        audit.findings += check_offsets(partition, placed, may_begin_late=bool(trimmed))
+            advance("segments", done, audit.segments)
+    history = await audit_history(store, audit, deep=deep, advance=lambda read, of: advance("files", read, of))
+    await _check_cluster(store, audit, is_used=bool(sessions or audit.topics))
+    _check_partitions(runs, history, audit)
+    audit.sum_up_notes()
     return audit
 
 
 # ── the decisions ──
 
 
-def check_offsets(partition: TopicPartition, placed: Iterable[PlacedRun], *, may_begin_late: bool) -> list[Finding]:
-    """Whether the runs of a partition, by leader epoch, continue each other from offset 0 (or from where history was trimmed)."""
+def _check_partitions(runs: dict[TopicPartition, list[PlacedRun]], history: History, audit: Audit) -> None:
+    for partition, placed in sorted(runs.items()):
+        end = history.ends.get(partition)
+        usage = audit.topic(partition.topic_id)
+        pending = [found for found in placed if end is None or found.run.last_offset >= end.compacted_to]
+        usage.records += sum(found.run.record_count for found in pending)
+        if partition not in history.damaged and partition.topic_id not in history.deleted:
+            audit.findings += check_offsets(partition, pending, end)
+
+
+def check_offsets(partition: TopicPartition, placed: Iterable[PlacedRun], history: HistoryEnd | None) -> list[Finding]:
+    """Whether the runs of a partition that are not in Parquet continue each other, by epoch, from where that ends, or from 0."""
     findings: list[Finding] = []
-    end: int | None = None if may_begin_late else 0
+    end: int = history.compacted_to if history is not None else 0
+    begun = False
     for epoch, session, seq, run in sorted(
         ((found.leader_epoch, found.session, found.seq, found.run) for found in placed), key=lambda found: found[:3]
     ):
         where = f"{partition} in {segment_key(session, seq)}"
-        if end is not None and run.base_offset > end:
+        if history is not None and not begun and epoch < history.leader_epoch:
+            told = f"leader epoch {epoch} comes after epoch {history.leader_epoch}, whose records are in Parquet"
+            findings.append(Finding("damage", where, told))
+        begun = True
+        if run.base_offset > end:
             findings.append(
                 Finding("damage", where, f"offsets {end} to {run.base_offset - 1} are missing before it (leader epoch {epoch})")
             )
-        elif end is not None and run.base_offset < end:
+        elif run.base_offset < end:
             doubled = min(run.last_offset, end - 1)
             findings.append(Finding("damage", where, f"offsets {run.base_offset} to {doubled} exist twice (leader epoch {epoch})"))
         if run.record_count != run.last_offset - run.base_offset + 1:
             count = run.last_offset - run.base_offset + 1
             findings.append(Finding("damage", where, f"{run.record_count} records for {count} offsets"))
-        end = max(end or 0, run.last_offset + 1)
+        end = max(end, run.last_offset + 1)
     return findings
 
 
@@ -236,6 +215,8 @@ async def _list_sessions(store: ObjectStore, audit: Audit) -> dict[SessionId, Se
 
 async def _check_session(store: ObjectStore, objects: SessionObjects, listing: SessionListing, audit: Audit) -> str:
     """Claim, seal, and what lies behind the end; answers the writer that the claim names, empty where it is not known."""
+    trimmed = objects.trimmed(listing)
+    audit.collectable(len(trimmed), sum(info.size for info in trimmed))
     if invisible := objects.invisible(listing):
         audit.invisible_objects += len(invisible)
         audit.invisible_bytes += sum(info.size for info in invisible)
@@ -268,12 +249,17 @@ def _objects(count: int) -> str:
     return "1 object" if count == 1 else f"{count} objects"
 
 
-async def _footers(store: ObjectStore, listing: SessionListing, audit: Audit) -> list[SegmentFooter | Corrupt]:
-    try:
-        return await read_footers(store, listing, reads_max=READS_MAX)
-    except NotFound as error:
-        audit.note(f"{WAL}{listing.session:016x}/", f"it was trimmed while we read: {error.message}; run it again")
-        return []
+async def _footers(
+    store: ObjectStore, listing: SessionListing, audit: Audit
+) -> tuple[SessionListing, list[SegmentFooter | Corrupt]]:
+    """And the session as it was then: it may be trimmed while it is read."""
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            return listing, await read_footers(store, listing, reads_max=READS_MAX)
+        except NotFound:
+            listing = await list_session(store, listing.session)
+    audit.damage(f"{WAL}{listing.session:016x}/", f"what a listing shows was not there to be read, {ATTEMPTS_MAX} times")
+    return listing, []
 
 
 async def _check_segment(store: ObjectStore, info: ObjectInfo, writer: str, audit: Audit) -> None:
@@ -295,11 +281,15 @@ async def _check_segment(store: ObjectStore, info: ObjectInfo, writer: str, audi
     audit.batches_read += len(footer.batch_table)
 
 
-def _count(audit: Audit, footer: SegmentFooter) -> None:
+def _count(audit: Audit, footer: SegmentFooter, size_bytes: int) -> None:
+    batch_bytes = sum(run.end - run.start for run in footer.runs)
     for topic_id in {run.partition.topic_id for run in footer.runs}:
-        audit.topics[topic_id].segments += 1
+        audit.topic(topic_id).segments += 1
     for run in footer.runs:
-        usage = audit.topics[run.partition.topic_id]
+        usage = audit.topic(run.partition.topic_id)
+        share = (run.end - run.start) / batch_bytes
         usage.partitions.add(run.partition.partition)
-        usage.records += run.record_count
+        usage.runs += 1
         usage.batch_bytes += run.end - run.start
+        usage.segment_bytes += share * size_bytes
+        usage.segment_writes += share

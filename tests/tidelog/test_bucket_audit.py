@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
 
 import msgspec
 import pytest
 
-from metadata.model import LeaderEpoch, Offset, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
-from segments.bucket_layout import CLUSTER, claim_key, segment_key, trimmed_key
+from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from segments.bucket_layout import (
+    CLUSTER,
+    claim_key,
+    deleted_topic_key,
+    history_file_key,
+    history_file_name,
+    manifest_key,
+    segment_key,
+    trimmed_key,
+)
 from segments.cluster_record import sign_bucket
 from segments.compression import Codec
+from segments.manifest import EpochStart, KeyPass, Manifest, Retired, Superseded, encode_manifest
 from segments.memory_store import MemoryStore
+from segments.object_store import Tail
+from segments.parquet_file import write_history
 from segments.record_batch import parse_header, stamp
 from segments.record_columns import encode_records
 from segments.segment_file import StampedBatch, encode_segment
 from segments.session import ClaimRecord
+from tests.compaction.kept import columns_of, record
 from tests.segments.batches import seal_of
 from tidelog.bucket_audit import Audit, audit_bucket
 
@@ -73,6 +87,21 @@ class Bucket:
         change(body)
         await self.store.delete(key)
         await self.store.create(key, [bytes(body)])
+
+    async def history(self, *bounds: int, topic: TopicId = ORDERS, version: int = 1, **changes: object) -> Manifest:
+        """Partition 0: a file between each two bounds, as of this version of the manifest; `changes` are made to it."""
+        files = []
+        for base, end in pairwise(bounds):
+            name = history_file_name(Offset(base), Offset(end - 1), version, f"{base:016x}")
+            written = write_history([columns_of([record(n) for n in range(base, end)])], name=name, topic="orders", partition=0)
+            await self.store.create(
+                history_file_key("orders", TopicPartition(topic, Partition(0)), name), [memoryview(written.body)]
+            )
+            files.append(written.file)
+        manifest = Manifest(topic, Partition(0), version, "w", 0, "compaction", Offset(bounds[0]), Offset(bounds[-1]), tuple(files))
+        manifest = msgspec.structs.replace(manifest, **changes)
+        await self.store.create(manifest_key("orders", manifest.place, version), [encode_manifest(manifest)])
+        return manifest
 
     async def two_sessions(self) -> None:
         """Sound: session 1 was sealed, session 2 goes on."""
@@ -174,7 +203,7 @@ def test_offsets_that_exist_twice_are_damage() -> None:
     assert what.endswith("offsets 8 to 9 exist twice (leader epoch 3)")
 
 
-def test_a_partition_must_begin_at_zero_unless_history_was_trimmed() -> None:
+def test_a_partition_must_begin_at_zero_or_where_its_history_ends() -> None:
     async def late_start(bucket: Bucket) -> None:
         await bucket.sign()
         await bucket.claim(1)
@@ -186,8 +215,13 @@ def test_a_partition_must_begin_at_zero_unless_history_was_trimmed() -> None:
         await bucket.store.create(trimmed_key(SessionId(1), SegmentSeq(5)), [b""])
         await bucket.segment(1, 5, (ORDERS, 0, 1, [(7, 1)]))
 
+    async def compacted(bucket: Bucket) -> None:
+        await trimmed(bucket)
+        await bucket.history(0, 7)
+
     assert "offsets 0 to 6 are missing" in damage(audit(late_start))[0]
-    assert damage(audit(trimmed)) == []
+    assert "offsets 0 to 6 are missing" in damage(audit(trimmed))[0]
+    assert damage(audit(compacted, deep=True)) == []
 
 
 def test_a_session_without_its_claim_is_damage() -> None:
@@ -261,11 +295,260 @@ def test_an_object_that_is_not_ours_is_noted() -> None:
 
 
 def test_progress_is_told_up_to_the_end() -> None:
-    async def run() -> list[tuple[int, int]]:
+    async def run() -> list[tuple[str, int, int]]:
         bucket = Bucket()
         await bucket.two_sessions()
-        seen: list[tuple[int, int]] = []
-        await audit_bucket(bucket.store, deep=True, advance=lambda done, of: seen.append((done, of)))
+        seen: list[tuple[str, int, int]] = []
+        await audit_bucket(bucket.store, deep=True, advance=lambda what, done, of: seen.append((what, done, of)))
         return seen
 
-    assert asyncio.run(run())[-1] == (3, 3)
+    assert asyncio.run(run())[-1] == ("segments", 3, 3)
+
+
+# ── history ──
+
+
+def orders_key(manifest: Manifest, at: int) -> str:
+    return history_file_key("orders", manifest.place, manifest.files[at].name)
+
+
+def test_history_is_measured_and_segments_go_on_where_it_ends() -> None:
+    async def compacted(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        await bucket.history(0, 4, 6, epochs=(EpochStart(LeaderEpoch(1), Offset(0)),))
+
+    found = audit(compacted, deep=True)
+    assert found.findings == []
+    assert (found.partitions_compacted, found.files_read, found.records) == (1, 2, 13)
+    usage = found.topics[ORDERS]
+    assert (usage.name, usage.files, usage.file_records, usage.records, usage.manifest_versions) == ("orders", 2, 6, 6, 1)
+    assert usage.file_bytes + 1 < usage.bytes
+    assert usage.stored_bytes > usage.bytes
+    assert 0 < usage.usd_per_month < 0.001
+    assert usage.reads == usage.files + usage.row_groups + usage.runs
+    assert found.topics[BILLS].name == ""
+
+
+def test_what_a_manifest_names_must_be_there_and_of_its_size() -> None:
+    async def gone(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        manifest = await bucket.history(0, 4, 6)
+        await bucket.store.delete(orders_key(manifest, 0))
+
+    async def longer(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        manifest = await bucket.history(0, 4, 6)
+        key = orders_key(manifest, 0)
+        body = await bucket.store.get(key)
+        await bucket.store.delete(key)
+        await bucket.store.create(key, [body, b"more"])
+
+    (what,) = damage(audit(gone))
+    assert "it is gone, and was in use" in what
+    assert any("bytes are told by" in what or "and 1" in what for what in damage(audit(longer)))
+
+
+def test_a_bit_that_flips_in_history_is_found_by_looking_deep_and_in_the_footer_always() -> None:
+    def flipped(at: Callable[[Manifest], int]) -> Callable[[Bucket], Awaitable[None]]:
+        async def prepare(bucket: Bucket) -> None:
+            await bucket.two_sessions()
+            manifest = await bucket.history(0, 4, 6)
+            key = orders_key(manifest, 1)
+            body = bytearray(await bucket.store.get(key))
+            body[at(manifest)] ^= 1
+            await bucket.store.delete(key)
+            await bucket.store.create(key, [bytes(body)])
+
+        return prepare
+
+    in_records = flipped(lambda manifest: manifest.files[1].row_groups[0].start + 9)
+    assert damage(audit(in_records)) == []
+    assert "CRC-32C" in damage(audit(in_records, deep=True))[0]
+    in_index = flipped(lambda manifest: manifest.files[1].row_groups[-1].end + 1)
+    assert damage(audit(in_index, deep=True))
+    in_footer = flipped(lambda manifest: manifest.files[1].footer_start + 9)
+    assert "footer" in damage(audit(in_footer))[0]
+
+
+def test_a_manifest_that_lies_about_the_records_is_found_by_looking_deep() -> None:
+    async def lying(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        manifest = await bucket.history(0, 6)
+        wrong = msgspec.structs.replace(manifest.files[0], checksum=f"{1:016x}")
+        later = msgspec.structs.replace(manifest, version=2, files=(wrong,), superseded=(Superseded(1, 0, "w"),))
+        await bucket.store.create(manifest_key("orders", manifest.place, 2), [encode_manifest(later)])
+
+    assert damage(audit(lying)) == []
+    assert "checksum" in damage(audit(lying, deep=True))[0]
+
+
+def test_a_torn_manifest_is_damage_of_its_partition_alone() -> None:
+    async def torn(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        manifest = await bucket.history(0, 6)
+        await bucket.store.create(manifest_key("orders", manifest.place, 2), [encode_manifest(manifest)[:50]])
+
+    (what,) = damage(audit(torn))
+    assert "is no manifest" in what
+
+
+def test_offsets_that_are_in_no_file_are_damage_until_keys_are_compacted() -> None:
+    async def gap(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        manifest = await bucket.history(0, 2, 4, 6)
+        later = msgspec.structs.replace(
+            manifest, version=2, files=(manifest.files[0], manifest.files[2]), superseded=(Superseded(1, 0, "w"),)
+        )
+        await bucket.store.create(manifest_key("orders", manifest.place, 2), [encode_manifest(later)])
+
+    async def thinned_out(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        manifest = await bucket.history(0, 2, 4, 6)
+        later = msgspec.structs.replace(
+            manifest,
+            version=2,
+            files=(manifest.files[0], manifest.files[2]),
+            superseded=(Superseded(1, 0, "w"),),
+            key_passes=(KeyPass(Offset(6), 0, 0),),
+            retired=(Retired(manifest.files[1].name, 0),),
+        )
+        await bucket.store.create(manifest_key("orders", manifest.place, 2), [encode_manifest(later)])
+
+    (what,) = damage(audit(gap))
+    assert "offsets 2 to 3 are in no file" in what
+    found = audit(thinned_out, deep=True)
+    assert found.findings == []
+    assert found.collectable_objects == 2
+
+
+def test_what_never_falls_is_compared_with_older_versions_by_looking_deep() -> None:
+    async def fallen(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        await bucket.history(0, 6)
+        await bucket.history(0, 5, version=2, superseded=(Superseded(1, 0, "w"),))
+
+    found = damage(audit(fallen, deep=True))
+    assert any("its end of history is 6; in version 2 it is 5" in what for what in found)
+
+
+def test_a_leader_epoch_that_goes_back_behind_history_is_damage() -> None:
+    async def backwards(bucket: Bucket) -> None:
+        await bucket.sign()
+        await bucket.claim(1)
+        await bucket.segment(1, 0, (ORDERS, 0, 3, [(6, 1)]))
+        await bucket.history(0, 6, epochs=(EpochStart(LeaderEpoch(4), Offset(0)),))
+
+    (what,) = damage(audit(backwards))
+    assert "leader epoch 3 comes after epoch 4" in what
+
+
+def test_what_crashes_left_is_noted_and_files_of_manifests_that_are_gone_are_damage() -> None:
+    async def littered(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        manifest = await bucket.history(0, 6)
+        for n in range(7):
+            name = history_file_name(Offset(0), Offset(1), 1, f"{n + 50:016x}")
+            await bucket.store.create(history_file_key("orders", manifest.place, name), [b"x" * 10])
+        late = history_file_name(Offset(6), Offset(7), 2, f"{1:016x}")
+        await bucket.store.create(history_file_key("orders", manifest.place, late), [b"x"])
+
+    async def odd(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        manifest = await bucket.history(0, 6)
+        name = history_file_name(Offset(6), Offset(7), 9, f"{1:016x}")
+        await bucket.store.create(history_file_key("orders", manifest.place, name), [b"x"])
+
+    found = audit(littered)
+    assert found.is_sound
+    assert [finding.where for finding in found.findings][-1] == "2 other objects"
+    assert sum("cut short" in finding.what for finding in found.findings) == 6
+    assert sum("names yet" in finding.what for finding in found.findings) == 1
+    assert (found.collectable_objects, found.collectable_bytes) == (7, 70)
+    assert "version 9 of its manifest, and the newest is 1" in damage(audit(odd))[0]
+
+
+def test_a_topic_that_was_deleted_is_the_collectors_and_not_checked() -> None:
+    async def deleted(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        manifest = await bucket.history(0, 2)
+        await bucket.store.delete(orders_key(manifest, 0))
+        await bucket.store.create(deleted_topic_key("orders", ORDERS, Revision(5)), [b"{}"])
+        await bucket.store.create(
+            f"topics/orders/{ORDERS}/partition=0/{history_file_name(Offset(0), Offset(1), 1, '0' * 16)}", [b"xy"]
+        )
+
+    found = audit(deleted)
+    assert found.findings == []
+    assert found.topics[ORDERS].is_deleted
+    assert (found.collectable_objects, found.collectable_bytes) == (1, 2)
+
+
+def test_segments_that_are_trimmed_and_not_deleted_yet_are_the_collectors() -> None:
+    async def trimmed(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        await bucket.store.create(trimmed_key(SessionId(1), SegmentSeq(1)), [b"{}"])
+        await bucket.history(0, 5)
+        bills = TopicPartition(BILLS, Partition(0))
+        empty = Manifest(BILLS, Partition(0), 1, "w", 0, "delete-records", Offset(1), Offset(1))
+        await bucket.store.create(manifest_key("bills", bills, 1), [encode_manifest(empty)])
+
+    found = audit(trimmed, deep=True)
+    assert found.findings == []
+    assert found.collectable_objects == 1
+    assert found.topics[BILLS].name == "bills"
+
+
+def test_a_cluster_that_compacts_meanwhile_is_not_called_damaged() -> None:
+    """The manifest is listed, then the file that it names is merged away and deleted before it is looked at."""
+
+    async def run() -> Audit:
+        bucket = Bucket()
+        await bucket.two_sessions()
+        manifest = await bucket.history(0, 6)
+
+        class Merging(MemoryStore):
+            merged = False
+
+            async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+                body = await super().get(key, start=start, end=end)
+                if key == manifest_key("orders", manifest.place, 1) and not self.merged:
+                    self.merged = True
+                    await bucket.store.delete(orders_key(manifest, 0))
+                    await bucket.history(0, 3, 6, version=2, superseded=(Superseded(1, 0, "w"),))
+                return body
+
+        store = Merging()
+        store._objects, store._keys = bucket.store._objects, bucket.store._keys
+        return await audit_bucket(store)
+
+    assert damage(asyncio.run(run())) == []
+
+
+def test_a_session_that_is_trimmed_meanwhile_is_listed_again() -> None:
+    """Its first segment goes while its footers are read; those that are left count, and nothing is missing."""
+
+    async def run() -> Audit:
+        bucket = Bucket()
+        await bucket.two_sessions()
+        first = segment_key(SessionId(1), SegmentSeq(0))
+
+        class Trimming(MemoryStore):
+            trimmed = False
+
+            async def tail(self, key: str, bytes_max: int) -> Tail:
+                if key == first and not self.trimmed:
+                    self.trimmed = True
+                    await bucket.history(0, 5)
+                    empty = Manifest(BILLS, Partition(0), 1, "w", 0, "delete-records", Offset(1), Offset(1))
+                    await bucket.store.create(manifest_key("bills", empty.place, 1), [encode_manifest(empty)])
+                    await bucket.store.create(trimmed_key(SessionId(1), SegmentSeq(1)), [b"{}"])
+                    await bucket.store.delete(first)
+                return await super().tail(key, bytes_max)
+
+        store = Trimming()
+        store._objects, store._keys = bucket.store._objects, bucket.store._keys
+        return await audit_bucket(store)
+
+    found = asyncio.run(run())
+    assert found.findings == []
+    assert found.records == 12

@@ -18,6 +18,11 @@ from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
 if TYPE_CHECKING:
     from tidelog.bucket_audit import Audit
 
+TABLE_COLUMNS = [
+    *("topic", "partitions", "records", "stored_bytes", "parquet_files", "parquet_bytes"),
+    *("segments", "batch_bytes", "writes", "reads", "usd_per_month"),
+]
+
 app = typer.Typer(cls=GroupPage, help="Check and measure a bucket, without a broker.")
 
 BucketOption = Annotated[
@@ -35,10 +40,12 @@ DataDirOption = Annotated[
 def verify(
     bucket: BucketOption = "",
     data_dir: DataDirOption = "",
-    deep: Annotated[bool, typer.Option("--deep", help="Read every byte, and check every batch against its CRC-32C.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every byte: every CRC-32C, every record, every checksum.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Checks claims, gaps, seals, footers and offsets. Exit code 3 when something is damaged.
+    """Checks sessions, segments, manifests and Parquet, and that no offset is missing.
+
+    Exit code 0: every rule holds that was checked; 3: something is damaged; 1: the bucket could not be read.
 
     \b
     tidelog bucket verify --data-dir ./tidelog-data
@@ -55,13 +62,18 @@ def verify(
         "segments": audit.segments,
         "records": audit.records,
         "batches_checked": audit.batches_read,
+        "partitions_with_history": audit.partitions_compacted,
+        "files": sum(used.files for used in audit.topics.values()),
+        "files_checked": audit.files_read,
         "invisible_objects": audit.invisible_objects,
+        "collectable_objects": audit.collectable_objects,
+        "collectable_bytes": audit.collectable_bytes,
     }
     findings = [{"severity": found.severity, "where": found.where, "what": found.what} for found in audit.findings]
     if output is Output.TABLE:
         if audit.is_sound and not deep:
             summary["sound"] = "yes, as far as it was read"
-            summary["records_read"] = "no; --deep reads them, and checks every CRC"
+            summary["records_read"] = "no; --deep reads them, and checks every CRC and checksum"
         show_one(summary, output)
         if findings:
             sys.stdout.write("\n")
@@ -76,34 +88,60 @@ def verify(
 
 @app.command(cls=CommandPage)
 def usage(bucket: BucketOption = "", data_dir: DataDirOption = "", output: OutputOption = Output.TABLE) -> None:
-    """Shows what lies on the bucket, in bytes and objects, by topic id."""
+    """Shows what lies on the bucket by topic: bytes, objects, requests, and what S3 asks for it.
+
+    \b
+    stored bytes   Parquet, manifests, and the topic's share of segments
+    writes         requests that wrote what lies here, about
+    reads          requests to read all of it once, about
+    prices         S3 Standard in us-east-1
+    """
     audit = _audit(bucket, data_dir, deep=False)
-    topics: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {
+            "topic": used.name,
             "topic_id": topic_id,
+            "deleted": used.is_deleted,
             "partitions": len(used.partitions),
-            "records": used.records,
-            "batch_bytes": used.batch_bytes,
+            "records": used.records + used.file_records,
+            "stored_bytes": round(used.stored_bytes),
+            "objects": used.objects,
+            "parquet_files": used.files,
+            "parquet_bytes": used.file_bytes,
+            "parquet_records": used.file_records,
+            "parquet_uncompressed_bytes": used.record_bytes,
             "segments": used.segments,
+            "batch_bytes": used.batch_bytes,
+            "writes": round(used.writes),
+            "reads": used.reads,
+            "usd_per_month": round(used.usd_per_month, 6),
+            "usd_written": round(used.usd_written, 6),
+            "usd_per_reading": round(used.usd_per_reading, 6),
         }
-        for topic_id, used in sorted(audit.topics.items())
+        for topic_id, used in sorted(audit.topics.items(), key=lambda item: (item[1].name, item[0]))
     ]
+    topics = audit.topics.values()
     totals = {
         "bucket": audit.url,
         "objects": audit.objects,
         "segments": audit.segments,
-        "bytes": audit.segment_bytes,
-        "batch_bytes": sum(used.batch_bytes for used in audit.topics.values()),
+        "bytes": audit.segment_bytes + sum(used.bytes for used in topics),
+        "batch_bytes": sum(used.batch_bytes for used in topics),
+        "parquet_bytes": sum(used.file_bytes for used in topics),
         "records": audit.records,
         "invisible_objects": audit.invisible_objects,
         "invisible_bytes": audit.invisible_bytes,
+        "collectable_objects": audit.collectable_objects,
+        "collectable_bytes": audit.collectable_bytes,
+        "usd_per_month": round(sum(used.usd_per_month for used in topics), 6),
     }
     if output is Output.TABLE:
         show_one(totals, output)
         sys.stdout.write("\n")
-        show_rows(topics, output)
+        shown = [row | {"topic": row["topic"] or row["topic_id"]} for row in rows]
+        show_rows(shown, output, columns=TABLE_COLUMNS)
     else:
-        show_one(totals | {"topics": topics}, output)
+        show_one(totals | {"topics": rows}, output)
 
 
 def _audit(bucket: str, data_dir: str, *, deep: bool) -> Audit:
@@ -136,20 +174,20 @@ def _audit(bucket: str, data_dir: str, *, deep: bool) -> Audit:
     audit = uvloop.run(run())
     if not audit.cluster_id and not audit.objects and audit.is_sound:
         raise NotFound(
-            f"no cluster lies at {audit.url}: there is no cluster.json, and nothing under wal/",
+            f"no cluster lies at {audit.url}: there is no cluster.json, and nothing under wal/ or topics/",
             hint="Check the bucket and its prefix: a broker names its bucket when it starts.",
         )
     return audit
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
     if not sys.stderr.isatty():
-        yield lambda done, of: None
+        yield lambda what, done, of: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("segments", total=None)
-        yield lambda done, of: progress.update(task, completed=done, total=of)
+        tasks = {what: progress.add_task(what, total=None) for what in ("segments", "files")}
+        yield lambda what, done, of: progress.update(tasks[what], completed=done, total=of)

@@ -1,0 +1,62 @@
+"""What may be deleted below topics/, and when. Pure.
+
+    retired files, superseded versions      the manifest names them; when their grace is over
+    an orphan: a file that no manifest names and that was to be named first by version v
+        newest manifest >= v                at once: nobody can name it any more
+        newest manifest == v - 1            its writer may be at work. After the grace version v is made, with nothing new in it,
+                                            so that whoever still wants to name the file loses the create; then it goes
+        newest manifest <  v - 1            left alone: manifests are missing, and somebody should look
+    a manifest below the newest that it does not list as superseded      at once: a leftover
+    everything of a topic that is marked as deleted, but the marker      after the grace; whatever comes later, too
+
+Invariant: nothing goes that a manifest names, or that a writer can still have named by the next one.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from segments.bucket_layout import HistoryKey
+from segments.manifest import Manifest
+
+SUPERSEDED_MIN: Final = 8
+"""Versions whose grace is over before it is worth a new version to take them off: that one supersedes another."""
+
+Fate = Literal["named", "delete", "wait", "odd"]
+
+
+def due_for_collection(manifest: Manifest, *, grace_ms: float, now_ms: int) -> tuple[list[str], list[int]]:
+    """Names of retired files and numbers of superseded versions whose grace is over."""
+    files = [one.name for one in manifest.retired if one.at_ms + grace_ms <= now_ms]
+    versions = [one.version for one in manifest.superseded if one.at_ms + grace_ms <= now_ms]
+    return files, versions
+
+
+def collection_due(manifest: Manifest, *, grace_ms: float, now_ms: int) -> bool:
+    files, versions = due_for_collection(manifest, grace_ms=grace_ms, now_ms=now_ms)
+    return bool(files) or len(versions) >= SUPERSEDED_MIN
+
+
+def next_collection_ms(manifest: Manifest, *, grace_ms: float) -> float | None:
+    """When `collection_due` will be, though the manifest stays the same."""
+    ends_ms = [min(one.at_ms for one in manifest.retired) + grace_ms] if manifest.retired else []
+    if len(manifest.superseded) >= SUPERSEDED_MIN:
+        ends_ms.append(sorted(one.at_ms for one in manifest.superseded)[SUPERSEDED_MIN - 1] + grace_ms)
+    return min(ends_ms, default=None)
+
+
+def fate_of_file(found: HistoryKey, newest: Manifest | None) -> Fate:
+    """`newest`: a manifest that was read from the bucket, the newest then; `found` may have been listed before or after."""
+    version = newest.version if newest is not None else 0
+    if newest is not None and (
+        any(file.name == found.file_name for file in newest.files) or any(one.name == found.file_name for one in newest.retired)
+    ):
+        return "named"
+    if found.version <= version:
+        return "delete"
+    return "wait" if found.version == version + 1 else "odd"
+
+
+def is_leftover_version(version: int, newest: Manifest) -> bool:
+    """Whether nobody looks for this version of the manifest any more."""
+    return version < newest.version and all(one.version != version for one in newest.superseded)

@@ -1,0 +1,279 @@
+"""Finds by listing what nobody needs any more, and deletes it: what crashes left, what topics leave when they are deleted.
+
+    at the start, once a day: LIST topics/ ──▶ partitions ──▶ newest manifests ──▶ orphans, leftover versions
+                                         └──▶ lives that are marked as deleted ──▶ swept after the grace, and once more after it
+    a topic is gone from the metadata ──────▶ LIST its marker ─────┘
+    scratch of start-up proofs that two listings show
+
+What is to go and when is decided in collection.py. The listing goes on where it stopped, some pages at each call, so that other
+work comes in between; it is never in memory. A topic that the metadata do not name is left alone unless it is marked as deleted on
+the bucket, and one that is marked so and registered is left alone, too: then somebody restored the metadata to a time before.
+
+The marker of a deleted topic stays for ever: a restore from a snapshot that is older than the deletion needs it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from compaction.collection import fate_of_file, is_leftover_version
+from compaction.context import CompactionContext
+from compaction.topic_listing import ListedPartition, TopicListing
+from metadata.errors import Corrupt, TidelogError
+from metadata.model import TopicId, TopicPartition
+from metadata.topic import Topic
+from segments.bucket_layout import (
+    PROOFS,
+    TOPICS,
+    HistoryKey,
+    deleted_topic_prefix,
+    end_of_topic,
+    history_file_key,
+    manifest_key,
+    parse_topic_key,
+    topic_prefix,
+)
+from segments.manifest import Manifest
+from segments.next_manifest import collected
+
+PAGES_AT_ONCE: Final = 20
+"""Of a listing, in one call."""
+PARTITIONS_AT_ONCE: Final = 256
+FILES_AT_ONCE: Final = 20_000
+WAITING_MAX: Final = 10_000
+"""Orphans in mind that are not old enough yet; more are found by the next listing."""
+MARKER_LOOKED_FOR_MS: Final = 3_600_000
+"""After a topic is gone from the metadata; later the daily listing finds its marker."""
+PROOFS_MAX: Final = 1_000
+
+log = logging.getLogger(__name__)
+
+
+class _Life(NamedTuple):
+    topic: str
+    topic_id: TopicId
+
+
+@dataclass(slots=True)
+class _Sweep:
+    at_ms: float
+    is_last: bool = False
+
+
+class Collector:
+    """Of one compactor. Its owner calls `run` from time to time, one call at a time."""
+
+    def __init__(self, context: CompactionContext) -> None:
+        self._context = context
+        self._next_listing_ms: float = 0
+        self._listing: TopicListing | None = None
+        self._listed_to = ""
+        self._batch: list[ListedPartition] = []
+        self._waiting: dict[str, dict[TopicPartition, dict[HistoryKey, float]]] = {}
+        """By topic and partition, orphans that a writer may still name, and when they may go."""
+        self._waiting_count = 0
+        self._gone: dict[_Life, float] = {}
+        """Topics that the metadata do not name any more, and since when."""
+        self._sweeps: dict[_Life, _Sweep] = {}
+        self._proofs: set[str] = set()
+        self._forget_topics = context.topics.subscribe(self._topic_changed)
+
+    def close(self) -> None:
+        self._forget_topics()
+
+    async def run(self) -> int:
+        """Deletes what is due, and answers how many objects went. What fails is told in the log, and tried again later."""
+        before = self._context.deletions.deleted
+        for step in (self._go_on_listing, self._look_for_markers, self._sweep_deleted, self._delete_orphans):
+            try:
+                await step()
+            except TidelogError as error:
+                self._context.counters.failures += 1
+                log.warning("garbage on the bucket is looked for again later: %s", error)
+        deleted = self._context.deletions.deleted - before
+        self._context.counters.objects_collected += deleted
+        return deleted
+
+    # ── the listing ──
+
+    async def _go_on_listing(self) -> None:
+        context = self._context
+        if self._listing is None:
+            if context.now_ms() < self._next_listing_ms:
+                return
+            self._listing, self._listed_to = TopicListing(), ""
+            self._next_listing_ms = context.now_ms() + context.settings.bucket_listing_interval_ms
+            await self._look_at_proofs()
+        for _ in range(PAGES_AT_ONCE):
+            page = await context.patiently(lambda: context.store.list(TOPICS, start_after=self._listed_to))
+            for info in page.objects:
+                self._listed_to = info.key
+                parsed = parse_topic_key(info.key)
+                if parsed is None:
+                    continue
+                if parsed.deleted is not None:
+                    self._plan_sweep(_Life(parsed.name, parsed.topic_id))
+                await self._judge_when_enough(self._listing.take_in(parsed, info.size))
+            if not page.more:
+                await self._judge_when_enough(self._listing.end())
+                await self._judge()
+                self._listing = None
+                return
+
+    async def _judge_when_enough(self, complete: Iterable[ListedPartition]) -> None:
+        for listed in complete:
+            if self._context.is_mine(str(listed.partition)):
+                self._batch.append(listed)
+            if len(self._batch) >= PARTITIONS_AT_ONCE or sum(len(one.files) for one in self._batch) >= FILES_AT_ONCE:
+                await self._judge()
+
+    async def _judge(self) -> None:
+        """Of some partitions what their manifests do not need. Reading these also tells the rest of us about them."""
+        context = self._context
+        batch, self._batch = self._batch, []
+        old = {one.partition: one.topic for one in batch if _is_behind(context.manifests.kept(one.partition), one)}
+        read = await context.patiently(lambda: context.manifests.read(old)) if old else {}
+        for listed in batch:
+            manifest = read.get(listed.partition) or context.manifests.kept(listed.partition)
+            if manifest is None:
+                continue  # it was let go of meanwhile; the next listing comes to it
+            if isinstance(manifest, Corrupt):
+                log.error("nothing of %s of %s is deleted: %s", listed.partition, listed.topic, manifest)
+                continue
+            if context.topic(listed.partition.topic_id) is not None:
+                await self._judge_one(listed, manifest)
+
+    async def _judge_one(self, listed: ListedPartition, manifest: Manifest) -> None:
+        context = self._context
+        unneeded = [
+            manifest_key(listed.topic, listed.partition, version)
+            for version in listed.versions
+            if is_leftover_version(version, manifest)
+        ]
+        for found, _ in listed.files:
+            fate = fate_of_file(found, manifest)
+            if fate == "delete":
+                unneeded.append(history_file_key(listed.topic, listed.partition, found.file_name))
+            elif fate != "named" and self._waiting_count < WAITING_MAX:
+                of_partition = self._waiting.setdefault(listed.topic, {}).setdefault(listed.partition, {})
+                if found not in of_partition:
+                    of_partition[found] = context.now_ms() + context.settings.delete_grace_ms
+                    self._waiting_count += 1
+        if unneeded:
+            log.info("%s of %s: %d objects that crashes left are deleted", listed.partition, listed.topic, len(unneeded))
+            await context.deletions.delete(unneeded)
+
+    async def _look_at_proofs(self) -> None:
+        """Those that a broker left which died while it proved what the bucket can do: two listings in a row show them."""
+        context = self._context
+        page = await context.patiently(lambda: context.store.list(PROOFS, limit=PROOFS_MAX))
+        seen = {info.key for info in page.objects}
+        await context.deletions.delete(sorted(seen & self._proofs))
+        self._proofs = seen
+
+    # ── orphans that a writer may still name ──
+
+    async def _delete_orphans(self) -> None:
+        context = self._context
+        now_ms = context.now_ms()
+        if context.deletions.are_denied:
+            return
+        for topic, partitions in list(self._waiting.items()):
+            for partition, found in list(partitions.items()):
+                due = [file for file, at_ms in found.items() if at_ms <= now_ms]
+                if not due:
+                    continue
+                for file in due:
+                    del found[file]
+                self._waiting_count -= len(due)
+                if not found:
+                    del partitions[partition]
+                if context.topic(partition.topic_id) is not None:
+                    await self._fence_and_delete(topic, partition, due)
+            if not partitions:
+                del self._waiting[topic]
+
+    async def _fence_and_delete(self, topic: str, partition: TopicPartition, files: list[HistoryKey]) -> None:
+        context = self._context
+        manifest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
+        if any(fate_of_file(file, manifest) == "wait" for file in files):
+            fence = collected(manifest, writer=context.new_nonce(16), now_ms=context.now_ms())
+            await context.manifests.commit(topic, fence)
+            manifest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
+        for file in files:
+            if fate_of_file(file, manifest) == "odd":
+                log.error(
+                    "%s was written for version %d of its manifest; the newest is %d. It stays. Were manifests deleted by hand?",
+                    history_file_key(topic, partition, file.file_name),
+                    file.version,
+                    manifest.version,
+                )
+        orphans = [file for file in files if fate_of_file(file, manifest) == "delete"]
+        if orphans:
+            log.info("%s of %s: %d files of compactions that were cut short are deleted", partition, topic, len(orphans))
+            await context.deletions.delete(history_file_key(topic, partition, file.file_name) for file in orphans)
+
+    # ── topics that were deleted ──
+
+    def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
+        if old is not None and new is None:
+            self._gone[_Life(old.name, old.id)] = self._context.now_ms()
+
+    async def _look_for_markers(self) -> None:
+        context = self._context
+        for life, since_ms in list(self._gone.items()):
+            marker = deleted_topic_prefix(life.topic, life.topic_id)
+            page = await context.patiently(partial(context.store.list, marker, limit=1))
+            if page.objects:
+                self._plan_sweep(life)
+            if page.objects or context.now_ms() - since_ms > MARKER_LOOKED_FOR_MS:
+                del self._gone[life]
+
+    def _plan_sweep(self, life: _Life) -> None:
+        if self._context.is_mine(life.topic_id) and life not in self._sweeps:
+            self._sweeps[life] = _Sweep(self._context.now_ms() + self._context.settings.delete_grace_ms)
+
+    async def _sweep_deleted(self) -> None:
+        context = self._context
+        for life, sweep in list(self._sweeps.items()):
+            if sweep.at_ms > context.now_ms() or context.deletions.are_denied:
+                continue
+            if context.topic(life.topic_id) is not None:
+                log.error("topic %s (%s) is registered, and marked as deleted on the bucket: nothing of it is deleted", *life)
+                del self._sweeps[life]
+                continue
+            left = await self._sweep(life)
+            if left or not sweep.is_last:  # what a compactor writes that had stalled comes after the first sweep
+                self._sweeps[life] = _Sweep(context.now_ms() + context.settings.delete_grace_ms, is_last=not left)
+            else:
+                del self._sweeps[life]
+
+    async def _sweep(self, life: _Life) -> int:
+        """Deletes all objects of this life of the topic but its marker; answers how many are left that could not be deleted."""
+        context = self._context
+        prefix, start_after, left, gone = topic_prefix(life.topic, life.topic_id), "", 0, 0
+        while start_after < end_of_topic(life.topic, life.topic_id):
+            page = await context.patiently(partial(context.store.list, prefix, start_after=start_after))
+            keys = [info.key for info in page.objects if not _is_marker(info.key)]
+            deleted = await context.deletions.delete(keys)
+            gone += len(deleted)
+            left += len(keys) - len(deleted)
+            if not page.more:
+                break
+            start_after = page.objects[-1].key
+        if gone:
+            log.info("topic %s (%s) is deleted: %d objects of it are gone from the bucket", *life, gone)
+        return left
+
+
+def _is_behind(kept: Manifest | None, listed: ListedPartition) -> bool:
+    return kept is None or (bool(listed.versions) and kept.version < listed.versions[-1])
+
+
+def _is_marker(key: str) -> bool:
+    parsed = parse_topic_key(key)
+    return parsed is not None and parsed.deleted is not None

@@ -1,0 +1,266 @@
+"""Compacts one unit: reads each of its segments once, and makes history of each of its partitions.
+
+    segments ─GET─▶ scratch ─▶ partition after partition:  batches ─▶ Parquet, read back ─▶ PUT ─▶ is the topic still there?
+                                                               ▲                                      │
+                                                               └── next file ◀── committed ◀── create manifest n+1
+                                                                                                      │ lost
+                                                                               the newest one is read, and planned from anew
+
+What is damaged is told with its object and range and stays where it is, and so do the runs behind it; all others go on. Work on a
+partition may end at any await, by a crash or by being cancelled: what is left is a file that no manifest names, which the collector
+finds, and everything is where it was.
+
+Invariants: a manifest names only files that were read back and are on the bucket; a file is written under the number of the version
+that is to name it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from compaction.context import CompactionContext
+from compaction.partition_file import CompactedRuns, Damage, EncodingSettings, compact_runs
+from compaction.plan import Unit, UnitPartition, UnitSegment
+from compaction.scratch import Scratch, StoredRun, Wanted
+from compaction.wal_state import WalState
+from metadata.errors import AlreadyExists, Corrupt, NotFound, TidelogError
+from metadata.model import Offset, TopicPartition
+from metadata.topic import Topic
+from segments.bucket_layout import history_file_key, history_file_name, segment_key
+from segments.manifest import HistoryFile, Manifest
+from segments.next_manifest import compacted
+from segments.parquet_file import ParquetSettings
+from segments.shared_errors import first_of
+
+ATTEMPTS_MAX: Final = 4
+"""To be the one who creates the next version of a manifest. Each begins with the newest."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class UnitReport:
+    """What became of a unit."""
+
+    manifests: int = 0
+    damaged: dict[TopicPartition, Corrupt] = field(default_factory=dict)
+    gone: list[UnitSegment] = field(default_factory=list)
+    """Segments that are not there any more: another compactor was faster, or they were deleted by hand."""
+
+
+async def compact_unit(context: CompactionContext, state: WalState, unit: Unit) -> UnitReport:
+    """Raises what the store raises when it does not answer for `bucket_patience_ms`; what was committed until then stays."""
+    report = UnitReport()
+    unreadable: dict[UnitSegment, Corrupt] = {}
+    wanted = {one.partition: Wanted(one.base_offset, one.end_offset) for one in unit.partitions}
+    scratch = Scratch(context.settings.scratch_dir, wanted)
+    try:
+        async with asyncio.TaskGroup() as readers:
+            segments = iter(unit.segments)
+            for _ in range(context.settings.compaction_reads_max):
+                readers.create_task(_read_segments(context, scratch, segments, report, unreadable))
+        async with asyncio.TaskGroup() as encoders:
+            partitions = iter(unit.partitions)
+            for _ in range(context.settings.compaction_threads):
+                encoders.create_task(_compact_partitions(context, state, scratch, partitions, report, unreadable))
+    except* TidelogError as errors:
+        raise first_of(errors) from errors
+    finally:
+        try:
+            await asyncio.to_thread(scratch.close)
+        finally:
+            scratch.close()  # also where that was cancelled
+    context.counters.units += bool(report.manifests)
+    return report
+
+
+async def _read_segments(
+    context: CompactionContext,
+    scratch: Scratch,
+    segments: Iterator[UnitSegment],
+    report: UnitReport,
+    unreadable: dict[UnitSegment, Corrupt],
+) -> None:
+    for segment in segments:
+        key = segment_key(segment.session, segment.seq)
+
+        async def read(key: str = key, start: int = segment.start) -> bytes:
+            return await context.store.get(key, start=start)
+
+        try:
+            body = await context.patiently(read)
+            context.counters.segments_read += 1
+            await asyncio.to_thread(scratch.take_in, body, segment.start, segment.session, segment.seq)
+        except NotFound:
+            report.gone.append(segment)
+            unreadable[segment] = Corrupt(
+                f"{key} is gone, and was committed", hint="Restore it from a version or a backup of the bucket.", key=key
+            )
+        except Corrupt as error:
+            unreadable[segment] = error
+
+
+async def _compact_partitions(
+    context: CompactionContext,
+    state: WalState,
+    scratch: Scratch,
+    partitions: Iterator[UnitPartition],
+    report: UnitReport,
+    unreadable: dict[UnitSegment, Corrupt],
+) -> None:
+    for partition in partitions:
+        topic = context.topic(partition.partition.topic_id)
+        if topic is None:
+            continue
+        try:
+            report.manifests += await _compact_partition(context, state, scratch, topic, partition)
+        except Corrupt as error:
+            report.damaged[partition.partition] = error
+            continue
+        missing = _missing(state, partition)
+        if missing is not None:
+            damage = next((error for segment, error in unreadable.items() if segment[:2] == missing), None)
+            if damage is not None:
+                report.damaged[partition.partition] = damage
+
+
+def _missing(state: WalState, partition: UnitPartition) -> tuple[int, int] | None:
+    """Session and place of the first run of the unit that still waits."""
+    runs = state.pending.get(partition.partition)
+    if not runs or runs.first.base_offset >= partition.end_offset:
+        return None
+    return runs.first.session, runs.first.seq
+
+
+async def _compact_partition(
+    context: CompactionContext, state: WalState, scratch: Scratch, topic: Topic, partition: UnitPartition
+) -> int:
+    """File after file, each committed by a manifest of its own; answers how many. Raises Corrupt where something is damaged, after
+    what lies before it was committed."""
+    where = partition.partition
+    runs = list(_without_gap(scratch.runs(where), partition.base_offset))
+    committed = 0
+    damage: Corrupt | None = None
+    attempts = 0
+    while runs and attempts < ATTEMPTS_MAX:
+        manifest = await context.patiently(lambda: context.manifests.newest(topic.name, where))
+        state.advance(manifest)
+        runs = [run for run in runs if run.base_offset >= manifest.compacted_to]
+        if not runs or runs[0].base_offset != manifest.compacted_to:
+            break  # another compactor has gone on with it
+        try:
+            made = await _encoded(context, scratch, topic, manifest, runs)
+        except Damage as found:
+            damage = found.error
+            log.error("%s of topic %s stays in segments from offset %s on: %s", where, topic.name, runs[found.before][0], damage)
+            runs = runs[: found.before]
+            continue
+        attempts += 1
+        if await _commit(context, state, topic, manifest, made):
+            runs = runs[made.run_count :]
+            committed += 1
+            attempts = 0
+        elif context.topic(where.topic_id) is None:
+            break
+    if damage is not None:
+        raise damage
+    return committed
+
+
+def _without_gap(runs: list[StoredRun], base_offset: Offset) -> Iterator[StoredRun]:
+    expected = base_offset
+    for run in runs:
+        if run.base_offset != expected:
+            return
+        yield run
+        expected = Offset(run.last_offset + 1)
+
+
+async def _encoded(
+    context: CompactionContext, scratch: Scratch, topic: Topic, manifest: Manifest, runs: list[StoredRun]
+) -> CompactedRuns:
+    settings = EncodingSettings(
+        ParquetSettings(row_group_bytes=context.settings.row_group_bytes),
+        context.settings.history_file_bytes_max,
+        context.segments.decompressed_bytes_max,
+        context.segments.producers_per_partition_max,
+        context.segments.producer_expiry_ms,
+    )
+
+    def compact() -> CompactedRuns:
+        return compact_runs(
+            manifest,
+            runs,
+            scratch.read,
+            topic=topic.name,
+            name=lambda base, last: history_file_name(base, last, manifest.version + 1, context.new_nonce(8)),
+            settings=settings,
+            now_ms=context.now_ms(),
+        )
+
+    return await asyncio.to_thread(compact)
+
+
+async def _commit(context: CompactionContext, state: WalState, topic: Topic, manifest: Manifest, made: CompactedRuns) -> bool:
+    """Whether what was made is history now. Else its file, which nobody can name any more, is deleted again."""
+    file = None
+    if made.written is not None:
+        file = made.written.file
+        await _put(context, history_file_key(topic.name, manifest.place, file.name), made.written.body)
+    if context.topic(manifest.topic_id) is None:
+        log.info("topic %s was deleted while it was compacted", topic.name)
+        if file is not None:
+            await _take_back(context, topic, manifest, file)
+        return False
+    version = compacted(
+        manifest,
+        files=() if file is None else (file,),
+        compacted_to=made.compacted_to,
+        epochs=made.epochs,
+        producers=made.producers,
+        writer=context.new_nonce(16),
+        now_ms=context.now_ms(),
+    )
+    if await context.manifests.commit(topic.name, version):
+        state.advance(version)
+        _count(context, made)
+        return True
+    context.counters.lost += 1
+    newest = await context.patiently(lambda: context.manifests.read_one(topic.name, manifest.place))
+    if file is not None and newest.version >= version.version and not _names(newest, file):
+        await _take_back(context, topic, manifest, file)
+    return False
+
+
+async def _put(context: CompactionContext, key: str, body: pa.Buffer) -> None:
+    with contextlib.suppress(AlreadyExists):  # its name was drawn by chance: an attempt whose answer was lost has made it
+        await context.patiently(lambda: context.store.create(key, [memoryview(body)]))
+
+
+async def _take_back(context: CompactionContext, topic: Topic, manifest: Manifest, file: HistoryFile) -> None:
+    """Where that fails, the collector finds it."""
+    try:
+        await context.store.delete(history_file_key(topic.name, manifest.place, file.name))
+    except TidelogError as error:
+        log.info("a file that no manifest names was left behind: %s", error)
+
+
+def _names(manifest: Manifest, file: HistoryFile) -> bool:
+    return file.name in {one.name for one in manifest.files} | {one.name for one in manifest.retired}
+
+
+def _count(context: CompactionContext, made: CompactedRuns) -> None:
+    counters = context.counters
+    counters.manifests += 1
+    counters.records += made.record_count
+    counters.bytes_in += made.bytes_in
+    if made.written is not None:
+        counters.files += 1
+        counters.bytes_out += made.written.file.size_bytes

@@ -1,0 +1,202 @@
+"""The loop of the compactor: looks at the bucket, compacts what is due, then everything that keeps history in shape.
+
+    look at wal/ ─▶ newest manifests of what is new ─▶ units, while something is due ─▶ retention, merges, keys ─▶ trim ─▶ collect
+         ▲                                                                                                           │
+         └───────────────────────────────────── pause ◀── brokers are told ◀─────────────────────────────────────────┘
+
+It decides from the bucket alone; of the metadata it wants the topics, the other compactors, and a key to tell brokers by. A step
+that fails is told in the log, and the others go on: everything is planned anew from the bucket at the next look. It may be ended at
+any moment, and any number of them may be at work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from compaction.collector import Collector
+from compaction.compact_unit import UnitReport, compact_unit
+from compaction.context import CompactionContext
+from compaction.deleted_topics import DeletedTopics
+from compaction.keeping import Keeping
+from compaction.metrics import CompactionState
+from compaction.notices import Notices
+from compaction.plan import DueRule, Unit, plan_unit, straddling
+from compaction.trim import run_trim, session_name
+from compaction.wal_view import WalView
+from metadata.errors import Corrupt, TidelogError
+from metadata.model import SessionId, TopicPartition
+from segments.manifest import Manifest
+
+BLOCKED_MS = 600_000
+"""A partition with damage is left alone for so long; then it is looked at again, since the object may have been restored."""
+PLANNED_IN_A_THREAD = 20_000
+"""Runs that wait: with fewer, a plan holds the event loop for a few milliseconds."""
+
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class TickReport:
+    """What one look led to."""
+
+    manifests: int = 0
+    failed: list[TidelogError] = field(default_factory=list)
+    damaged: dict[TopicPartition, Corrupt] = field(default_factory=dict)
+
+
+class Compactor:
+    """Its owner runs `run()` as a task, or calls `tick` by itself."""
+
+    def __init__(
+        self, context: CompactionContext, notices: Notices, *, told: Callable[[str], None] = lambda text: log.info("%s", text)
+    ) -> None:
+        """`told` is given a line for people after each unit."""
+        self._context = context
+        self._notices = notices
+        self._told = told
+        settings = context.settings
+        self.view = WalView(context.store, runs_max=settings.pending_runs_max, reads_max=settings.compaction_reads_max)
+        self._deleted = DeletedTopics(context, self.view.state)
+        self._keeping = Keeping(context, pending_bytes=self._pending_bytes)
+        self._collector = Collector(context)
+        self._rule = DueRule(
+            settings.compaction_due_bytes, settings.compaction_due_age_ms, settings.scratch_bytes_max, settings.pending_runs_max
+        )
+        self._blocked: dict[TopicPartition, tuple[Corrupt, int]] = {}
+        self.metrics = CompactionState()
+
+    @property
+    def damaged(self) -> dict[TopicPartition, Corrupt]:
+        """Partitions that are not compacted, and why."""
+        return self.view.state.damaged | {where: error for where, (error, _) in self._blocked.items()}
+
+    async def run(self) -> None:
+        """Looks again and again, until cancelled. A mistake of ours is told in the log, and ends not the broker that it is in."""
+        try:
+            while True:
+                try:
+                    await self.tick()
+                except Exception:
+                    self._context.counters.failures += 1
+                    log.exception("the compactor met an error that was not foreseen; nothing is lost, and it looks again")
+                await asyncio.sleep(self._context.settings.compaction_interval_ms / 1000)
+        finally:
+            self._keeping.close()
+            self._collector.close()
+
+    async def tick(self, *, everything: bool = False) -> TickReport:
+        """One look, and all that is due then; `everything`: all that waits. What fails is in the report, and in the log."""
+        report = TickReport()
+        steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            ("segments are not looked at", lambda: self.view.look(now_ms=self._context.now_ms())),
+            ("deleted topics are not looked for", self._deleted.look),
+            ("manifests are not read", self._read_floors),
+            ("nothing is compacted", lambda: self._compact(report, everything=everything)),
+            ("history is not kept in shape", self._keep),
+            ("segments are not trimmed", self._trim),
+            ("garbage is not collected", self._collect),
+        ]
+        for what, step in steps:
+            try:
+                await step()
+            except TidelogError as error:
+                self._context.counters.failures += 1
+                log.warning("%s for now: %s", what, error)
+                report.failed.append(error)
+        await self._aside(self._measure)
+        await self._notices.tell(self._context.new_nonce(16), self._context.manifests.changed())
+        report.damaged = self.damaged
+        return report
+
+    async def _aside(self, work: Callable[[], Answer]) -> Answer:
+        """In a thread where it would hold the event loop; nobody changes what is known of the bucket meanwhile."""
+        return await asyncio.to_thread(work) if self.view.state.run_count > PLANNED_IN_A_THREAD else work()
+
+    async def _read_floors(self) -> None:
+        """The newest manifests of partitions that were not seen before, or that another compactor went on with."""
+        state = self.view.state
+        names: dict[TopicPartition, str] = {}
+        for where in state.without_floor():
+            topic = self._context.topic(where.topic_id)
+            if topic is not None and where not in self._blocked:
+                names[where] = topic.name
+        if not names:
+            return
+        for where, manifest in (await self._context.manifests.read(names)).items():
+            if isinstance(manifest, Manifest):
+                state.advance(manifest)
+            else:
+                self._block(where, manifest)
+
+    async def _compact(self, report: TickReport, *, everything: bool) -> None:
+        now_ms = self._context.now_ms()
+        self._blocked = {where: held for where, held in self._blocked.items() if held[1] > now_ms}
+        state = self.view.state
+        for where, error in await self._aside(lambda: list(straddling(state))):
+            self._block(where, error)
+        while True:
+
+            def plan() -> Unit | None:
+                return plan_unit(
+                    state, self._rule, now_ms=self._context.now_ms(), may=self._may, blocked=self._blocked, everything=everything
+                )
+
+            unit = await self._aside(plan)
+            if unit is None:
+                return
+            before = self._context.counters.bytes_in, self._context.counters.bytes_out
+            done = await compact_unit(self._context, state, unit)
+            report.manifests += done.manifests
+            self._tell(unit, done, *before)
+            await self._look_for(done)
+            for where, error in done.damaged.items():
+                if where in state.floors:
+                    self._block(where, error)
+            if not done.manifests:
+                return  # others were faster, or all of it is damaged: look again first
+
+    async def _look_for(self, done: UnitReport) -> None:
+        """Segments that were planned with and are gone: another compactor has trimmed them, or somebody has deleted them."""
+        for session in sorted({segment.session for segment in done.gone}):
+            if (held := self.view.state.sessions.get(session)) is not None:
+                await self.view.look_at_marker(held)
+
+    async def _keep(self) -> None:
+        await self._keeping.run()
+
+    async def _trim(self) -> None:
+        await run_trim(self._context, self.view.state)
+
+    async def _collect(self) -> None:
+        await self._collector.run()
+
+    def _may(self, where: TopicPartition, session: SessionId) -> bool:
+        """Sharing by session keeps each segment with one compactor."""
+        return self._context.topic(where.topic_id) is not None and self._context.is_mine(session_name(session))
+
+    def _pending_bytes(self, where: TopicPartition) -> int:
+        runs = self.view.state.pending.get(where)
+        return runs.bytes_pending if runs is not None else 0
+
+    def _block(self, where: TopicPartition, error: Corrupt) -> None:
+        if where not in self._blocked:
+            log.error("%s is not compacted for now: %s", where, error)
+        self._blocked[where] = error, self._context.now_ms() + BLOCKED_MS
+
+    def _tell(self, unit: Unit, done: UnitReport, bytes_in: int, bytes_out: int) -> None:
+        counters = self._context.counters
+        self._told(
+            f"compacted: partitions {len(unit.partitions)}, segments {len(unit.segments)}, manifests {done.manifests}; "
+            f"{(counters.bytes_in - bytes_in) / 1e6:.3f} MB became {(counters.bytes_out - bytes_out) / 1e6:.3f} MB"
+        )
+
+    def _measure(self) -> None:
+        state = self.view.state
+        self.metrics.bytes_pending = state.bytes_pending
+        self.metrics.oldest_pending_ms = min((state.oldest_ms(runs) for runs in state.pending.values()), default=0)
+        self.metrics.damaged = len(self.damaged) + sum(len(session.damaged) for session in state.sessions.values())

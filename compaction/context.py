@@ -1,0 +1,55 @@
+"""What all background work is given: the bucket, the topics, the newest manifests, the time, and its share of the work."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from compaction.deletions import Deletions
+from compaction.manifests import Manifests
+from compaction.metrics import CompactionCounters
+from compaction.patience import patiently
+from compaction.settings import CompactionSettings
+from metadata.errors import UnknownTopic
+from metadata.model import TopicId
+from metadata.topic import Topic
+from metadata.topic_cache import TopicCache
+from segments.object_store import ObjectStore
+from segments.settings import SegmentSettings
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionContext:
+    store: ObjectStore
+    topics: TopicCache
+    manifests: Manifests
+    settings: CompactionSettings
+    now_ms: Callable[[], int]
+    """The wall clock."""
+    new_nonce: Callable[[int], str]
+    """Hex digits of so many random bytes: 16 for the writer of a manifest, 8 for the name of a file."""
+    is_mine: Callable[[str], bool]
+    """Whether this compactor, of all that are at work, is to do what has this name. It shares the work, and no more: what another
+    does at the same time does no harm."""
+    segments: SegmentSettings = field(default_factory=SegmentSettings)
+    """What brokers bound batches and producers by."""
+    counters: CompactionCounters = field(default_factory=CompactionCounters)
+    deletions: Deletions = field(init=False)
+    """The one way to delete objects: what the bucket denies is told once, whoever wanted it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "deletions", Deletions(self.store, now_ms=self.now_ms))
+
+    async def patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """As compaction/patience.py, for as long as the settings say."""
+        return await patiently(call, patience_s=self.settings.bucket_patience_ms / 1000)
+
+    def topic(self, topic_id: TopicId) -> Topic | None:
+        """None: there is no topic with this id any more, or not yet, as far as the metadata have told."""
+        try:
+            return self.topics.by_id(topic_id)
+        except UnknownTopic:
+            return None

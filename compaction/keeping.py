@@ -1,0 +1,238 @@
+"""Looks after history that is there: retention, merges, key compaction, and the deletion of what manifests have retired.
+
+    a manifest was read or committed here ──▶ due now
+    a look found nothing more to do ────────▶ due when a file expires, a grace ends, tombstones may go …, or never
+    a topic's settings were changed ────────▶ all its partitions are due
+
+So an idle cluster costs no request: time decides in memory which of the partitions has something due. What another compactor has
+changed is heard of when its manifest is read, at the latest by the daily listing (collector.py). Every decision is made of a
+manifest that may be old by now: then its commit loses, and nothing has happened.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from compaction.collection import collection_due, due_for_collection, next_collection_ms
+from compaction.context import CompactionContext
+from compaction.key_compaction import next_key_pass_ms, plan_key_pass
+from compaction.key_pass import run_key_pass
+from compaction.merge_plan import MergeBounds, plan_merge
+from compaction.merges import merge_files
+from compaction.retention import HeldBack, next_retention_ms, plan_retention
+from metadata.errors import Corrupt, TidelogError
+from metadata.model import TopicId, TopicPartition
+from metadata.topic import Topic
+from metadata.topic_settings import TopicSettings
+from segments.bucket_layout import history_file_key, manifest_key
+from segments.manifest import Manifest
+from segments.next_manifest import collected, log_start_raised
+
+REWRITTEN_AT_ONCE: Final = 1 << 30
+"""Bytes that one call reads to merge and compact keys, about; what is left is due at the next."""
+STEPS_MAX: Final = 64
+"""Versions of one manifest that one call writes."""
+AFTER_FAILURE_MS: Final = 60_000
+AFTER_DAMAGE_MS: Final = 3_600_000
+TOLD_MAX: Final = 10_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Known:
+    due_ms: float
+    is_ours: bool = False
+    """Whoever compacted it looks after it, as it hears of what it does itself; those of nobody are shared."""
+
+
+class Keeping:
+    """Of one compactor, for as long as it runs. Its owner calls `run` from time to time, one call at a time."""
+
+    def __init__(self, context: CompactionContext, *, pending_bytes: Callable[[TopicPartition], int]) -> None:
+        self._context = context
+        self._pending_bytes = pending_bytes
+        self._known: dict[TopicPartition, _Known] = {}
+        self._altered: set[TopicId] = set()
+        self._told: set[tuple[TopicPartition, str]] = set()
+        self._rewritten = 0
+        context.manifests.on_newest = self._heard_of
+        self._forget_topics = context.topics.subscribe(self._topic_changed)
+
+    def close(self) -> None:
+        self._forget_topics()
+        self._context.manifests.on_newest = None
+
+    async def run(self) -> int:
+        """Does what is due, and answers how many manifests it wrote. What fails is told in the log, and due again later."""
+        context = self._context
+        now_ms, self._rewritten = context.now_ms(), 0
+        if self._altered:
+            for partition, known in self._known.items():
+                if partition.topic_id in self._altered:
+                    known.due_ms = now_ms
+            self._altered.clear()
+        written = 0
+        for partition in [partition for partition, known in self._known.items() if known.due_ms <= now_ms]:
+            if self._rewritten >= REWRITTEN_AT_ONCE:
+                break
+            known = self._known[partition]
+            if not known.is_ours and not context.is_mine(str(partition)):
+                known.due_ms = now_ms + AFTER_FAILURE_MS  # it may be ours by then
+                continue
+            written += await self._look_after(partition)
+        return written
+
+    async def _look_after(self, partition: TopicPartition) -> int:
+        context = self._context
+        known = self._known[partition]
+        topic = context.topic(partition.topic_id)
+        if topic is None:
+            del self._known[partition]  # the collector sees to what is left of a topic that was deleted
+            return 0
+        steps = 0
+        try:
+            settings = context.topics.settings(topic.id)
+            while True:
+                manifest = await context.patiently(lambda: context.manifests.newest(topic.name, partition))
+                if await self._step(topic.name, manifest, settings):
+                    steps += 1
+                    if self._rewritten < REWRITTEN_AT_ONCE and steps < STEPS_MAX:
+                        continue
+                    known.due_ms = context.now_ms()
+                elif context.manifests.kept(partition) is manifest:
+                    known.due_ms = next_look_ms(manifest, settings, context)
+                else:
+                    known.due_ms = context.now_ms()  # another was faster: plan again at the next look
+                return steps
+        except TidelogError as error:
+            context.counters.failures += 1
+            damaged = isinstance(error, Corrupt)
+            level = logging.ERROR if damaged else logging.WARNING
+            log.log(level, "%s of %s is left as it is for now: %s", partition, topic.name, error)
+            context.manifests.forget(partition)
+            known.due_ms = context.now_ms() + (AFTER_DAMAGE_MS if damaged else AFTER_FAILURE_MS)
+        return steps
+
+    async def _step(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
+        """Does the first thing that is due. False: nothing was, or another was faster."""
+        return manifest.version > 0 and (
+            await self._expire(topic, manifest, settings)
+            or await self._compact_keys(topic, manifest, settings)
+            or await self._merge(topic, manifest, settings)
+            or await self._collect(topic, manifest)
+        )
+
+    async def _expire(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
+        context = self._context
+        now_ms = context.now_ms()
+        plan = plan_retention(manifest, settings, pending_bytes=self._pending_bytes(manifest.place), now_ms=now_ms)
+        if plan.held_back is not None:
+            self._tell_held_back(topic, manifest, plan.held_back)
+        if plan.log_start_offset is None:
+            return False
+        following = log_start_raised(
+            manifest, plan.log_start_offset, cause="retention", writer=context.new_nonce(16), now_ms=now_ms
+        )
+        if not await context.manifests.commit(topic, following):
+            return False
+        context.counters.files_expired += plan.files
+        log.info(
+            "%s of %s begins at %d now: %d files of %d bytes are past its retention",
+            manifest.place,
+            topic,
+            plan.log_start_offset,
+            plan.files,
+            plan.size_bytes,
+        )
+        return True
+
+    async def _compact_keys(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
+        context = self._context
+        plan = plan_key_pass(manifest, settings, dirty_ratio_min=context.settings.dirty_ratio_min, now_ms=context.now_ms())
+        if plan is None:
+            return False
+        outcome = await run_key_pass(context, topic, manifest.place, manifest, plan)
+        self._rewritten += outcome.bytes_read
+        context.counters.records_superseded += outcome.removed
+        context.counters.key_passes += outcome.is_over
+        return outcome.is_over
+
+    async def _merge(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
+        context = self._context
+        told = context.settings
+        bounds = MergeBounds(told.merge_bytes_min, told.merge_bytes_max, told.merge_files_min).for_topic(settings)
+        files = plan_merge(manifest, bounds)
+        if not files:
+            return False
+        self._rewritten += sum(file.size_bytes for file in files)
+        if await merge_files(context, topic, manifest.place, files) is None:
+            return False
+        context.counters.merges += 1
+        context.counters.merged_bytes += sum(file.size_bytes for file in files)
+        return True
+
+    async def _collect(self, topic: str, manifest: Manifest) -> bool:
+        """Deletes what the manifest has retired, and whose grace is over; and only then says so in the next version."""
+        context = self._context
+        now_ms, grace_ms = context.now_ms(), context.settings.delete_grace_ms
+        if context.deletions.are_denied or not collection_due(manifest, grace_ms=grace_ms, now_ms=now_ms):
+            return False
+        files, versions = due_for_collection(manifest, grace_ms=grace_ms, now_ms=now_ms)
+        keys = {history_file_key(topic, manifest.place, name): name for name in files}
+        old = {manifest_key(topic, manifest.place, version): version for version in versions}
+        gone = await context.deletions.delete([*keys, *old])
+        context.counters.objects_collected += len(gone)
+        if not gone:
+            return False
+        following = collected(
+            manifest,
+            files={name for key, name in keys.items() if key in gone},
+            versions={version for key, version in old.items() if key in gone},
+            writer=context.new_nonce(16),
+            now_ms=now_ms,
+        )
+        return await context.manifests.commit(topic, following)
+
+    def _heard_of(self, topic: str, manifest: Manifest, committed: bool) -> None:
+        if manifest.version:
+            known = self._known.setdefault(manifest.place, _Known(inf))
+            known.due_ms = self._context.now_ms()
+            known.is_ours = committed
+
+    def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
+        if old is not None and new is not None:
+            self._altered.add(new.id)
+
+    def _tell_held_back(self, topic: str, manifest: Manifest, held: HeldBack) -> None:
+        if (manifest.place, held.file.name) in self._told:
+            return
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        self._told.add((manifest.place, held.file.name))
+        log.warning(
+            "%s of %s keeps offsets %d to %d, and %d files behind them that are past retention.ms: their newest record is dated %d "
+            "(ms since 1970). They go when that is past, too; DeleteRecords lets them go at once",
+            manifest.place,
+            topic,
+            held.file.base_offset,
+            held.file.last_offset,
+            held.due_behind,
+            held.file.max_timestamp,
+        )
+
+
+def next_look_ms(manifest: Manifest, settings: TopicSettings, context: CompactionContext) -> float:
+    """When a partition that has nothing to do now may have, though its manifest stays the same; infinity for never."""
+    now_ms = context.now_ms()
+    told = (
+        next_retention_ms(manifest, settings),
+        next_key_pass_ms(manifest, settings, now_ms=now_ms),
+        next_collection_ms(manifest, grace_ms=context.settings.delete_grace_ms),
+    )
+    soonest = min((time_ms for time_ms in told if time_ms is not None), default=inf)
+    return soonest if soonest > now_ms else now_ms + AFTER_FAILURE_MS

@@ -1,0 +1,94 @@
+"""Which small files of a partition become one: adjacent ones, into files of `bytes_min` to `bytes_max`. Pure.
+
+    [ 130M ][ 4M ][ 4M ]…[ 4M ][ 1M ][ 1M ]      the eight of 4M become one of 32M; later, four of those one of 128M
+      done   └──── merged ────┘
+
+Two kinds of merges are worth their writing: one that makes a file large enough to be left alone for ever, and one of at least
+`files_min` files in which no file is more than half of the whole. So whatever a record is rewritten into is at least twice what it
+was in before: rewriting a record costs at most log2(bytes_min / first size) + 1 times its bytes, and what stays small is few.
+
+A merge is never so wide in time or bytes that retention would wait for much more than it was told to (`span_ms_max`, a quarter of
+retention.ms; files a quarter of retention.bytes), and none lies across the end of a pass of key compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from metadata.model import Offset
+from metadata.topic_settings import TopicSettings
+from segments.manifest import HistoryFile, Manifest
+
+_PART_OF_RETENTION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class MergeBounds:
+    bytes_min: int
+    """A file of this size is left alone."""
+    bytes_max: int
+    """No merge is larger."""
+    files_min: int
+    """That become one which is still smaller than `bytes_min`."""
+    span_ms_max: int | None = None
+    """Between the oldest and the newest record of a merge."""
+
+    def for_topic(self, settings: TopicSettings) -> MergeBounds:
+        """Narrower where retention deletes whole files."""
+        span_ms, bytes_max = self.span_ms_max, self.bytes_max
+        if settings.deletes and settings.retention_ms >= 0:
+            span_ms = settings.retention_ms // _PART_OF_RETENTION
+        if settings.deletes and settings.retention_bytes >= 0:
+            bytes_max = min(bytes_max, settings.retention_bytes // _PART_OF_RETENTION)
+        return MergeBounds(min(self.bytes_min, bytes_max), bytes_max, self.files_min, span_ms)
+
+
+def plan_merge(manifest: Manifest, bounds: MergeBounds) -> tuple[HistoryFile, ...]:
+    """The oldest files, side by side, that are worth merging now; none where nothing is."""
+    keys_end = manifest.key_passes[-1].end_offset if manifest.key_passes else Offset(0)
+    for stretch in _stretches(manifest.files, bounds, keys_end):
+        if merge := _large_enough(stretch, bounds) or _doubling(stretch, bounds):
+            return merge
+    return ()
+
+
+def _stretches(files: Sequence[HistoryFile], bounds: MergeBounds, keys_end: Offset) -> Iterator[list[HistoryFile]]:
+    """Small files side by side that may all be one, size apart."""
+    stretch: list[HistoryFile] = []
+    for file in files:
+        crosses = bool(stretch) and stretch[-1].last_offset < keys_end <= file.last_offset
+        if crosses or file.size_bytes >= bounds.bytes_min or not _fits_in_time([*stretch, file], bounds.span_ms_max):
+            yield stretch
+            stretch = []
+        if file.size_bytes < bounds.bytes_min:
+            stretch.append(file)
+    yield stretch
+
+
+def _fits_in_time(files: Sequence[HistoryFile], span_ms_max: int | None) -> bool:
+    dated = [file for file in files if file.max_timestamp >= 0]
+    if span_ms_max is None or len(files) < 2 or not dated:
+        return True
+    return max(file.max_timestamp for file in dated) - min(max(file.min_timestamp, 0) for file in dated) <= span_ms_max
+
+
+def _large_enough(stretch: Sequence[HistoryFile], bounds: MergeBounds) -> tuple[HistoryFile, ...]:
+    """The first files of it that make one of bytes_min to bytes_max."""
+    for at in range(len(stretch)):
+        size_bytes = 0
+        for end, file in enumerate(stretch[at:], start=at + 1):
+            size_bytes += file.size_bytes
+            if size_bytes > bounds.bytes_max:
+                break
+            if size_bytes >= bounds.bytes_min and end - at > 1:
+                return tuple(stretch[at:end])
+    return ()
+
+
+def _doubling(stretch: Sequence[HistoryFile], bounds: MergeBounds) -> tuple[HistoryFile, ...]:
+    for at in range(len(stretch) - bounds.files_min + 1):
+        rest = stretch[at:]
+        if 2 * max(file.size_bytes for file in rest) <= sum(file.size_bytes for file in rest) <= bounds.bytes_max:
+            return tuple(rest)
+    return ()

@@ -1,0 +1,38 @@
+"""Tells brokers which partitions have a newer manifest: one key of the metadata for all that a look has done, under a lease.
+
+It saves brokers the asking, and nothing depends on it. What can't be told in a moment is left: who leads a partition finds the
+manifest when a segment of before is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from metadata.compaction_notices import NOTICE_KEPT_S, CompactionNotice, encode_notices
+from metadata.errors import TidelogError
+from metadata.etcd_layout import EtcdLayout
+from metadata.store import LeaseLost, MetadataStore, Put
+
+TIMEOUT_S = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class Notices:
+    def __init__(self, store: MetadataStore, layout: EtcdLayout) -> None:
+        self._store = store
+        self._layout = layout
+
+    async def tell(self, unit: str, changed: Sequence[CompactionNotice]) -> None:
+        """`unit` names it, once and for all."""
+        if not changed:
+            return
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                lease = await self._store.grant_lease(NOTICE_KEPT_S)
+                for number, value in enumerate(encode_notices(changed)):
+                    await self._store.transact([], [Put(self._layout.compaction(f"{unit}-{number}"), value, lease)])
+        except (TidelogError, LeaseLost, TimeoutError) as error:
+            log.warning("brokers are not told of %d compacted partitions: %s", len(changed), error or "no answer in time")

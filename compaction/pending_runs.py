@@ -1,0 +1,139 @@
+"""The runs of one partition that lie in segments and, as far as is known, in no Parquet file yet. Pure.
+
+    compacted_to
+        ▼
+        [ run ][ run ][ run ]        [ run ]        in offset order, whatever the sessions and the order of their finding
+                             ▲ a gap: what lies there was not found yet, and what lies behind it waits
+
+Six integers for each run (48 bytes), in columns: there are millions. Invariant: runs are in offset order and do not overlap.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from metadata.errors import Corrupt
+from metadata.model import Offset, SegmentSeq, SessionId
+from segments.bucket_layout import segment_key
+
+RUN_BYTES: Final = 48
+
+
+class PendingRun(NamedTuple):
+    base_offset: Offset
+    last_offset: Offset
+    session: SessionId
+    seq: SegmentSeq
+    start: int
+    """Its first byte in the segment."""
+    size_bytes: int
+
+    @property
+    def key(self) -> str:
+        return segment_key(self.session, self.seq)
+
+
+class RunTable(NamedTuple):
+    """Columns of consecutive runs."""
+
+    base_offsets: npt.NDArray[np.int64]
+    last_offsets: npt.NDArray[np.int64]
+    sessions: npt.NDArray[np.int64]
+    seqs: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+
+
+class PendingRuns:
+    __slots__ = ("_columns", "bytes_pending")
+
+    def __init__(self) -> None:
+        self._columns = tuple(array("q") for _ in PendingRun._fields)
+        self.bytes_pending = 0
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def __iter__(self) -> Iterator[PendingRun]:
+        return (self._run(at) for at in range(len(self)))
+
+    @property
+    def first(self) -> PendingRun:
+        return self._run(0)
+
+    @property
+    def base_offset(self) -> Offset:
+        """Of the first."""
+        return Offset(self._columns[0][0])
+
+    @property
+    def first_place(self) -> tuple[SessionId, SegmentSeq]:
+        return SessionId(self._columns[2][0]), SegmentSeq(self._columns[3][0])
+
+    def add(self, run: PendingRun) -> None:
+        """Corrupt where its offsets lie in another segment as well; then it is not taken in."""
+        bases, lasts = self._columns[0], self._columns[1]
+        at = len(bases) if not bases or run.base_offset > lasts[-1] else bisect_left(bases, run.base_offset)
+        for beside in (at - 1, at):
+            if 0 <= beside < len(bases) and bases[beside] <= run.last_offset and lasts[beside] >= run.base_offset:
+                other = self._run(beside)
+                raise Corrupt(
+                    f"{run.key} holds offsets {run.base_offset} to {run.last_offset}, and {other.key} holds "
+                    f"{other.base_offset} to {other.last_offset}: two leaders have written the same offsets",
+                    key=run.key,
+                    start=run.start,
+                    end=run.start + run.size_bytes,
+                )
+        for column, value in zip(self._columns, run, strict=True):
+            if at == len(column):
+                column.append(value)
+            else:
+                column.insert(at, value)
+        self.bytes_pending += run.size_bytes
+
+    def drop_below(self, offset: int) -> list[tuple[SessionId, SegmentSeq]]:
+        """Forgets the runs that end below `offset`, and answers where they lay."""
+        count = bisect_left(self._columns[1], offset)
+        return self._drop(slice(0, count)) if count else []
+
+    def drop_in(self, session: SessionId, below: SegmentSeq) -> list[tuple[SessionId, SegmentSeq]]:
+        """Forgets those in places of the session before `below`."""
+        table = self.table()
+        dropped = np.flatnonzero((table.sessions == session) & (table.seqs < below)).tolist()
+        del table  # or the columns can't be shortened
+        places: list[tuple[SessionId, SegmentSeq]] = []
+        for at in reversed(dropped):
+            places += self._drop(slice(at, at + 1))
+        return places
+
+    def table(self, count: int | None = None) -> RunTable:
+        """The first `count`, without copying. It must be let go of before runs are added or dropped."""
+        return RunTable(*(np.frombuffer(column, np.int64, count=-1 if count is None else count) for column in self._columns))
+
+    def count_without_gap(self, from_offset: int) -> int:
+        """How many follow each other, from `from_offset` on or from the run that holds it."""
+        table = self.table()
+        if not len(table.base_offsets) or table.base_offsets[0] > from_offset:
+            return 0
+        gaps = np.flatnonzero(table.base_offsets[1:] != table.last_offsets[:-1] + 1)
+        return int(gaps[0]) + 1 if len(gaps) else len(table.base_offsets)
+
+    def find(self, offset: int) -> PendingRun | None:
+        at = bisect_right(self._columns[0], offset) - 1
+        return self._run(at) if at >= 0 and offset <= self._columns[1][at] else None
+
+    def _drop(self, part: slice) -> list[tuple[SessionId, SegmentSeq]]:
+        _, _, sessions, seqs, _, sizes = (column[part] for column in self._columns)
+        self.bytes_pending -= sum(sizes)
+        for column in self._columns:
+            del column[part]
+        return [(SessionId(session), SegmentSeq(seq)) for session, seq in zip(sessions, seqs, strict=True)]
+
+    def _run(self, at: int) -> PendingRun:
+        return PendingRun(*(column[at] for column in self._columns))  # type: ignore[arg-type]  # the columns hold plain ints

@@ -1,0 +1,106 @@
+"""Puts a rewritten file of history in the place of the old ones: the one way in which merges and key compaction change the bucket.
+
+    verify ─▶ newest manifest n ─▶ are the old ones all there, side by side? ─▶ PUT …-{n+1}-{nonce}.parquet ─▶ create manifest n+1
+                   ▲                          no: given up, nothing is changed                                      │
+                   └──── lost to another: that file can be named by nobody any more, so it is deleted ◀─────────────┘
+
+A file's name tells the version that is to name it first (bucket_layout.py), so after a lost create it goes up again under another
+name. Old files stay for the grace of their readers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from compaction.context import CompactionContext
+from metadata.errors import AlreadyExists
+from metadata.model import TopicPartition
+from segments.bucket_layout import history_file_key, history_file_name
+from segments.manifest import Cause, HistoryFile, KeyPass, Manifest
+from segments.next_manifest import replaced
+from segments.parquet_file import WrittenFile
+
+ATTEMPTS_MAX: Final = 4
+
+log = logging.getLogger(__name__)
+
+
+class KeyPasses(NamedTuple):
+    """What a manifest remembers of key compaction: that has to be there still, and what is there then."""
+
+    before: tuple[KeyPass, ...]
+    after: tuple[KeyPass, ...]
+
+
+async def replace_files(
+    context: CompactionContext,
+    topic: str,
+    partition: TopicPartition,
+    old: Sequence[HistoryFile],
+    written: WrittenFile | None,
+    *,
+    cause: Cause,
+    key_passes: KeyPasses | None = None,
+) -> Manifest | None:
+    """The manifest that names `written` in the place of `old`; None where another has changed those meanwhile.
+
+    `written` has been verified; None where nothing is left of the old ones. `key_passes`: where a pass is over with it.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        newest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
+        if not stand_side_by_side(newest, old) or (key_passes is not None and newest.key_passes != key_passes.before):
+            return None
+        new = []
+        if written is not None:
+            new = [await _upload(context, topic, partition, written, newest.version + 1)]
+        following = replaced(
+            newest,
+            old=[file.name for file in old],
+            new=new,
+            cause=cause,
+            writer=context.new_nonce(16),
+            now_ms=context.now_ms(),
+            passes=None if key_passes is None else key_passes.after,
+        )
+        if await context.manifests.commit(topic, following):
+            return following
+        for file in new:
+            await _delete_unnamed(context, topic, partition, file, following.version)
+    log.info("%s of %s: others change its manifest all the time; tried again later", partition, topic)
+    return None
+
+
+def stand_side_by_side(manifest: Manifest, files: Sequence[HistoryFile]) -> bool:
+    """Whether the manifest still names them, one after the other."""
+    return tuple(files) in {
+        manifest.files[at : at + len(files)] for at, file in enumerate(manifest.files) if file.name == files[0].name
+    }
+
+
+async def _upload(
+    context: CompactionContext, topic: str, partition: TopicPartition, written: WrittenFile, version: int
+) -> HistoryFile:
+    name = history_file_name(written.file.base_offset, written.file.last_offset, version, context.new_nonce(8))
+    key = history_file_key(topic, partition, name)
+
+    async def create() -> None:
+        with contextlib.suppress(AlreadyExists):  # ours, of a create whose answer was lost: nobody else draws the same nonce
+            await context.store.create(key, [memoryview(written.body)])
+
+    await context.patiently(create)
+    return msgspec.structs.replace(written.file, name=name)
+
+
+async def _delete_unnamed(
+    context: CompactionContext, topic: str, partition: TopicPartition, file: HistoryFile, version: int
+) -> None:
+    """Only where a manifest that was read says so: it has that version or a later one, and does not name the file."""
+    newest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
+    named = {one.name for one in newest.files} | {one.name for one in newest.retired}
+    if newest.version >= version and file.name not in named:
+        await context.deletions.delete([history_file_key(topic, partition, file.name)])

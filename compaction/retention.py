@@ -1,0 +1,88 @@
+"""Which files of history are too old or too many: retention.ms and retention.bytes. Pure.
+
+    [ expired ][ expired ][ young ][ expired ][ … ]│ pending in segments …
+                          ▲ the log start goes here, and no further: offsets go away from the front alone
+
+Only where cleanup.policy includes delete, by whole files, and never beyond `compacted_to`: what is still in segments stays until it
+is compacted, minutes later. A file is as old as its newest record. So one record that is dated too late keeps its file, and all
+behind it; this is told (`held_back`), since nothing else would explain why a bucket grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from metadata.model import Offset
+from metadata.topic_settings import TopicSettings
+from segments.manifest import HistoryFile, Manifest
+
+NO_TIMESTAMP = -1
+
+
+class HeldBack(NamedTuple):
+    """A file that stays because of its newest record, though it holds up others that are due, or is dated in the future."""
+
+    file: HistoryFile
+    due_behind: int
+    """Files behind it that are past retention.ms, and stay with it."""
+
+
+class RetentionPlan(NamedTuple):
+    log_start_offset: Offset | None
+    """To raise the log start to; None where nothing is due."""
+    files: int
+    size_bytes: int
+    held_back: HeldBack | None
+
+
+def plan_retention(manifest: Manifest, settings: TopicSettings, *, pending_bytes: int, now_ms: int) -> RetentionPlan:
+    """`pending_bytes`: of the partition's runs in segments, which retention.bytes counts, and never deletes."""
+    files = manifest.files
+    if not settings.deletes:
+        return RetentionPlan(None, 0, 0, None)
+    by_time = _expired(files, settings.retention_ms, now_ms) if settings.retention_ms >= 0 else [False] * len(files)
+    gone = _too_many(files, settings.retention_bytes, pending_bytes)
+    gone = next((at for at in range(gone, len(files)) if not by_time[at]), len(files))
+    held_back = _held_back(files[gone:], by_time[gone:], now_ms) if settings.retention_ms >= 0 else None
+    if not gone:
+        return RetentionPlan(None, 0, 0, held_back)
+    log_start = files[gone].base_offset if gone < len(files) else manifest.compacted_to
+    return RetentionPlan(log_start, gone, sum(file.size_bytes for file in files[:gone]), held_back)
+
+
+def next_retention_ms(manifest: Manifest, settings: TopicSettings) -> int | None:
+    """When the oldest file is past its time, where it has one."""
+    if not settings.deletes or settings.retention_ms < 0:
+        return None
+    dated = (file.max_timestamp for file in manifest.files if file.max_timestamp > NO_TIMESTAMP)
+    oldest = next(dated, None)
+    return None if oldest is None else oldest + settings.retention_ms + 1
+
+
+def _expired(files: Sequence[HistoryFile], retention_ms: int, now_ms: int) -> list[bool]:
+    """Whether each file is past its time. One whose records have no timestamps goes when a later one does: it is no younger."""
+    oldest_kept = now_ms - retention_ms
+    expired = []
+    later = False
+    for file in reversed(files):
+        if file.max_timestamp > NO_TIMESTAMP:
+            later = file.max_timestamp < oldest_kept
+        expired.append(later)
+    return expired[::-1]
+
+
+def _too_many(files: Sequence[HistoryFile], retention_bytes: int, pending_bytes: int) -> int:
+    """How many of the oldest files can go while at least `retention_bytes` stay, as Kafka counts segments."""
+    if retention_bytes < 0:
+        return 0
+    spare = sum(file.size_bytes for file in files) + pending_bytes - retention_bytes
+    return sum(1 for total in accumulate(file.size_bytes for file in files) if total <= spare)
+
+
+def _held_back(kept: Sequence[HistoryFile], expired: Sequence[bool], now_ms: int) -> HeldBack | None:
+    if not kept:
+        return None
+    due_behind = sum(expired[1:])
+    return HeldBack(kept[0], due_behind) if due_behind or kept[0].max_timestamp > now_ms else None

@@ -1,0 +1,82 @@
+"""A compactor with all its parts, as a broker or a process of its own runs it: its place among the compactors, then the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+
+from compaction.compactor import Compactor, TickReport
+from compaction.context import CompactionContext
+from compaction.manifests import Manifests
+from compaction.membership import CompactorMembership
+from compaction.metrics import CompactionCollector
+from compaction.notices import Notices
+from compaction.settings import CompactionSettings
+from metadata.etcd_layout import EtcdLayout
+from metadata.store import MetadataStore
+from metadata.topic_cache import TopicCache
+from segments.object_store import ObjectStore
+from segments.settings import MIB, SegmentSettings
+
+MANIFESTS_BYTES_MAX = 64 * MIB
+"""Newest manifests kept in memory; others are read again."""
+
+log = logging.getLogger(__name__)
+
+
+class CompactionService:
+    """Its owner runs `run()` as a task, or `once`. `topics` is fed by somebody else, and was read once."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: MetadataStore,
+        layout: EtcdLayout,
+        topics: TopicCache,
+        settings: CompactionSettings,
+        segments: SegmentSettings,
+        *,
+        compactor_id: str,
+        version: str,
+        now_ms: Callable[[], int],
+        told: Callable[[str], None] = lambda text: log.info("%s", text),
+    ) -> None:
+        self._ttl_s = settings.compactor_ttl_ms / 1000
+        self._membership = CompactorMembership(metadata, layout, compactor_id, version=version, ttl_s=self._ttl_s)
+        context = CompactionContext(
+            store,
+            topics,
+            Manifests(store, bytes_max=MANIFESTS_BYTES_MAX),
+            settings,
+            now_ms,
+            secrets.token_hex,
+            self._membership.is_mine,
+            segments,
+        )
+        self.compactor = Compactor(context, Notices(metadata, layout), told=told)
+        self.metrics = CompactionCollector(context.counters, self.compactor.metrics, now_ms)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            joining = tasks.create_task(self._membership.run(), name="compactors")
+            try:
+                await self._joined()
+                await self.compactor.run()
+            finally:
+                joining.cancel()
+
+    async def once(self, *, everything: bool) -> TickReport:
+        """One look, and what is due; `everything`: all that waits. It does not join the others, so nothing is left to them: they
+        would have to share with somebody who is gone at once."""
+        return await self.compactor.tick(everything=everything)
+
+    async def _joined(self) -> None:
+        """Until others are known; they are only to share with, so that not for ever."""
+        try:
+            async with asyncio.timeout(self._ttl_s):
+                await self._membership.joined.wait()
+        except TimeoutError:
+            log.warning("the other compactors are not known yet; this one begins without them")

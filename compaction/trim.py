@@ -1,0 +1,122 @@
+"""Deletes segments that are wholly in Parquet: first a marker says so, and when the grace is over, they go, in order.
+
+    0   1   2   3   4   5   6   seal   claim   index-0-4   trimmed-4                  all below 4 is in Parquet; it stays a while
+                    4   5   6   seal   claim               trimmed-4   trimmed-6      gone; the next marker stands already
+
+Whether a place is done follows from manifests that were read back from the bucket (wal_state.py). Of a session the seal, the claim
+and the newest marker stay for ever: the seal fences, and the marker says that the places before it were no gap.
+
+Invariants: a segment is deleted only before a marker that is `delete_grace_ms` old, the first ones first (a few at a time), and the
+marker before this one only when they are gone; no seal, no claim and no newest marker is ever deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Final
+
+import msgspec
+
+from compaction.context import CompactionContext
+from compaction.wal_state import SessionState, WalState
+from metadata.errors import AlreadyExists, NotFound, TidelogError
+from metadata.model import SegmentSeq, SessionId
+from segments.bucket_layout import index_key, segment_key, trimmed_key
+from segments.shared_errors import first_of
+
+DELETES_MAX: Final = 1_000
+"""Of one session in one go; the rest follows at the next."""
+SESSIONS_AT_ONCE: Final = 4
+
+log = logging.getLogger(__name__)
+
+
+class TrimRecord(msgspec.Struct, frozen=True):
+    """What a trimmed marker holds, as JSON."""
+
+    trimmed_at_ms: int
+
+
+async def run_trim(context: CompactionContext, state: WalState) -> int:
+    """Trims this compactor's sessions; answers how many segments were deleted. Raises what the store raises."""
+    mine = [session for session in state.sessions.values() if context.is_mine(session_name(session.session))]
+    turns = asyncio.Semaphore(SESSIONS_AT_ONCE)
+
+    async def trim(session: SessionState) -> int:
+        async with turns:
+            await _mark(context, state, session)
+            return await _delete(context, session)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            trimmed = [tasks.create_task(trim(session)) for session in mine]
+    except* TidelogError as errors:
+        raise first_of(errors) from errors
+    return sum(task.result() for task in trimmed)
+
+
+def session_name(session: SessionId) -> str:
+    """For `is_mine`."""
+    return f"session {session}"
+
+
+async def _mark(context: CompactionContext, state: WalState, session: SessionState) -> None:
+    to = session.done_to
+    if to <= session.trimmed_to:
+        return
+    now_ms = context.now_ms()
+    with contextlib.suppress(AlreadyExists):  # another compactor's, or ours, of which the answer was lost
+        await context.patiently(lambda: _create_marker(context, session, to, now_ms))
+    session.markers[to] = now_ms
+    state.trimmed(session, to)
+
+
+async def _create_marker(context: CompactionContext, session: SessionState, to: SegmentSeq, now_ms: int) -> None:
+    await context.store.create(trimmed_key(session.session, to), [msgspec.json.encode(TrimRecord(now_ms))])
+
+
+async def _delete(context: CompactionContext, session: SessionState) -> int:
+    ripe = await _ripe(context, session)
+    if ripe is None:
+        return 0
+    first = session.oldest_seq
+    keys = [segment_key(session.session, SegmentSeq(seq)) for seq in range(first, min(ripe, first + DELETES_MAX))]
+    gone = await context.deletions.delete(keys)
+    session.oldest_seq = SegmentSeq(first + next((at for at, key in enumerate(keys) if key not in gone), len(keys)))
+    context.counters.segments_deleted += len(gone)
+    if session.oldest_seq >= ripe:
+        indexes = {index_key(session.session, *index): index for index in sorted(session.indexes) if index.end <= ripe}
+        for key in await context.deletions.delete(indexes):
+            session.indexes.discard(indexes[key])
+        markers = {trimmed_key(session.session, marker): marker for marker in sorted(session.markers) if marker < ripe}
+        for key in await context.deletions.delete(markers):
+            del session.markers[markers[key]]
+    return len(gone)
+
+
+async def _ripe(context: CompactionContext, session: SessionState) -> SegmentSeq | None:
+    """The newest marker that is older than the grace, where there is something to delete before it."""
+    settled_ms = context.now_ms() - context.settings.delete_grace_ms
+    for marker in sorted(session.markers, reverse=True):
+        older = (
+            session.oldest_seq < marker or any(index.end <= marker for index in session.indexes) or min(session.markers) < marker
+        )
+        if not older:
+            return None
+        if (made_ms := session.markers[marker]) is None:
+            made_ms = session.markers[marker] = await _made_ms(context, session, marker)
+        if made_ms <= settled_ms:
+            return marker
+    return None
+
+
+async def _made_ms(context: CompactionContext, session: SessionState, marker: SegmentSeq) -> int:
+    """One that can't be read counts from now on."""
+    key = trimmed_key(session.session, marker)
+    try:
+        return msgspec.json.decode(await context.store.get(key), type=TrimRecord).trimmed_at_ms
+    except (msgspec.MsgspecError, NotFound) as error:
+        log.warning("%s does not tell when it was made: %s", key, error)
+        return context.now_ms()

@@ -1,0 +1,218 @@
+"""What is known of the segments on the bucket: which runs of which partitions wait in them, and how far each session is done. Pure.
+
+    session 7    first_seq                     known_to
+                     ▼                            ▼
+                 … [ 0 ][ 0 ][ 3 ][ 0 ][ 1 ][ 2 ]             runs of each segment that wait for compaction
+                             ▲ done_to: nothing below is needed any more
+
+A footer that can't be read keeps its segment for ever, and the partitions that had something in it wait at the gap.
+
+Invariant: a place counts as done only when all its runs lie below `compacted_to` of the newest manifest of their partition, as it
+was read from the bucket; when their topic is marked as deleted on the bucket; or when a trimmed marker stands behind it. Runs below
+a log start that lies above `compacted_to` wait, too: their records are gone, but they tell what producers have sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from compaction.pending_runs import PendingRun, PendingRuns
+from metadata.errors import Corrupt
+from metadata.model import Offset, SegmentSeq, SessionId, TopicId, TopicPartition
+from segments.footer_index import IndexRange
+from segments.manifest import Manifest
+from segments.object_store import ObjectInfo
+from segments.segment_file import SegmentFooter
+from segments.session import SessionListing
+
+_FIRST: Final = SegmentSeq(0)
+_UNREADABLE: Final = -1
+
+log = logging.getLogger(__name__)
+
+
+class Floor(NamedTuple):
+    """As the newest manifest that was read says."""
+
+    compacted_to: Offset
+    log_start_offset: Offset
+
+
+class SessionState:
+    """One session: the columns are of its segments [first_seq, known_to)."""
+
+    def __init__(self, session: SessionId, first_seq: SegmentSeq = _FIRST) -> None:
+        self.session = session
+        self.first_seq = first_seq
+        self.sealed = False
+        """Whether nothing comes at or after `end_seq`, as it was listed."""
+        self.listed: SessionListing | None = None
+        """What was listed and is not read yet."""
+        self.gap_at: SegmentSeq | None = None
+        """Where the last listing showed a gap with something behind it."""
+        self.trimmed_to = first_seq
+        self.oldest_seq = first_seq
+        """Segments before it are deleted."""
+        self.markers: dict[SegmentSeq, int | None] = {}
+        """Trimmed markers on the bucket, and when each was made: None where that was not read yet."""
+        self.indexes: set[IndexRange] = set()
+        self.damaged: dict[SegmentSeq, Corrupt] = {}
+        self.waiting = array("i")
+        self.sizes = array("q")
+        self.written_ms = array("q")
+
+    @property
+    def known_to(self) -> SegmentSeq:
+        return SegmentSeq(self.first_seq + len(self.waiting))
+
+    @property
+    def is_read(self) -> bool:
+        return self.listed is None
+
+    @property
+    def done_to(self) -> SegmentSeq:
+        """The first place that is still needed, or `known_to`."""
+        for at, waiting in enumerate(self.waiting):
+            if waiting:
+                return SegmentSeq(self.first_seq + at)
+        return self.known_to
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do here: sealed, done and deleted, but for the names that stay."""
+        return self.sealed and self.is_read and self.oldest_seq >= self.known_to and len(self.markers) <= 1 and not self.indexes
+
+    def at(self, seq: SegmentSeq) -> int:
+        """Its row in the columns."""
+        return seq - self.first_seq
+
+    def skip_to(self, seq: SegmentSeq) -> None:
+        """All before `seq` is trimmed."""
+        count = min(seq - self.first_seq, len(self.waiting))
+        if count > 0:
+            del self.waiting[:count], self.sizes[:count], self.written_ms[:count]
+        self.first_seq = max(self.first_seq, seq)
+        self.trimmed_to = max(self.trimmed_to, seq)
+        self.damaged = {place: error for place, error in self.damaged.items() if place >= seq}
+
+
+class WalState:
+    def __init__(self) -> None:
+        self.sessions: dict[SessionId, SessionState] = {}
+        self.pending: dict[TopicPartition, PendingRuns] = {}
+        self.floors: dict[TopicPartition, Floor] = {}
+        self.deleted_topics: set[TopicId] = set()
+        self.damaged: dict[TopicPartition, Corrupt] = {}
+        """Partitions whose runs contradict each other."""
+        self.run_count = 0
+
+    # ── what is found ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take_in(self, state: SessionState, info: ObjectInfo | None, footer: SegmentFooter | Corrupt) -> int:
+        """The footer of the segment at `known_to`; `info` None: it is missing. Answers how many of its runs wait."""
+        seq = state.known_to
+        state.sizes.append(info.size if info is not None else 0)
+        if isinstance(footer, Corrupt):
+            log.error("a segment is damaged, and stays; partitions that have records in it are not compacted: %s", footer)
+            state.damaged[seq] = footer
+            state.waiting.append(_UNREADABLE)
+            state.written_ms.append(state.written_ms[-1] if state.written_ms else 0)
+            return 0
+        state.waiting.append(0)
+        state.written_ms.append(footer.written_at_ms)
+        state.waiting[-1] = self._take_in_runs(footer)
+        return state.waiting[-1]
+
+    def _take_in_runs(self, footer: SegmentFooter) -> int:
+        waiting = 0
+        for run in footer.runs:
+            where = run.partition
+            floor = self.floors.get(where)
+            if where.topic_id in self.deleted_topics or (floor is not None and run.last_offset < floor.compacted_to):
+                continue
+            runs = self.pending.get(where)
+            if runs is None:
+                runs = self.pending[where] = PendingRuns()
+            waiting += 1
+            size = run.end - run.start
+            try:
+                runs.add(PendingRun(run.base_offset, run.last_offset, footer.session, footer.seq, run.start, size))
+            except Corrupt as error:
+                log.error("%s is not compacted: %s", where, error)
+                self.damaged[where] = error  # the segment stays, for whoever finds out what happened
+                continue
+            self.run_count += 1
+        return waiting
+
+    # ── what is done ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def advance(self, manifest: Manifest) -> None:
+        """The newest manifest of a partition, as it was read from the bucket."""
+        where = manifest.place
+        held = self.floors.get(where, Floor(Offset(0), Offset(0)))
+        floor = Floor(max(held.compacted_to, manifest.compacted_to), max(held.log_start_offset, manifest.log_start_offset))
+        self.floors[where] = floor
+        runs = self.pending.get(where)
+        if runs is not None:
+            self._done(where, runs, runs.drop_below(floor.compacted_to))
+
+    def forget_topic(self, topic_id: TopicId) -> None:
+        """It is marked as deleted on the bucket: nothing of it is needed any more."""
+        self.deleted_topics.add(topic_id)
+        for where in [where for where in self.pending if where.topic_id == topic_id]:
+            runs = self.pending[where]
+            self._done(where, runs, runs.drop_below(runs.table().last_offsets[-1] + 1))
+        for where in [where for where in self.floors if where.topic_id == topic_id]:
+            del self.floors[where]
+
+    def trimmed(self, state: SessionState, to: SegmentSeq) -> None:
+        """A marker stands on the bucket: what lies before it was found done by whoever wrote it, maybe another compactor."""
+        if to > state.first_seq:
+            behind = [where for where, runs in self.pending.items() if self._reaches_below(runs, state.session, to)]
+            for where in behind:
+                runs = self.pending[where]
+                self._done(where, runs, runs.drop_in(state.session, to))
+                self.floors.pop(where, None)  # there is a newer manifest than the one that was read
+            state.skip_to(to)
+            if state.listed is not None:
+                listed = state.listed.since(state.known_to)
+                state.listed = listed if listed.segments else None
+        state.trimmed_to = max(state.trimmed_to, to)
+
+    @staticmethod
+    def _reaches_below(runs: PendingRuns, session: SessionId, to: SegmentSeq) -> bool:
+        table = runs.table()
+        return bool(((table.sessions == session) & (table.seqs < to)).any())
+
+    def _done(self, where: TopicPartition, runs: PendingRuns, places: Iterable[tuple[SessionId, SegmentSeq]]) -> None:
+        for session, seq in places:
+            self.run_count -= 1
+            state = self.sessions.get(session)
+            if state is not None and state.first_seq <= seq < state.known_to:
+                state.waiting[state.at(seq)] -= 1
+        if not runs:
+            del self.pending[where]
+
+    # ── what is asked ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def bytes_pending(self) -> int:
+        return sum(runs.bytes_pending for runs in self.pending.values())
+
+    def without_floor(self) -> list[TopicPartition]:
+        """Partitions of which no manifest was read since they were found, or since another compactor went on with them."""
+        return [where for where in self.pending if where not in self.floors]
+
+    def oldest_ms(self, runs: PendingRuns) -> int:
+        """When the segment with the first of its runs was written."""
+        session, seq = runs.first_place
+        state = self.sessions[session]
+        return state.written_ms[state.at(seq)]
+
+    def unreadable(self) -> Iterator[Corrupt]:
+        """Segments that are gone, or whose footer is damaged."""
+        for state in self.sessions.values():
+            yield from state.damaged.values()

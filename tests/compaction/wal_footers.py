@@ -1,0 +1,45 @@
+"""Footers made by hand, and a state that has taken them in: nothing lies on a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from compaction.wal_state import SessionState, WalState
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
+from segments.bucket_layout import segment_key
+from segments.manifest import no_manifest
+from segments.object_store import ObjectInfo
+from segments.segment_file import BATCH_DTYPE, Run, SegmentFooter
+
+RUN_BYTES = 100
+Place = tuple[int, int]
+"""Session and place in it."""
+
+
+def footer_of(place: Place, runs: Mapping[TopicPartition, tuple[int, int]], *, written_at_ms: int = 0) -> SegmentFooter:
+    """`runs`: base and last offset of each partition's; RUN_BYTES each, side by side."""
+    start = 40
+    made: list[Run] = []
+    for partition, (base, last) in runs.items():
+        records = last - base + 1
+        run = Run(partition, LeaderEpoch(1), Offset(base), Offset(last), records, start, start + RUN_BYTES, 0, 0, len(made), 1)
+        made.append(run)
+        start += RUN_BYTES
+    session, seq = SessionId(place[0]), SegmentSeq(place[1])
+    return SegmentFooter(session, seq, seq, written_at_ms, tuple(made), np.zeros(len(made), BATCH_DTYPE))
+
+
+def state_of(footers: Sequence[SegmentFooter], floors: Mapping[TopicPartition, int] | None = None) -> WalState:
+    """Each session's from its place 0 on, in the order of their finding."""
+    state = WalState()
+    for footer in footers:
+        session = state.sessions.setdefault(footer.session, SessionState(footer.session))
+        size = 40 + RUN_BYTES * len(footer.runs)
+        state.take_in(session, ObjectInfo(segment_key(footer.session, footer.seq), size), footer)
+    for partition in list(state.pending):
+        compacted_to = Offset((floors or {}).get(partition, 0))
+        state.advance(msgspec.structs.replace(no_manifest(partition), version=1, compacted_to=compacted_to))
+    return state

@@ -1,0 +1,127 @@
+"""Leaders delete records, compactors rewrite and trim, brokers die: what was acknowledged and not deleted is read."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+
+import pytest
+
+from compaction.compactor import Compactor
+from compaction.context import CompactionContext
+from compaction.manifests import Manifests
+from compaction.notices import Notices
+from compaction.settings import CompactionSettings
+from metadata.errors import TidelogError
+from metadata.model import TopicPartition
+from metadata.topic_cache import TopicCache
+from segments.bucket_layout import parse_wal_key
+from segments.log import FetchTarget
+from segments.log_reader import Fetched
+from tests.gateway.doorless_cluster import LAYOUT
+from tests.gateway.virtual_cluster import World, in_a_world
+from tests.segments.batches import TIMESTAMP_MS, records_in
+from tests.simulation.virtual_loop import virtual_loop
+
+SETTINGS = CompactionSettings(compaction_due_age_ms=1_000, delete_grace_ms=2_000, compaction_threads=1)
+
+
+class Compactors:
+    def __init__(self, world: World) -> None:
+        self.topics = TopicCache(world.metadata, LAYOUT)
+        nonces = itertools.count(1)
+        self.compactors = [
+            Compactor(
+                CompactionContext(
+                    world.bucket,
+                    self.topics,
+                    Manifests(world.bucket, bytes_max=1 << 20, timeout_s=5),
+                    SETTINGS,
+                    lambda: TIMESTAMP_MS + round(virtual_loop().time() * 1000),
+                    lambda size: f"{next(nonces):0{2 * size}x}",
+                    lambda name: True,
+                ),
+                Notices(world.metadata, LAYOUT),
+                told=lambda text: None,
+            )
+            for _ in range(2)
+        ]
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.topics.run())
+            for compactor in self.compactors:
+                tasks.create_task(self._work(compactor))
+
+    async def _work(self, compactor: Compactor) -> None:
+        while True:
+            await asyncio.sleep(1)
+            await compactor.tick()
+
+
+async def keep_deleting(world: World, told: dict[TopicPartition, int], chance: random.Random) -> None:
+    """`told`: where the log of each partition starts, as far as anybody was answered."""
+    while True:
+        await asyncio.sleep(chance.uniform(0.2, 2))
+        partition = chance.choice(list(told))
+        leader = world.leader(partition)
+        if leader is None:
+            continue
+        try:
+            log = leader.leadership.log
+            before = chance.randint(told[partition], log.bounds(partition).high_watermark)
+            told[partition] = max(told[partition], await world._at(leader, log.delete_records(partition, before)))
+        except TidelogError:
+            continue
+
+
+async def read(world: World, partition: TopicPartition) -> tuple[int, list[tuple[int, bytes | None]]]:
+    """Where the log starts, and all records from there on."""
+    await world.until(lambda: world.leader(partition) is not None)
+    leader = world.leader(partition)
+    assert leader is not None
+    log = leader.leadership.log
+    start, end, *_ = log.bounds(partition)
+    at, found = start, list[tuple[int, bytes | None]]()
+    while at < end:
+        [fetched] = await log.fetch([FetchTarget(partition, at, 1 << 24)], bytes_max=1 << 24, bytes_min=0)
+        assert isinstance(fetched, Fetched), fetched
+        found += records_in(fetched.batches, from_offset=at)
+        at = fetched.next_offset
+    return start, found
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_not_deleted_is_read_whoever_leads_and_whoever_compacts(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        chance = random.Random(seed)
+        await world.start("b1", "b2")
+        partitions = await world.topic("orders", 4)
+        told = dict.fromkeys(partitions, 0)
+        async with asyncio.TaskGroup() as tasks:
+            work = [
+                tasks.create_task(Compactors(world).run()),
+                tasks.create_task(world.keep_producing(partitions, each_s=0.1)),
+                tasks.create_task(keep_deleting(world, told, chance)),
+            ]
+            for turn in range(3):
+                await asyncio.sleep(chance.uniform(3, 8))
+                victim = chance.choice([process for process in world.processes if world.is_alive(process)])
+                victim.kill()
+                await world.start(f"b{turn + 3}")
+            await asyncio.sleep(8)
+            for task in work:
+                task.cancel()
+        for partition in partitions:
+            start, found = await read(world, partition)
+            assert start >= told[partition], "a log start that was told holds for every later leader"
+            assert [offset for offset, _ in found] == list(range(start, start + len(found)))
+            kept = {offset: value for offset, value in world.acknowledged[partition].items() if offset >= start}
+            assert dict(found).items() >= kept.items()
+            assert len({value for _, value in found}) == len(found)
+        places = [place.seq for key in world.bucket._keys if (place := parse_wal_key(key)) is not None and place.seq is not None]
+        assert any(told.values()), "some was deleted"
+        assert max(places) > len(places), "and some was trimmed"
+
+    in_a_world(scenario)

@@ -1,0 +1,105 @@
+"""A compactor of the simulation: the real loop as one process that can freeze, thaw and die, with a wire of its own to the bucket.
+
+It shares nothing with brokers but the bucket and the metadata, as `tidelog compact` does. What it waits for is short, so that
+segments are compacted, trimmed and deleted, and files merged and collected, while brokers die and readers read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from compaction.compactor import Compactor
+from compaction.context import CompactionContext
+from compaction.manifests import Manifests
+from compaction.membership import CompactorMembership
+from compaction.notices import Notices
+from compaction.settings import CompactionSettings
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import SessionId
+from metadata.topic_cache import TopicCache
+from segments.bounded_store import BoundedStore
+from tests.faulty_store import Faults, FaultyStore
+from tests.simulation.appointments import Writer
+from tests.simulation.broker_process import REQUEST_TIMEOUT_S, Site
+from tests.simulation.metadata_wire import MetadataWire
+from tests.simulation.virtual_loop import virtual_loop
+
+
+class CompactorProcess:
+    def __init__(self, name: str, site: Site, settings: CompactionSettings, *, faults: Faults) -> None:
+        self.name = name
+        self.alive = True
+        self.frozen = False
+        self._site = site
+        self._chance = random.Random(f"{site.seed}/{name}")
+        self.store = FaultyStore(
+            site.bucket, random.Random(f"{site.seed}/{name}/wire"), faults, name=name, log=site.trace, after_create=_nobody
+        )
+        self.metadata = MetadataWire(
+            site.metadata,
+            random.Random(f"{site.seed}/{name}/metadata"),
+            sender=lambda: Writer(name, SessionId(0)),
+            wrote=site.recorder.wrote,
+        )
+        self.clock_skew_ms = self._chance.randint(-2000, 2000)
+        self._topics = TopicCache(self.metadata, EtcdLayout())
+        self._membership = CompactorMembership(self.metadata, EtcdLayout(), name, version="1", ttl_s=3.0)
+        store = BoundedStore(self.store, timeout_s=REQUEST_TIMEOUT_S)
+        self._context = CompactionContext(
+            store=store,
+            topics=self._topics,
+            manifests=Manifests(store, bytes_max=1 << 20, timeout_s=10.0),
+            settings=settings,
+            now_ms=self._now_ms,
+            new_nonce=lambda size: self._chance.randbytes(size).hex(),
+            is_mine=self._membership.is_mine,
+            segments=site.settings,
+        )
+        self.compactor = Compactor(self._context, Notices(self.metadata, EtcdLayout()), told=self._note)
+        self._main = virtual_loop().create_task(self._run(), context=virtual_loop().context_of(name))
+        self._main.add_done_callback(self._came_to_its_end)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._topics.run())
+            tasks.create_task(self._membership.run())
+            while not self._topics.revision:  # noqa: ASYNC110  # nobody tells of it
+                await asyncio.sleep(0.1)
+            await self.compactor.run()
+
+    @property
+    def counters(self) -> Any:
+        return self._context.counters
+
+    def kill(self) -> None:
+        """SIGKILL: its requests on the wire still land."""
+        virtual_loop().freeze(self.name)
+        self.alive = False
+
+    def freeze(self, *, wire_too: bool) -> None:
+        virtual_loop().freeze(self.name)
+        self.frozen = True
+        if wire_too:
+            self.store.freeze()
+
+    def thaw(self) -> None:
+        if self.frozen and self.alive:
+            self.frozen = False
+            self.store.thaw()
+            virtual_loop().thaw(self.name)
+
+    def _now_ms(self) -> int:
+        return virtual_loop().now_ms() + self.clock_skew_ms
+
+    def _note(self, what: str) -> None:
+        self._site.trace.append(f"{virtual_loop().time():12.6f} {self.name} {what}")
+
+    def _came_to_its_end(self, main: asyncio.Task[None]) -> None:
+        if not main.cancelled() and (error := main.exception()) is not None:
+            self._site.failures.append(f"{self.name} failed: {error!r}")
+
+
+def _nobody(key: str) -> None:
+    """Of what a compactor creates nobody keeps a record: the archive sees it all."""

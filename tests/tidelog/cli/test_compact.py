@@ -1,0 +1,140 @@
+"""`tidelog compact` as it is typed: what it does, what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.broker import running
+from gateway.settings import DEV, load_settings
+from metadata.model import Partition, TopicPartition
+from metadata.topic import Topic
+from segments.bucket_layout import manifest_key
+from segments.log import FetchTarget
+from segments.log_reader import Fetched
+from tests.segments.batches import batch_of, header_of, records_in
+from tidelog.cli.main import run
+
+FREE = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
+        monkeypatch.delenv(name)
+
+
+def produced(directory: Path, **settings: object) -> TopicPartition:
+    """Ten records, by a broker that was stopped."""
+
+    async def main() -> TopicPartition:
+        async with running(load_settings({"data_dir": str(directory), **FREE, **settings}, {})) as broker:
+            topic = await broker.create_topic("orders", 1)
+            partition = TopicPartition(topic.id, Partition(0))
+            for n in range(10):
+                batch = batch_of(f"{n}".encode(), timestamps_ms=[time.time_ns() // 1_000_000])
+                await broker.log.produce(partition, batch, header_of(batch))
+            return partition
+
+    return asyncio.run(main())
+
+
+def records(directory: Path, partition: TopicPartition) -> list[tuple[int, bytes | None]]:
+    async def main() -> list[tuple[int, bytes | None]]:
+        async with running(load_settings({"data_dir": str(directory), **FREE}, {})) as broker:
+            found: list[tuple[int, bytes | None]] = []
+            while len(found) < 10:
+                (answer,) = await broker.log.fetch([FetchTarget(partition, len(found), 1 << 20)], bytes_max=1 << 20)
+                assert isinstance(answer, Fetched), answer
+                found += records_in(answer.batches, from_offset=len(found))
+            return found
+
+    return asyncio.run(main())
+
+
+def test_all_that_waits_is_compacted_once_and_read_by_the_next_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "data"
+    partition = produced(directory)
+    command = ["compact", "--data-dir", str(directory), "--once", "-o", "json"]
+    assert run(command) == 0
+    assert json.loads(capsys.readouterr().out)["manifests"] == 0, "nothing is due yet"
+    assert run([*command, "--all", "--delete-grace-ms", "0"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"manifests": 1, "failed": 0, "damaged": 0}
+    assert (directory / "bucket" / manifest_key("orders", partition, 1)).is_file()
+    assert records(directory, partition) == [(n, f"{n}".encode()) for n in range(10)]
+
+
+def test_damage_is_told_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "data"
+    produced(directory)
+    segment = min(path for path in (directory / "bucket" / "wal").rglob("0*") if path.is_file() and path.stat().st_size > 100)
+    body = segment.read_bytes()
+    segment.chmod(0o644)
+    segment.write_bytes(body[:100] + bytes([body[100] ^ 1]) + body[101:])
+    assert run(["compact", "--data-dir", str(directory), "--once", "--all", "-o", "json"]) == 3
+    assert json.loads(capsys.readouterr().out)["damaged"] == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--data-dir", "nowhere"], "is no data directory of a broker"),
+        (["--data-dir", "nowhere", "--compaction-due-byte", "5"], "Did you mean '--compaction-due-bytes'?"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    flags: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["compact", *flags]) != 0
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_bucket_of_another_cluster_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "other"):
+        produced(tmp_path / name)
+    other = f"file://{tmp_path / 'other' / 'bucket'}"
+    assert run(["compact", "--data-dir", str(tmp_path / "one"), "--bucket", other, "--once"]) == 1
+    assert "belongs to cluster" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_it_runs_until_sigterm_and_ends_well(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    produced(directory)
+    command = [sys.executable, "-m", "tidelog.cli.main", "compact", "--data-dir", str(directory), "--compaction-due-age-ms", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "compacted:" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+        assert process.wait(20) == 0, said
+
+
+@pytest.mark.slow
+def test_a_broker_for_development_compacts_by_itself(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = {"data_dir": str(tmp_path), **FREE, "compaction_due_age_ms": 1.0, "compaction_interval_ms": 50.0}
+        async with running(load_settings(settings, {}, defaults=DEV)) as broker:
+            topic: Topic = await broker.create_topic("orders", 1)
+            partition = TopicPartition(topic.id, Partition(0))
+            batch = batch_of(b"v")
+            await broker.log.produce(partition, batch, header_of(batch))
+            first = tmp_path / "bucket" / manifest_key("orders", partition, 1)
+            async with asyncio.timeout(20):
+                while b"tidelog_compaction_records_total 1.0" not in (await broker.metrics.exposition()).body:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert first.is_file()
+
+    asyncio.run(main())

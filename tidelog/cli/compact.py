@@ -1,0 +1,117 @@
+"""`tidelog compact`: turns what brokers have written into Parquet, and keeps the bucket clean, until Ctrl-C or SIGTERM.
+
+It takes the settings of `tidelog serve`, from flags, variables or a file. Several at once share the work.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidelog.cli.failure import UNHEALTHY
+from tidelog.cli.output import Output, OutputOption, say, show_one
+from tidelog.cli.serve import ConfigOption, ListSettingsOption, check_names, extra_flags, given, show_settings
+
+if TYPE_CHECKING:
+    from compaction.compactor import TickReport
+    from compaction.service import CompactionService
+    from gateway.settings import BrokerSettings
+
+log = logging.getLogger("tidelog")
+
+
+def compact(
+    context: typer.Context,
+    bucket: Annotated[
+        str, typer.Option("--bucket", metavar="URL", help="s3://BUCKET/PREFIX or file:///DIRECTORY.", show_default=False)
+    ] = "",
+    etcd: Annotated[
+        str, typer.Option("--etcd", metavar="URL", help="http://HOST:2379,…, as for the brokers.", show_default=False)
+    ] = "",
+    data_dir: Annotated[
+        str, typer.Option("--data-dir", metavar="DIR", help="Of a broker that is stopped, without --etcd.", show_default=False)
+    ] = "",
+    once: Annotated[bool, typer.Option("--once", help="Compact what is due, and end.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="With --once: all that waits, due or not.")] = False,
+    metrics: Annotated[
+        str, typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus there.", show_default=False)
+    ] = "",
+    config: ConfigOption = None,
+    list_settings: ListSettingsOption = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Compacts segments into Parquet, and deletes what nobody needs. Any number may run, beside any number of brokers.
+
+    \b
+    tidelog compact --bucket s3://my-bucket/prefix --etcd http://etcd:2379
+    tidelog compact --data-dir ./tidelog-data --once --all
+    """
+    from gateway.settings import load_settings
+
+    flags = given({"bucket": bucket, "etcd": etcd, "data_dir": data_dir, **extra_flags(context.args)})
+    check_names(flags)
+    if list_settings:
+        show_settings(flags, config, output, {})
+        return 0
+    here = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}  # it opens neither door, and is not mistaken for a broker by its id
+    settings = load_settings(flags | here, os.environ, config)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s" if not once else "%(message)s",
+    )
+    import uvloop
+
+    if not once:
+        uvloop.run(_run(settings, metrics))
+        say("stopped; what was begun is begun anew by the next one")
+        return 0
+    report = uvloop.run(_once(settings, everything=everything))
+    show_one({"manifests": report.manifests, "failed": len(report.failed), "damaged": len(report.damaged)}, output)
+    if report.failed:
+        raise report.failed[0]
+    return UNHEALTHY if report.damaged else 0
+
+
+async def _run(settings: BrokerSettings, metrics: str) -> None:
+    import asyncio
+
+    from gateway.compactor_process import compacting
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with compacting(settings, told=log.info) as service:
+        _serve_metrics(service, metrics)
+        log.info("compactor %s is at work on %s", settings.broker_id, settings.bucket_url)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(service.run(), name="compactor")
+            await stop.wait()
+            running.cancel()
+
+
+async def _once(settings: BrokerSettings, *, everything: bool) -> TickReport:
+    from gateway.compactor_process import compacting
+
+    async with compacting(settings, told=log.info) as service:
+        return await service.once(everything=everything)
+
+
+def _serve_metrics(service: CompactionService, address: str) -> None:
+    if not address:
+        return
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from metadata.errors import InvalidArgument
+
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise InvalidArgument(f"--metrics is {address[:100]!r}, not HOST:PORT", hint="Write it as in --metrics 127.0.0.1:9091")
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(service.metrics)
+    start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)

@@ -1,4 +1,4 @@
-"""Compiles the column kernel ahead of time where a C compiler is found; without one the same file runs as Python.
+"""Compiles the kernels ahead of time where a C compiler is found; without one the same files run as Python.
 
 Everything else about the distribution stands in pyproject.toml.
 """
@@ -6,11 +6,14 @@ Everything else about the distribution stands in pyproject.toml.
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-KERNEL = Extension(
-    "segments.batch_kernel",
-    ["segments/batch_kernel.py"],
-    extra_compile_args=["-O3"],
-    optional=True,  # no compiler: slower, not broken; `tidelog doctor` says which one runs
-)
+KERNELS = [
+    Extension(
+        f"segments.{name}",
+        [f"segments/{name}.py"],
+        extra_compile_args=["-O3"],
+        optional=True,  # no compiler: slower, not broken; `tidelog doctor` says which one runs
+    )
+    for name in ("batch_kernel", "checksum_kernel")
+]
 
-setup(ext_modules=cythonize([KERNEL], language_level=3, build_dir="build"))
+setup(ext_modules=cythonize(KERNELS, language_level=3, build_dir="build"))

@@ -23,7 +23,10 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import (
+    catch_up,
     codec,
+    compaction,
+    compaction_codec,
     controller_failover,
     drain,
     etcd_load,
@@ -31,6 +34,7 @@ from bench import (
     groups_commit,
     groups_heartbeat,
     groups_rebalance,
+    history_reads,
     idle,
     machine,
     partitions,
@@ -52,7 +56,11 @@ BENCHMARKS: dict[str, Benchmark] = {
     "produce-http-arrow": produce_http.measure_arrow,
     "tail-reads": tail_reads.measure,
     "tail-fan-out": tail_fan_out.measure,
+    "history-reads": history_reads.measure,
+    "catch-up": catch_up.measure,
     "codec": codec.measure,
+    "compaction-codec": compaction_codec.measure,
+    "compaction": compaction.measure,
     "partitions": partitions.measure,
     "idle": idle.measure,
 }

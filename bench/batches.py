@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pyarrow as pa
 
@@ -12,7 +14,8 @@ from segments.record_columns import encode_batch
 VALUE_BYTES = 100
 NOTE_BYTES = VALUE_BYTES - len('{"id":"000000000000","note":""}')
 MESSAGE_BYTES_MAX = 1 << 20
-TIMESTAMP_MS = 1_735_689_600_000
+TIMESTAMP_MS = int(time.time() * 1000)
+"""Now: older records would go by retention, once they are compacted."""
 
 
 def values(count: int) -> pa.BinaryArray:

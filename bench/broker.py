@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,9 +54,9 @@ class Served:
 
 
 @contextmanager
-def broker(run: Run, name: str) -> Iterator[Served]:
+def broker(run: Run, name: str, *, flags: Sequence[str] = ()) -> Iterator[Served]:
     """Raises what the benchmark met, with what the broker said."""
-    with run.new_directory(name) as directory, BrokerProcess(directory) as process:
+    with run.new_directory(name) as directory, BrokerProcess(directory, flags=flags) as process:
         process.start()
         try:
             yield Served(process)

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from compaction.settings import CompactionSettings
 from gateway.cluster_settings import ClusterSettings
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.etcd_settings import EtcdSettings
@@ -18,6 +19,7 @@ PAGE = Path(__file__).with_name("settings.md")
 SECTIONS = {
     "The broker": BrokerSettings,
     "The log": SegmentSettings,
+    "Compaction": CompactionSettings,
     "The doors": GatewaySettings,
     "S3": S3Settings,
     "The cluster": ClusterSettings,
@@ -30,7 +32,8 @@ _INTRODUCTION = """\
 
 Every setting has one name: as a flag (`--linger-ms 250`), as a variable (`TIDELOG_LINGER_MS=250`) and in a TOML file
 (`linger_ms = 250`, read with `--settings FILE`). Flags win over variables, variables over the file. An unknown name is refused.
-Bytes may be written as `8MiB`. Where the bucket is a local directory, `linger_ms` is 5 and `puts_per_second_max` 400 by default.
+Bytes may be written as `8MiB`. Where the bucket is a local directory, `linger_ms` is 5 and `puts_per_second_max` 400 by default;
+`tidelog dev` compacts in its one process, after `compaction_due_age_ms` of one minute. `tidelog compact` takes the same settings.
 """
 
 

@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
+from compaction.service import CompactionService
 from gateway.broker_groups import BrokerGroups
 from gateway.cluster_commands import set_draining
 from gateway.cluster_identity import identify_cluster, stay_in_cluster
@@ -42,7 +43,7 @@ from gateway.routed_log import RoutedLog
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.broker_registry import Registration
 from metadata.data_directory import DataDirectory
-from metadata.errors import Corrupt, OutcomeUnknown, TidelogError
+from metadata.errors import Corrupt, OutcomeUnknown, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.group_model import MemberId
 from metadata.model import SessionId, TopicPartition
@@ -53,6 +54,7 @@ from metadata.topic import Topic
 from metadata.topics import Topics
 from segments.bucket_layout import proof_key
 from segments.create_only_proof import prove_create_only
+from segments.disk_tier import DiskTier
 from segments.log import Log
 from segments.store_url import open_store
 from segments.watched_store import Trouble, WatchedStore
@@ -110,6 +112,7 @@ class Broker:
             ),
             new_writer=lambda: secrets.token_bytes(16),
             now_ms=wall_clock_ms,
+            disk=_disk_tier(settings),
         )
         self._leader_wait_s = settings.membership.session_timeout_ms / 1000 + TAKE_OVER_S
         peers = Peers(settings.broker_id)
@@ -152,6 +155,20 @@ class Broker:
         self.groups = self._groups.routed
         self.coordinated_groups = self._groups.coordinated
         self.group_operations = self._groups.operations
+        self._compaction: CompactionService | None = None
+        if settings.compaction.compact:
+            self._compaction = CompactionService(
+                bucket,
+                metadata,
+                layout,
+                self.topic_cache,
+                settings.compaction,
+                settings.segments,
+                compactor_id=settings.broker_id,
+                version=VERSION,
+                now_ms=wall_clock_ms,
+            )
+            self.metrics.tell(self._compaction.metrics)
         self._http = HttpServer(self)
         self._grpc = GrpcServer(self)
         self._bucket = bucket
@@ -239,9 +256,11 @@ class Broker:
                 grpc_address=self._cluster.advertise_grpc or self.grpc_address,
             )
             leading = background.create_task(self._leadership.run(), name="leadership")
+            compacting = background.create_task(self._compact(), name="compaction")
             try:
                 await self._serve(ready, leading)
             finally:
+                compacting.cancel()
                 await self._stop(leading)
                 grouping.cancel()
                 forwarding.cancel()
@@ -260,6 +279,10 @@ class Broker:
                 await asyncio.wait((stopping, leading), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             serving.cancel()
+
+    async def _compact(self) -> None:
+        if self._compaction is not None:
+            await self._compaction.run()
 
     async def _stop(self, leading: asyncio.Task[None]) -> None:
         grace_s = self.settings.stop_grace_ms / 1000
@@ -330,6 +353,18 @@ class Broker:
         if not await self._leadership.led(topic, timeout_s=self._ready_s):
             log.warning("topic %s is not served yet after %s s", topic.name, self._ready_s)
         return topic
+
+
+def _disk_tier(settings: BrokerSettings) -> DiskTier | None:
+    """In a folder of this broker's own, should others have the same data_dir. Raises Unavailable where there can be none."""
+    bytes_max = settings.segments.cold_disk_bytes_max
+    if not bytes_max:
+        return None
+    folder = settings.data_dir / "cold" / settings.broker_id
+    try:
+        return DiskTier(folder, bytes_max=bytes_max)
+    except OSError as error:
+        raise Unavailable(f"{folder} can't be used for what is read from the bucket: {error.strerror}") from error
 
 
 @asynccontextmanager

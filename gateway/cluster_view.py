@@ -1,4 +1,5 @@
-"""The cluster as this broker knows it: topics, brokers, who leads what, and who is the controller, each fed by a watch.
+"""The cluster as this broker knows it: topics, brokers, who leads what, who is the controller, and what compactors did, each fed by
+a watch.
 
 While the metadata store can't be reached, all of it stays as it was last told.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from gateway.compaction_watch import CompactionNotices
 from metadata.broker_registry import BrokerCache, Registration
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, Revision, TopicPartition
@@ -26,13 +28,14 @@ class ClusterView:
         self.brokers = BrokerCache(metadata, layout)
         self.partitions = PartitionCache(metadata, layout)
         self.controller = ControllerSeen(metadata, layout)
+        self.compactions = CompactionNotices(metadata, layout)
         self._changing = asyncio.Event()
         self.brokers.subscribe(self._tell_of_change)
         self.partitions.subscribe(lambda _: self._tell_of_change())
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as watches:
-            for cache in (self.topics, self.brokers, self.partitions, self.controller):
+            for cache in (self.topics, self.brokers, self.partitions, self.controller, self.compactions):
                 watches.create_task(cache.run())
 
     async def read(self, timeout_s: float) -> bool:

@@ -135,8 +135,9 @@ class ClusterService:
         check_topic_id(topic, request.topic_id)
         log = self._broker.led_here if forwarded else self._broker.routed_log
         with naming(topic):
-            facts = (await log.explain(partition_of(topic, request.partition), request.offset))._asdict()
-        return admin_pb2.ExplainOffsetResponse(tier="segment", batch_crc32c=facts.pop("crc32c"), **facts)
+            found = await log.explain(partition_of(topic, request.partition), request.offset)
+        facts = found._asdict()
+        return admin_pb2.ExplainOffsetResponse(tier=found.tier, batch_crc32c=facts.pop("crc32c"), **facts)
 
     def _brokers(self) -> list[admin_pb2.Broker]:
         """Each with the limits of this one: the brokers of a cluster have the same settings."""

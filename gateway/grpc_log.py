@@ -1,4 +1,4 @@
-"""The service Log: its calls by name, and the short ones: producer ids, offsets, leader epochs."""
+"""The service Log: its calls by name, and the short ones: producer ids, offsets, leader epochs, deleted records."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class LogService:
             "Consume": stream(self._consume.consume),
             "ListOffsets": unary_by_origin(log_pb2.ListOffsetsRequest, self.list_offsets),
             "OffsetForLeaderEpoch": unary_by_origin(log_pb2.OffsetForLeaderEpochRequest, self.offset_for_leader_epoch),
+            "DeleteRecords": unary_by_origin(log_pb2.DeleteRecordsRequest, self.delete_records),
             "FindWrittenOnce": unary(log_pb2.FindWrittenOnceRequest, self.find_written_once),
         }
 
@@ -91,6 +92,16 @@ class LogService:
             else:
                 response.ends.add(leader_epoch=end.leader_epoch, end_offset=end.end_offset)
         return response
+
+    async def delete_records(self, request: log_pb2.DeleteRecordsRequest, forwarded: bool) -> log_pb2.DeleteRecordsResponse:
+        topic = topic_named(self._broker, request.topic)
+        check_topic_id(topic, request.topic_id)
+        log = self._broker.led_here if forwarded else self._broker.routed_log
+        with naming(topic):
+            log_start_offset = await log.delete_records(
+                partition_of(topic, request.partition), request.before_offset, validate_only=request.validate_only
+            )
+        return log_pb2.DeleteRecordsResponse(log_start_offset=log_start_offset)
 
     def _epoch_question(self, query: log_pb2.LeaderEpochQuery) -> EpochQuestion | TidelogError:
         place = self._place(query)

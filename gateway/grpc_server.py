@@ -15,6 +15,7 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
 from gateway import grpc_admin, grpc_group_admin, grpc_groups, grpc_health, grpc_log, routed_groups
+from gateway.connection_ages import grace_given_s
 from gateway.doors import Broker, host_and_port
 from gateway.grpc_calls import MethodHandler
 from gateway.long_waits import LongWaits
@@ -92,6 +93,10 @@ def _calls_max(settings: GatewaySettings) -> int:
     return 2 * settings.grpc_streams_max + settings.grpc_group_waits_max + SPARE_CALLS
 
 
+def _grace_ms(settings: GatewaySettings) -> int:
+    return int(1000 * grace_given_s(settings.grpc_connection_age_ms / 1000, settings.grpc_connection_age_grace_ms / 1000))
+
+
 def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", settings.request_bytes_max + MESSAGE_SLACK_BYTES),
@@ -99,7 +104,7 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.server.max_pending_requests", _calls_max(settings)),  # else gRPC cancels some of a thousand that come at once
         ("grpc.server.max_pending_requests_hard_limit", _calls_max(settings)),
         ("grpc.max_connection_age_ms", settings.grpc_connection_age_ms),
-        ("grpc.max_connection_age_grace_ms", settings.grpc_connection_age_grace_ms),
+        ("grpc.max_connection_age_grace_ms", _grace_ms(settings)),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", 60_000),

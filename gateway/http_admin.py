@@ -145,17 +145,19 @@ class DrainAnswer(BaseModel):
 
 
 class ExplanationAnswer(BaseModel):
-    tier: str
+    tier: str = Field(description="segment, or parquet once the record was compacted.")
     object_key: str
-    range_start: int = Field(description="The batch's bytes are [range_start, range_end) of the object.")
+    range_start: int = Field(description="The bytes of the batch, or of the row group, are [range_start, range_end) of the object.")
     range_end: int
     base_offset: int
     last_offset: int
     leader_epoch: int
-    batch_crc32c: int
+    batch_crc32c: int = Field(description="Of a row group: of its bytes, as the manifest says.")
     in_hot_pool: bool
-    session: int
-    segment_seq: int
+    session: int | None = Field(default=None, description="This and the next of a record in a segment.")
+    segment_seq: int | None = None
+    row_group: int | None = Field(default=None, description="This and the next of a record in Parquet: the group's number, from 0.")
+    file_checksum: str | None = Field(default=None, description="The sum over the file's records, whatever their order.")
 
 
 class EpochEndAnswer(BaseModel):
@@ -163,6 +165,16 @@ class EpochEndAnswer(BaseModel):
         description="The largest up to the asked one that has records; where there is none, -1, as the end offset."
     )
     end_offset: int = Field(description="Behind its last record; of the present leader epoch, the high watermark.")
+
+
+class DeletedRecords(Strict):
+    model_config = _example({"before_offset": 1000})
+
+    before_offset: int = Field(ge=-1, lt=2**63, description="Records before it are deleted; -1: all that is committed now.")
+
+
+class LogStartAnswer(BaseModel):
+    log_start_offset: int = Field(description="From now on; with validate_only, as it would be.")
 
 
 class ProducerAnswer(BaseModel):
@@ -241,14 +253,17 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
     async def get_partition(topic: TopicName, partition: PartitionNumber) -> PartitionAnswer:
         return _partitions(await partition_states(broker, await described_topic(broker, topic), [partition]))[0]
 
-    @app.get("/v1/topics/{topic}/partitions/{partition}/offsets/{offset}/explain", tags=["topics"])
+    @app.get(
+        "/v1/topics/{topic}/partitions/{partition}/offsets/{offset}/explain", tags=["topics"], response_model_exclude_none=True
+    )
     async def explain(
         topic: TopicName, partition: PartitionNumber, offset: Annotated[int, Path(ge=0, lt=2**63)]
     ) -> ExplanationAnswer:
         found = topic_named(broker, topic)
         with naming(found):
-            facts = (await broker.routed_log.explain(partition_of(found, partition), offset))._asdict()
-        return ExplanationAnswer(tier="segment", batch_crc32c=facts.pop("crc32c"), **facts)
+            explained = await broker.routed_log.explain(partition_of(found, partition), offset)
+        facts = explained._asdict()
+        return ExplanationAnswer(tier=explained.tier, batch_crc32c=facts.pop("crc32c"), **facts)
 
     @app.get("/v1/topics/{topic}/partitions/{partition}/leader-epochs/{leader_epoch}", tags=["topics"])
     async def get_leader_epoch(
@@ -265,6 +280,18 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
             if isinstance(end, TidelogError):
                 raise end
         return EpochEndAnswer(**end._asdict())
+
+    @app.post("/v1/topics/{topic}/partitions/{partition}/delete-records", tags=["topics"])
+    async def delete_records(
+        topic: TopicName, partition: PartitionNumber, records: DeletedRecords, validate_only: ValidateOnly = False
+    ) -> LogStartAnswer:
+        """Raises the log start. Records before it are not read any more from then on, and leave the bucket after a while."""
+        found = topic_named(broker, topic)
+        with naming(found):
+            log_start_offset = await broker.routed_log.delete_records(
+                partition_of(found, partition), records.before_offset, validate_only=validate_only
+            )
+        return LogStartAnswer(log_start_offset=log_start_offset)
 
 
 def _cluster_routes(app: FastAPI, broker: Broker) -> None:

@@ -3,6 +3,7 @@
     claim a session ─▶ join the cluster ─▶ take over what is appointed (takeover.py),                ─▶ session ends ─▶ again
      (segments/)        (membership.py)     hand over what is asked for (handover.py),
                                             tell whether the bucket is reached (bucket_reach.py),
+                             follow compactions (compaction_watch.py),
                                             stand for controller, look for a seal
 
 Who leads what is read from the metadata, where the controller writes it; nothing is led by one's own decision. Invariants: a
@@ -23,6 +24,7 @@ import msgspec
 from gateway.bucket_reach import BucketReach
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView, partitions_of
+from gateway.compaction_watch import FollowCompactions
 from gateway.controller import Controller
 from gateway.handover import Handover
 from gateway.membership import Membership
@@ -36,6 +38,7 @@ from metadata.restoration import read_restoration
 from metadata.store import MetadataStore
 from metadata.topic import Topic
 from segments.byte_budget import ByteBudget
+from segments.disk_tier import DiskTier
 from segments.footer_cache import FooterCache
 from segments.log import Log
 from segments.restorations import check_not_superseded
@@ -75,8 +78,12 @@ class Leadership:
         registration: Registration,
         new_writer: Callable[[], bytes],
         now_ms: Callable[[], int],
+        disk: DiskTier | None = None,
     ) -> None:
-        """`registration`: as this broker registers itself; its session is filled in anew each time."""
+        """`registration`: as this broker registers itself; its session is filled in anew each time.
+
+        `disk`: what was read from the bucket is kept there, over the end of a session too.
+        """
         self.registration = registration
         self._store = store
         self._metadata = metadata
@@ -86,6 +93,7 @@ class Leadership:
         self._layout = layout
         self._new_writer = new_writer
         self._now_ms = now_ms
+        self._disk = disk
         self.budget = ByteBudget(settings.buffer_bytes_max)
         self._footers = FooterCache(bytes_max=settings.footer_cache_bytes_max)
         self._log: Log | None = None
@@ -156,7 +164,15 @@ class Leadership:
                 await asyncio.sleep(PAUSE_S)
 
     async def _run_session(self, session: Session) -> None:
-        session_log = Log(self._store, session, self._settings, budget=self.budget, now_ms=self._now_ms)
+        session_log = Log(
+            self._store,
+            session,
+            self._settings,
+            budget=self.budget,
+            now_ms=self._now_ms,
+            new_writer=self._new_writer,
+            disk=self._disk,
+        )
         registration = msgspec.structs.replace(self.registration, session=session.id)
         ttl_s = self._cluster.session_timeout_ms / 1000
         before = frozenset(self._own_sessions)
@@ -231,6 +247,9 @@ class Leadership:
             session_log.close()
             return
         assert membership.lease is not None, "it has joined"
+        following = FollowCompactions(
+            session_log, self._store, self._view.topics, self._view.compactions, reads_max=self._settings.footer_reads_max
+        )
         takeover = TakeOver(
             session_log,
             self._store,
@@ -241,6 +260,7 @@ class Leadership:
             footers=self._footers,
             now_ms=self._now_ms,
             took_over=self._took_over,
+            fell_behind=following.look,
         )
         handover = Handover(session_log, self._metadata, self._view, layout=self._layout)
         reach = BucketReach(
@@ -279,6 +299,7 @@ class Leadership:
                 tasks.create_task(takeover.run(), name="take over"),
                 tasks.create_task(handover.run(), name="hand over"),
                 tasks.create_task(reach.run(), name="reach of the bucket"),
+                tasks.create_task(following.run(), name="follow compactions"),
                 tasks.create_task(_look_for_seal(session_log, membership), name="look for a seal"),
             ]
             self._advance()

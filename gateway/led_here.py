@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gateway.cluster_view import ClusterView
 from gateway.forwarded_append import ForwardedAppend
 from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, TidelogError
-from metadata.model import ProducerId, TopicPartition
+from metadata.model import Offset, ProducerId, TopicPartition
 from segments.byte_budget import Admission
 from segments.log import Acks, FetchTarget, Log, PendingAppend
 from segments.log_reader import Explanation, Fetched, TimestampedOffset
@@ -146,6 +146,13 @@ class LedHere:
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         try:
             return await self._log().offset_for_timestamp(partition, timestamp_ms)
+        except NoLeader as error:
+            raise self.not_led(partition, error) from None
+
+    async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
+        """As Log.delete_records: answers where the log starts now."""
+        try:
+            return await self._log().delete_records(partition, before_offset, validate_only=validate_only)
         except NoLeader as error:
             raise self.not_led(partition, error) from None
 

@@ -30,10 +30,11 @@ class Metrics:
         self._detail = CollectorRegistry(auto_describe=False)
         self._threads = WorkThreads(1)
 
-    def tell(self, summary: Collector, detail: Collector) -> None:
+    def tell(self, summary: Collector, detail: Collector | None = None) -> None:
         """From now on; they are called in a thread."""
         self._summary.register(summary)
-        self._detail.register(detail)
+        if detail is not None:
+            self._detail.register(detail)
 
     async def exposition(self, accept: str = "", *, detailed: bool = False) -> Exposition:
         """`accept`: the header of the request; without, the text format of Prometheus."""

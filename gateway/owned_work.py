@@ -6,12 +6,16 @@ Invariant: whoever still waits is told how it ended, also where the owner stops 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from metadata.errors import Stopping, TidelogError
 
 T = TypeVar("T")
+
+
+def _stopping() -> TidelogError:
+    return Stopping("the broker is shutting down")
 
 
 class OwnedWork:
@@ -20,17 +24,19 @@ class OwnedWork:
     def __init__(self) -> None:
         self.tasks: asyncio.TaskGroup | None = None
 
-    async def done(self, work: Coroutine[None, None, T]) -> T:
-        """What it answers, or raises; Stopping where its owner does not run, or stops meanwhile."""
+    async def done(self, work: Coroutine[None, None, T], *, stopped: Callable[[], TidelogError] = _stopping) -> T:
+        """What it answers, or raises; Stopping where its owner does not run, and what `stopped` says where it stops meanwhile."""
         told: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.begin(work, told)
+        self.begin(work, told, stopped=stopped)
         return await told
 
-    def begin(self, work: Coroutine[None, None, T], told: asyncio.Future[T]) -> None:
+    def begin(
+        self, work: Coroutine[None, None, T], told: asyncio.Future[T], *, stopped: Callable[[], TidelogError] = _stopping
+    ) -> None:
         """Its outcome is told to whoever still waits for it."""
         if self.tasks is None:
             work.close()
-            raise Stopping("the broker is shutting down")
+            raise _stopping()
 
         async def carry_out() -> None:
             try:
@@ -43,7 +49,7 @@ class OwnedWork:
 
         def ended(_: asyncio.Task[None]) -> None:
             work.close()  # where the owner stopped before it began
-            _refuse(told, Stopping("the broker is shutting down"))
+            _refuse(told, stopped())
 
         self.tasks.create_task(carry_out()).add_done_callback(ended)
 

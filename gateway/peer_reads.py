@@ -14,8 +14,9 @@ from gateway.led_here import EpochQuestion
 from gateway.peers import Peers
 from gateway.proto import admin_pb2, log_pb2
 from metadata.broker_registry import Registration
-from metadata.errors import TidelogError, Unavailable
+from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
+from segments.led_history import COMMIT_TIMEOUT_S
 from segments.log import FetchTarget
 from segments.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.partition_log import Bounds
@@ -24,6 +25,8 @@ from segments.run_index import EpochEnd
 
 TIMEOUT_S: Final = 10.0
 """Of one question, beyond its long poll."""
+DELETE_TIMEOUT_S: Final = 2 * COMMIT_TIMEOUT_S
+"""Of one DeleteRecords: its leader waits for the bucket."""
 BOUNDS_AT_ONCE: Final = 4_000
 """Partitions in one question; each needs two of the QUERIES_MAX of ListOffsets."""
 
@@ -110,6 +113,31 @@ class PeerReads:
             raise error_of(found.error)
         return None if found.offset < 0 else TimestampedOffset(Offset(found.offset), found.timestamp_ms)
 
+    async def delete_records(
+        self, leader: Registration, topic: str, partition: TopicPartition, before_offset: int, *, validate_only: bool
+    ) -> Offset:
+        """The one question here that changes something. Where its answer is lost, OutcomeUnknown, unless it only validates."""
+        request = log_pb2.DeleteRecordsRequest(
+            topic=topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            before_offset=before_offset,
+            validate_only=validate_only,
+        )
+
+        def lost(why: str) -> TidelogError:
+            if validate_only:
+                return Unavailable(f"broker {leader.broker_id}, which leads the partition, did not answer: {why}")
+            return OutcomeUnknown(
+                f"broker {leader.broker_id}, which leads the partition, did not answer whether records were deleted: {why}",
+                hint="Ask again: it may be repeated.",
+            )
+
+        answer = await self._peers.call(
+            leader, _LOG + "DeleteRecords", request, log_pb2.DeleteRecordsResponse, timeout_s=DELETE_TIMEOUT_S, lost=lost
+        )
+        return Offset(answer.log_start_offset)
+
     async def explain(self, leader: Registration, topic: str, partition: TopicPartition, offset: int) -> Explanation:
         request = admin_pb2.ExplainOffsetRequest(
             topic=topic, topic_id=partition.topic_id, partition=partition.partition, offset=offset
@@ -126,8 +154,10 @@ class PeerReads:
             LeaderEpoch(found.leader_epoch),
             found.batch_crc32c,
             found.in_hot_pool,
-            SessionId(found.session),
-            SegmentSeq(found.segment_seq),
+            SessionId(found.session) if found.HasField("session") else None,
+            SegmentSeq(found.segment_seq) if found.HasField("segment_seq") else None,
+            found.row_group if found.HasField("row_group") else None,
+            found.file_checksum if found.HasField("file_checksum") else None,
         )
 
     async def written_once(

@@ -28,7 +28,7 @@ from gateway.peer_reads import PeerReads
 from gateway.routed_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, RoutedFetch, may_be_led_soon
 from metadata.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
-from metadata.model import ProducerId, TopicPartition
+from metadata.model import Offset, ProducerId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.log import Acks, FetchTarget, Log
 from segments.log_reader import Explanation, Fetched, TimestampedOffset
@@ -197,6 +197,19 @@ class RoutedLog(LedHere):
                 return await self._log().offset_for_timestamp(partition, timestamp_ms)
             topic = self._leaders.topic_name(partition)
             answer = self._peers.offset_for_timestamp(leader, topic, partition, timestamp_ms)
+            return await self._leaders.asked(leader, [partition], answer)
+
+        return await self._patiently(ask)
+
+    async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
+        """May be asked again: it raises the log start, and never lowers it."""
+
+        async def ask() -> Offset:
+            leader = self._leaders.elsewhere(partition)
+            if leader is None:
+                return await self._log().delete_records(partition, before_offset, validate_only=validate_only)
+            topic = self._leaders.topic_name(partition)
+            answer = self._peers.delete_records(leader, topic, partition, before_offset, validate_only=validate_only)
             return await self._leaders.asked(leader, [partition], answer)
 
         return await self._patiently(ask)

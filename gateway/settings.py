@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from compaction.settings import CompactionSettings
 from gateway.cluster_settings import ClusterSettings
 from metadata.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
@@ -34,6 +35,8 @@ _CLIENT_VARIABLES = frozenset({"TIDELOG_URL", "TIDELOG_CONTEXT", "TIDELOG_DEBUG"
 _HTTP = "127.0.0.1:8080"
 _LOCAL_DISK = {"linger_ms": 5.0, "puts_per_second_max": 400.0}
 """Defaults where the bucket is a local directory: a PUT costs a millisecond and no money."""
+DEV: Mapping[str, Any] = {"compact": True, "compaction_due_age_ms": 60_000.0}
+"""Defaults of `tidelog dev`, where one process does everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class GatewaySettings:
     grpc_connection_age_ms: int = 30 * 60_000
     """A connection is told to reconnect after about this long, so that clients spread over new brokers."""
     grpc_connection_age_grace_ms: int = 60_000
-    """How long its streams may go on after that."""
+    """How long its streams may go on after that; the age is spread by a tenth each way, and so is this."""
     stop_grace_ms: int = 10_000
     """How long requests may go on after SIGTERM, once everything is flushed."""
     topic_ready_timeout_ms: int = 10_000
@@ -121,6 +124,7 @@ class BrokerSettings:
     metadata: EtcdSettings = field(default_factory=EtcdSettings)
     membership: ClusterSettings = field(default_factory=ClusterSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
 
     def __post_init__(self) -> None:
         check_broker_id(self.broker_id)
@@ -144,11 +148,18 @@ _SECTIONS: dict[str, type[Any]] = {
     "metadata": EtcdSettings,
     "membership": ClusterSettings,
     "groups": GroupSettings,
+    "compaction": CompactionSettings,
 }
 
 
-def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml: Path | None = None) -> BrokerSettings:
-    """The settings that flags, environment and file give together. Flags that are None were not given.
+def load_settings(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    toml: Path | None = None,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+) -> BrokerSettings:
+    """The settings that flags, environment and file give together. Flags that are None were not given. `defaults`: of a command.
 
     Raises InvalidArgument for an unknown name or a value of the wrong kind, naming where it stood.
     """
@@ -173,6 +184,10 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml:
             raise InvalidArgument("etcd_password and etcd_password_file are both set", hint="Leave one of them out.")
         chosen["etcd_password"] = _read_secret("etcd_password_file", chosen["etcd_password_file"])
     if chosen.get("etcd"):
+        if chosen.get("cold_disk_bytes_max") and "data_dir" not in chosen:
+            raise InvalidArgument(
+                "cold_disk_bytes_max is set, and data_dir is not", hint="Say where the broker may keep its files."
+            )
         chosen.setdefault("data_dir", Path())  # nothing is kept there
         chosen.setdefault("broker_id", default_broker_id(socket.gethostname(), chosen.get("http", _HTTP), os.getpid()))
     if "data_dir" not in chosen:
@@ -181,6 +196,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], toml:
         )
     if not str(chosen.get("bucket", "")).startswith("s3://"):
         chosen = _LOCAL_DISK | chosen
+    chosen = {**(defaults or {}), **chosen}
     sections = {
         section: kind(**{f.name: chosen.pop(f.name) for f in dataclasses.fields(kind) if f.name in chosen})
         for section, kind in _SECTIONS.items()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from gateway.cluster_view import ClusterView
 from metadata import partition_assignments
@@ -51,8 +51,10 @@ class TakeOver:
         footers: FooterCache,
         now_ms: Callable[[], int],
         took_over: Callable[[], None],
+        fell_behind: Callable[[Set[TopicPartition]], None] = lambda _: None,
     ) -> None:
-        """`footers` outlives the session. `took_over` is called when partitions are served, or are known to be damaged."""
+        """`footers` outlives the session. `took_over` is called when partitions are served, or are known to be damaged;
+        `fell_behind` with those that are served though a compactor has told of a newer manifest meanwhile."""
         self._log = session_log
         self._session = session_log.session
         self._bucket = bucket
@@ -63,6 +65,7 @@ class TakeOver:
         self._footers = footers
         self._now_ms = now_ms
         self._took_over = took_over
+        self._fell_behind = fell_behind
         self._ahead = ReadAhead(bucket, settings, footers)
         self._unserved: set[TopicPartition] = set(view.partitions.led_by(self._session.id))
         """Those that may have to be taken over."""
@@ -86,6 +89,19 @@ class TakeOver:
         self._asked.set()
 
     async def run(self) -> None:
+        unsubscribe = self._view.topics.subscribe(lambda _old, _new: self._topics_changed())
+        try:
+            await self._run()
+        finally:
+            unsubscribe()
+
+    def _topics_changed(self) -> None:
+        """A partition may be appointed before the watch of the topics tells what its topic is called."""
+        if self._unserved:
+            self._appointed.set()
+            self._asked.set()
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._take_over(), name="take over what is appointed")
             tasks.create_task(self._read_ahead(), name="read ahead what comes")
@@ -114,11 +130,26 @@ class TakeOver:
             await self._appointed.wait()
 
     def _not_served(self) -> dict[TopicPartition, PartitionState]:
-        """What is appointed to this session, in order, but for what is just being read ahead: that is nearly done."""
+        """What is appointed to this session, in order, but for what is just being read ahead: that is nearly done.
+
+        Neither what no topic is known to have: it was deleted, or its name, and so where its manifests lie, will be told soon.
+        """
         appointed = self._view.partitions.led_by(self._session.id)
         self._unserved = {p for p in self._unserved if p in appointed and not self._log.leads(p) and not self._log.refuses(p)}
         held = ((partition, self._view.partitions.get(partition)) for partition in sorted(self._unserved - self._coming))
-        return {partition: state for partition, state in held if state is not None and not state.is_closed}
+        found = {partition: state for partition, state in held if state is not None and not state.is_closed}
+        named = self._names(found)
+        return {partition: state for partition, state in found.items() if partition in named}
+
+    def _names(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """Of their topics, where they are known."""
+        names: dict[TopicPartition, str] = {}
+        for partition in partitions:
+            try:
+                names[partition] = self._view.topics.by_id(partition.topic_id).name
+            except TidelogError:
+                continue
+        return names
 
     async def _serve(self, appointed: dict[TopicPartition, PartitionState]) -> None:
         if any(_was_replaced(self._session.id, state) for state in appointed.values()):
@@ -130,9 +161,11 @@ class TakeOver:
             by=self._session,
             settings=self._settings,
             now_ms=self._now_ms,
+            topics=self._names(appointed),
             cache=self._footers,
             begun=self._ahead.take(appointed.keys()),
         )
+        behind: set[TopicPartition] = set()
         for partition, found in recovered.items():
             epoch = appointed[partition].leader_epoch
             current = self._view.partitions.get(partition)
@@ -143,8 +176,12 @@ class TakeOver:
                 self._log.refuse(partition, found)
             else:
                 self._log.lead(found, epoch)
+                if self._view.compactions.version(partition) > found.manifest.version:
+                    behind.add(partition)
                 self._prunable[partition] = epoch, found
         self._led.set()
+        if behind:
+            self._fell_behind(behind)
 
     # ── what is on its way here ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,7 +194,7 @@ class TakeOver:
             if unread:
                 self._coming = set(unread)
                 try:
-                    await self._ahead.read(unread)
+                    await self._ahead.read(unread, self._names(unread))
                 finally:
                     self._coming = set()
                     self._appointed.set()  # they may have been appointed meanwhile

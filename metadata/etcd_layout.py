@@ -14,6 +14,8 @@
     /{cluster}/partitions/{topic_id}/{p}      JSON (partition_assignments.py)
     /{cluster}/groups/{group}                 JSON (group_record.py); the group's name percent-encoded, as it may hold any '/'
     /{cluster}/offsets/{group}/{topic_id}/{p}   JSON (group_offsets.py); likewise
+    /{cluster}/compactors/{compactor_id}      text: its version; leased
+    /{cluster}/compactions/{unit}             JSON (compaction_notices.py); leased
 
 Invariant: a key that was built here parses to what it was built from, and no two things have the same key.
 """
@@ -161,6 +163,23 @@ class EtcdLayout:
         if match is None:
             raise Corrupt(f"{key} is not the key of a committed offset", hint="Delete it: nothing of Tidelog wrote it.", key=key)
         return _unquoted(match[1], key), TopicPartition(TopicId(intern(match[2])), Partition(int(match[3])))
+
+    @property
+    def compactors(self) -> str:
+        """Prefix of all compactors that are at work."""
+        return f"/{self.cluster}/compactors/"
+
+    def compactor(self, compactor_id: str) -> str:
+        """`compactor_id` has passed check_broker_id, so it holds no '/'."""
+        return self.compactors + compactor_id
+
+    @property
+    def compactions(self) -> str:
+        """Prefix of what compactors have done a short while ago."""
+        return f"/{self.cluster}/compactions/"
+
+    def compaction(self, unit: str) -> str:
+        return self.compactions + unit
 
 
 @lru_cache(1_000)  # a commit, and a reading of offsets, has thousands of keys of one group

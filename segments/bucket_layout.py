@@ -31,6 +31,7 @@ CLUSTER = "cluster.json"
 WAL = "wal/"
 TOPICS = "topics/"
 SNAPSHOTS = "metadata/snapshot-"
+PROOFS = "proof/"
 RESTORATIONS = "metadata/restored-"
 
 _SEQ = re.compile(r"[0-9a-f]{16}", re.ASCII)
@@ -75,7 +76,7 @@ def trimmed_key(session: SessionId, seq: SegmentSeq) -> str:
 
 
 def proof_key(nonce: str) -> str:
-    return f"proof/{nonce}"
+    return f"{PROOFS}{nonce}"
 
 
 def topic_mirror_key(name: str, topic_id: TopicId, revision: Revision) -> str:
@@ -85,6 +86,11 @@ def topic_mirror_key(name: str, topic_id: TopicId, revision: Revision) -> str:
 
 def deleted_topic_key(name: str, topic_id: TopicId, revision: Revision) -> str:
     return f"{TOPICS}{name}/{topic_id}/_log/deleted-{revision:020d}"
+
+
+def deleted_topic_prefix(name: str, topic_id: TopicId) -> str:
+    """Of the mark that this life of the topic is over."""
+    return f"{TOPICS}{name}/{topic_id}/_log/deleted-"
 
 
 def end_of_topic(name: str, topic_id: TopicId) -> str:
@@ -107,8 +113,13 @@ def history_file_name(base_offset: Offset, last_offset: Offset, version: int, no
     return f"{base_offset:020d}-{last_offset:020d}-{version:x}-{nonce}.parquet"
 
 
+def history_files_prefix(name: str, partition: TopicPartition) -> str:
+    """Of the files of one partition, and nothing else."""
+    return f"{TOPICS}{name}/{partition.topic_id}/partition={partition.partition}/"
+
+
 def history_file_key(name: str, partition: TopicPartition, file_name: str) -> str:
-    return f"{TOPICS}{name}/{partition.topic_id}/partition={partition.partition}/{file_name}"
+    return f"{history_files_prefix(name, partition)}{file_name}"
 
 
 def topic_prefix(name: str, topic_id: TopicId) -> str:

@@ -34,7 +34,7 @@ class ByteBudget:
     async def acquire(self, bytes_count: int, *, timeout_s: float) -> None:
         if bytes_count > self.bytes_max:
             raise TooLarge(f"{bytes_count} bytes are more than all {self._of} may take ({self.bytes_max})", hint=_SMALLER)
-        if not self._waiting and self.bytes_used + bytes_count <= self.bytes_max:
+        if self.has_room(bytes_count):
             self.take(bytes_count)
             return
         room = asyncio.get_running_loop().create_future()
@@ -53,6 +53,10 @@ class ByteBudget:
                 f"{self._of} take {self.bytes_used} of {self.bytes_max} bytes; no room came within {timeout_s:g} s",
                 hint="The bucket is slower than its clients. Retry with back-off.",
             )
+
+    def has_room(self, bytes_count: int) -> bool:
+        """Whether `acquire` would not have to wait."""
+        return not self._waiting and self.bytes_used + bytes_count <= self.bytes_max
 
     def release(self, bytes_count: int) -> None:
         self.bytes_used -= bytes_count

@@ -52,6 +52,10 @@ class ColdRun(NamedTuple):
     def memory_bytes(self) -> int:
         return len(self.body) + len(self.starts) * BATCH_INDEX_BYTES
 
+    @property
+    def batch_count(self) -> int:
+        return len(self.base_offsets)
+
     def read(self, offset: int, *, bytes_max: int) -> RunPart:
         """Sound batches from the one that holds `offset` on, up to `bytes_max` bytes but at least one.
 

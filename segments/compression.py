@@ -55,10 +55,10 @@ def decompress(codec: Codec, section: Buffer, *, bytes_max: int) -> Buffer:
         return _decompress_snappy(memoryview(section), bytes_max)
     size_guess = max(_GUESS_BYTES_MIN, _GUESS_RATIO * len(section))
     if size_guess < bytes_max:
-        guess = _decompress_into(codec, section, size_guess)
+        guess = _decompress_into(codec, section, np.empty(size_guess, np.uint8).data)
         if guess is not None:
             return guess
-    whole = _decompress_into(codec, section, bytes_max)
+    whole = _decompress_into(codec, section, np.empty(bytes_max, np.uint8).data)
     if whole is None:
         raise _too_large(codec, bytes_max)
     return whole
@@ -88,11 +88,39 @@ _INTO = {
 _FULL = "failed to write whole buffer"
 
 
-def _decompress_into(codec: Codec, section: Buffer, size: int) -> memoryview | None:
-    """None if the output takes more than `size` bytes."""
-    out = np.empty(size, np.uint8)
+_ARENA_BYTES = 64 << 20
+
+
+class Decompressor:
+    """`decompress` for many sections that are needed at the same time: into a few large arrays, one behind the other.
+
+    The kernel gives large arrays huge pages. Where each section has memory of its own, the faults of its pages cost as much again
+    as decompressing it. What was given stays valid as long as somebody has it.
+    """
+
+    def __init__(self, *, sections_bytes: int, bytes_max: int) -> None:
+        """`sections_bytes`: of all sections to come, about. `bytes_max`: of each, as in `decompress`."""
+        self._arena_bytes = min(_GUESS_BYTES_MIN + _GUESS_RATIO * sections_bytes, _ARENA_BYTES)
+        self._bytes_max = bytes_max
+        self._arena = memoryview(b"")
+
+    def decompress(self, codec: Codec, section: Buffer) -> Buffer:
+        guess = min(max(_GUESS_BYTES_MIN, _GUESS_RATIO * len(section)), self._bytes_max)
+        if codec not in _INTO or guess > self._arena_bytes:
+            return decompress(codec, section, bytes_max=self._bytes_max)
+        if len(self._arena) < guess:
+            self._arena = np.empty(self._arena_bytes, np.uint8).data
+        found = _decompress_into(codec, section, self._arena[:guess])
+        if found is None:
+            return decompress(codec, section, bytes_max=self._bytes_max)
+        self._arena = self._arena[len(found) :]
+        return found
+
+
+def _decompress_into(codec: Codec, section: Buffer, out: memoryview) -> memoryview | None:
+    """What of `out` was filled; None if it is too small."""
     try:
-        return out.data[: _INTO[codec](section, out.data)]
+        return out[: _INTO[codec](section, out)]
     except cramjam.DecompressionError as error:
         if _FULL in str(error):
             return None

@@ -7,8 +7,7 @@ Decides nothing and reads nothing: recovery.py and read_ahead.py do, one at a ti
 in KEPT_S are forgotten, and those asked for longest ago where all take too much memory.
 
 Invariants: what is kept was committed, and the committed prefix of a session never changes; damage is never kept, so whoever asks
-next looks again, and finds what was restored. A session that is asked for again and again is kept: nothing tells of segments that
-were deleted since, so whoever comes to delete compacted ones has to bound that first.
+next looks again, and finds what was restored. What a listing shows to be trimmed is dropped: it is compacted, and nobody needs it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class SessionRuns:
 
     def __init__(self, session: SessionId, first_seq: SegmentSeq) -> None:
         self.session = session
-        self.first_seq = self.end_seq = first_seq
+        self.first_seq = self.end_seq = self.trimmed_to = first_seq
         self.sealed = False
         """Whether nothing can come at or after `end_seq`."""
         self.count = 0
@@ -67,12 +66,29 @@ class SessionRuns:
             if isinstance(footer, Corrupt):
                 self.damaged.append(Damaged(SegmentSeq(seq), footer))
                 continue
-            for run in footer.runs:
-                self._runs.setdefault(run.partition, {}).setdefault(run.leader_epoch, []).append((footer, run))
-            self.count += len(footer.runs)
-            self._batch_bytes += (len(footer.batch_table) - len(footer.runs)) * footer.batch_table.itemsize
+            self._add(footer)
         self.end_seq = max(self.end_seq, listing.end_seq)
         self.sealed = listing.sealed
+
+    def trimmed(self, seq: SegmentSeq) -> SessionRuns:
+        """The same without what stands below `seq`. Others may still look at what there was."""
+        if seq <= self.trimmed_to:
+            return self
+        left = SessionRuns(self.session, self.first_seq)
+        left.trimmed_to = seq
+        if seq <= self.end_seq:
+            left.end_seq, left.sealed = self.end_seq, self.sealed
+            left.damaged = [damaged for damaged in self.damaged if damaged.seq >= seq]
+            footers = {f.seq: f for epochs in self._runs.values() for found in epochs.values() for f, _ in found if f.seq >= seq}
+            for _, footer in sorted(footers.items()):
+                left._add(footer)
+        return left
+
+    def _add(self, footer: SegmentFooter) -> None:
+        for run in footer.runs:
+            self._runs.setdefault(run.partition, {}).setdefault(run.leader_epoch, []).append((footer, run))
+        self.count += len(footer.runs)
+        self._batch_bytes += (len(footer.batch_table) - len(footer.runs)) * footer.batch_table.itemsize
 
     def of(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> Sequence[tuple[SegmentFooter, Run]]:
         return self._runs.get(partition, {}).get(leader_epoch, ())

@@ -1,7 +1,8 @@
 """The log of one session: every partition that this broker leads, its produce path and its reads.
 
     append ─▶ partition_log (offset) ─▶ segment_writer ─▶ committed ─▶ hot pool, run index, high watermark, readers woken
-    fetch  ─▶ log_reader ─▶ hot pool | cold pool ◀─ segments on the bucket
+    fetch  ─▶ log_reader ─▶ hot pool | cold pool ◀─ segments, and Parquet, on the bucket
+    manifests that compactors, or DeleteRecords, commit ─▶ led_history ─▶ log start, history, run index
 
 Invariants: what a reader sees is committed; an acknowledgement is given after the commit; no reader is told a high watermark when
 another leader may be ahead of it; when the session ends the whole object is thrown away, and its successor starts from what is on
@@ -12,16 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from metadata.errors import Corrupt, NoLeader, OutcomeUnknown, TidelogError, Unavailable
-from metadata.model import LeaderEpoch, ProducerId, SegmentSeq, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.cold_pool import ColdPool
+from segments.disk_tier import DiskTier
 from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
+from segments.led_history import LedHistory
 from segments.log_reader import Explanation, Fetched, LedPartition, LogReader, TimestampedOffset
 from segments.log_reader import FetchTarget as FetchTarget  # what `fetch` is asked for
+from segments.manifest import Manifest
 from segments.object_store import Buffer, ObjectStore
 from segments.partition_log import Appended, Bounds
 from segments.producer_state import SequencedBatch
@@ -36,6 +41,10 @@ from segments.settings import SegmentSettings
 from segments.shared_errors import own_copy
 
 Read = TypeVar("Read")
+
+
+def _drawn() -> bytes:
+    return secrets.token_bytes(16)
 
 
 class Acks(enum.Enum):
@@ -74,8 +83,13 @@ class Log:
         *,
         budget: ByteBudget,
         now_ms: Callable[[], int],
+        new_writer: Callable[[], bytes] = _drawn,
+        disk: DiskTier | None = None,
     ) -> None:
-        """`budget` bounds the bytes that are not yet on the bucket; it outlives the session, `now_ms` is the wall clock."""
+        """`budget` bounds the bytes that are not yet on the bucket; it outlives the session, `now_ms` is the wall clock.
+
+        `new_writer` draws 16 bytes, which tell one's own manifests from others'; `disk` keeps what was read from the bucket.
+        """
         self.session = session
         self.settings = settings
         self._budget = budget
@@ -99,8 +113,20 @@ class Log:
             reads=ByteBudget(settings.catch_up_bytes_max, of="reads from the bucket"),
             read_timeout_s=settings.put_deadline_ms / 1000,
             spawn=self._spawn,
+            disk=disk,
         )
-        self._reader = LogReader(self._hot, cold, decompressed_bytes_max=settings.decompressed_bytes_max)
+        self._reader = LogReader(
+            self._hot, cold, decompressed_bytes_max=settings.decompressed_bytes_max, adopt_newest=self.adopt_newest
+        )
+        self._history = LedHistory(
+            store,
+            led_at=self._led_partition,
+            writable_at=self._writable,
+            check_appointed=self.check_appointed,
+            spawn=self._spawn,
+            new_writer=new_writer,
+            now_ms=now_ms,
+        )
         self._looks = SealLooks(self._writer.look_for_seal, self._spawn, timeout_s=settings.put_timeout_ms / 1000)
 
     async def run(self) -> None:
@@ -136,7 +162,8 @@ class Log:
     def lead(self, recovered: RecoveredPartition, leader_epoch: LeaderEpoch) -> None:
         """Begins to serve a partition from what was found on the bucket, in an epoch that the metadata records already."""
         assert recovered.partition not in self._led, f"{recovered.partition} is led already"
-        self._led[recovered.partition] = LedPartition(recovered.log(leader_epoch), recovered.runs)
+        self._history.lead(recovered.partition, recovered.topic)
+        self._led[recovered.partition] = LedPartition(recovered.log(leader_epoch), recovered.runs, recovered.history)
 
     def pause(self, partition: TopicPartition) -> None:
         """Takes no more batches for a partition that is to be handed over, not even if it is led only later.
@@ -187,6 +214,7 @@ class Log:
         self._damaged.pop(partition, None)
         self._paused.discard(partition)
         self._withheld.discard(partition)
+        self._history.drop(partition)
         if self._led.pop(partition, None) is not None:
             self._hot.drop(partition)
             self._wake_readers(partition)
@@ -231,10 +259,8 @@ class Log:
 
         Raises NoLeader, SessionFenced, Stopping, and what PartitionLog.append raises; then nothing has changed.
         """
-        led = self._led_partition(partition)
+        led = self._writable(partition)
         self._writer.check_open()
-        if partition in self._paused:
-            raise NoLeader(f"{partition} is being handed over to another broker")
         now_ms = self._now_ms()
         if log_append_time:
             batch = with_log_append_time(batch, now_ms)
@@ -295,8 +321,37 @@ class Log:
                 continue  # deleted, or given up, since it was buffered
             led.runs.add(run, session=footer.session, seq=footer.seq)
             led.log.commit(base_offset=run.base_offset, last_offset=run.last_offset)
+            self._history.settle(led)
             self._hot.add(run.partition, segment.partitions[run.partition][1])
             self._wake_readers(run.partition)
+
+    # ── history ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def adopt(self, manifest: Manifest) -> bool:
+        """Reads and the log start follow this manifest from now on. Whether it is newer than the one that was held.
+
+        A partition that is not led here has none.
+        """
+        led = self._led.get(manifest.place)
+        return led is not None and self._history.adopt(led, manifest)
+
+    def manifest_version(self, partition: TopicPartition) -> int | None:
+        """Of the manifest that is held, 0 where nothing was compacted; None for a partition that is not led here."""
+        led = self._led.get(partition)
+        if led is None:
+            return None
+        return led.history.manifest.version if led.history is not None else 0
+
+    async def adopt_newest(self, partition: TopicPartition) -> bool:
+        """Reads the newest manifest, and adopts it. Whether it is newer than the one that was held.
+
+        Raises NoLeader, Corrupt, and what the store raises.
+        """
+        return await self._history.adopt_newest(partition)
+
+    async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
+        """As LedHistory.delete_records: answers where the log starts now, or would."""
+        return await self._history.delete_records(partition, before_offset, validate_only=validate_only)
 
     # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -371,6 +426,12 @@ class Log:
                 raise own_copy(self._damaged[partition])
             self._writer.check_open()
             raise NoLeader(f"this broker does not lead {partition}")
+        return led
+
+    def _writable(self, partition: TopicPartition) -> LedPartition:
+        led = self._led_partition(partition)
+        if partition in self._paused:
+            raise NoLeader(f"{partition} is being handed over to another broker")
         return led
 
     def _readable(self, partition: TopicPartition) -> LedPartition:

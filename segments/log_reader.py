@@ -1,10 +1,14 @@
-"""Reads committed records of the partitions led here: from the hot pool, or from segments on the bucket.
+"""Reads committed records of the partitions led here: from the hot pool, or from segments or Parquet files on the bucket.
 
     look at all partitions, in memory only ─▶ enough? ─▶ answer; what is still read from the bucket comes with the next fetch
               ▲                                 └ no: wait for a commit, for a read to arrive, or for the deadline ─┐
               └──────────────────────────────────────────────────────────────────────────────────────────────────┘
 
-So a slow read of one partition's history never holds up the tail of the others. A thin shell round fetch_plan.py and cold_run.py.
+So a slow read of one partition's history never holds up the tail of the others. A thin shell round fetch_plan.py, cold_run.py and
+cold_group.py. Where an object is gone, the newest manifest is read before anybody is told so: its records may lie elsewhere by now.
+Who reads on where the last answer ended is taken for sequential, and what comes next is read ahead of it (the next row group, or as
+many runs as it asked for), where nobody else waits for the room.
+
 Invariants: nothing at or above the high watermark is ever answered; a partition that was left out of an answer because its history
 was still being read gets it, or the error of that read, from the first fetch after the read has ended that has room for it.
 """
@@ -12,22 +16,24 @@ was still being read gets it, or the error of that read, from the first fetch af
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
 
-from metadata.errors import InvalidArgument, InvalidRecord, OutOfRange, TidelogError
-from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
-from segments.cold_pool import THREAD_BYTES, ColdPool
+from metadata.errors import TidelogError
+from metadata.model import LeaderEpoch, Offset, TopicPartition
+from segments.cold_group import ColdGroup
+from segments.cold_pool import Cold, ColdPool, OnGone, Place
 from segments.cold_reads import ColdReads
-from segments.cold_run import ColdRun
-from segments.fetch_plan import FromCache, FromWal, plan_fetch
+from segments.fetch_plan import FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
 from segments.hot_pool import HotPool
+from segments.led_partition import LedPartition as LedPartition  # what `led_at` answers
 from segments.object_store import Buffer
-from segments.partition_log import PartitionLog, check_epoch
-from segments.record_batch import parse_header
-from segments.record_columns import iterate_records
-from segments.run_index import EpochEnd, RunIndex, RunPlace
+from segments.record_lookup import AdoptNewest, RecordLookup
+from segments.record_lookup import Explanation as Explanation
+from segments.record_lookup import TimestampedOffset as TimestampedOffset
 
 
 class FetchTarget(NamedTuple):
@@ -54,49 +60,20 @@ class Fetched(NamedTuple):
         return self.next_offset < self.high_watermark
 
 
-class TimestampedOffset(NamedTuple):
-    offset: Offset
-    timestamp_ms: int
-
-
-class Explanation(NamedTuple):
-    """Where one record lies: bytes [range_start, range_end) of the object are the batch that holds it."""
-
-    object_key: str
-    range_start: int
-    range_end: int
-    base_offset: Offset
-    last_offset: Offset
-    leader_epoch: LeaderEpoch
-    crc32c: int
-    in_hot_pool: bool
-    session: SessionId
-    segment_seq: SegmentSeq
-
-
-@dataclass(slots=True)
-class LedPartition:
-    """A partition that this session leads: its state, and where its committed runs lie."""
-
-    log: PartitionLog
-    runs: RunIndex
-
-    def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
-        """Where the records of this epoch end, or of the largest below it that has any; of the present one, the high watermark.
-
-        UnknownLeaderEpoch for one above the present: its leader knows, and it is not this one.
-        """
-        held = self.log.leader_epoch
-        if leader_epoch > held:
-            check_epoch(self.log.partition, held=held, current=leader_epoch)
-        return EpochEnd(held, self.log.high_watermark) if leader_epoch == held else self.runs.end_of_epoch(leader_epoch)
+READERS_MAX: Final = 10_000
+"""Ends of answers that are remembered, to tell who reads on."""
 
 
 class LogReader:
-    def __init__(self, hot: HotPool, cold: ColdPool, *, decompressed_bytes_max: int) -> None:
+    def __init__(
+        self, hot: HotPool, cold: ColdPool, *, decompressed_bytes_max: int, adopt_newest: AdoptNewest | None = None
+    ) -> None:
         self._hot = hot
         self._cold = cold
-        self._decompressed_bytes_max = decompressed_bytes_max
+        self._adopt_newest = adopt_newest
+        self._lookup = RecordLookup(hot, cold, adopt_newest, decompressed_bytes_max=decompressed_bytes_max)
+        self._read_to: OrderedDict[tuple[TopicPartition, int], None] = OrderedDict()
+        """Where answers from the bucket ended, the newest last."""
 
     async def fetch(
         self,
@@ -112,7 +89,8 @@ class LogReader:
 
         Answers as soon as there are `bytes_min` bytes, or more records than it may answer with, or an error; at the latest after
         `wait_ms_max`, but not before a read of history that is all there is to answer with. The first target that has records
-        in memory gets at least one batch, however large.
+        in memory gets at least one batch, however large. Where there is only a gap up to the high watermark (key compaction), that
+        is as if there was nothing yet, but `next_offset` is behind it.
 
         `led_at` is asked at each look; `woken` is set by the caller when something was committed.
         """
@@ -125,8 +103,9 @@ class LogReader:
                 is_late = deadline_s <= clock.time()
                 is_answer = _is_enough(looks, reads, bytes_min) or (is_late and not _may_come(looks, reads))
                 if is_answer and not reads.owes and not woken.is_set():
+                    self._read_ahead(looks)
                     return [look.fetched if isinstance(look, _Look) else look for look in looks]
-                reads.wait_for({look.missing[0] for look in looks if isinstance(look, _Look) and look.missing})
+                reads.wait_for(look.missing[0] for look in looks if isinstance(look, _Look) and look.missing)
                 try:
                     async with asyncio.timeout_at(None if is_late else deadline_s):
                         await woken.wait()
@@ -148,10 +127,10 @@ class LogReader:
                 led = led_at(target.partition)
                 led.log.check_epoch(target.current_leader_epoch)
                 if bytes_left > 0 or is_first:
-                    look = self._look(led, target.offset, min(bytes_left, target.bytes_max), reads)
+                    look = self._look(led, target, min(bytes_left, target.bytes_max), reads)
                 else:
                     led.log.check_readable(target.offset)
-                    look = _Look(_fetched(led, [], 0, Offset(target.offset)), ())
+                    look = _Look(target, led, _fetched(led, [], 0, Offset(target.offset)))
             except TidelogError as error:
                 looks.append(error.with_traceback(None))  # it outlives this call, and would keep all of it in memory
                 continue
@@ -164,121 +143,114 @@ class LogReader:
                 if reads.is_full:
                     return looks
                 if turn < len(look.missing):
-                    reads.begin(look.missing[turn], is_next=turn == 0 and not look.fetched.size_bytes)
+                    is_next = turn == 0 and not look.fetched.size_bytes
+                    reads.begin(look.missing[turn], is_next=is_next, on_gone=self._on_gone(look.led))
         return looks
 
-    def _look(self, led: LedPartition, offset: int, bytes_max: int, reads: ColdReads) -> _Look:
-        """What is in memory from `offset` on.
+    def _look(self, led: LedPartition, target: FetchTarget, bytes_max: int, reads: ColdReads) -> _Look:
+        """What is in memory from the target's offset on.
 
         Raises OutOfRange; Corrupt and Unavailable only when not even the first batch can be read: what can is answered first.
         """
         log = led.log
-        log.check_readable(offset)
-        parts = plan_fetch(
-            offset,
-            high_watermark=log.high_watermark,
-            hot_start_offset=self._hot.start_offset(log.partition),
-            runs=led.runs,
-            bytes_max=bytes_max,
-        )
+        log.check_readable(target.offset)
         batches: list[Buffer] = []
-        size_bytes, next_offset = 0, Offset(offset)
+        size_bytes, next_offset = 0, Offset(target.offset)
+        missing: tuple[Place, ...] = ()
+        last: Place | None = None
+        parts = self._plan(led, next_offset, bytes_max)
         try:
-            for place, part in enumerate(parts):
+            for at, part in enumerate(parts):
                 if part.offset != next_offset or (batches and size_bytes >= bytes_max):
                     break  # the answer is full, or ends before a damaged batch
-                if isinstance(part, FromCache):
-                    hot = self._hot.read(log.partition, part.offset, bytes_max=bytes_max - size_bytes)
+                bytes_left = bytes_max - size_bytes
+                if isinstance(part, Gap):
+                    next_offset = part.next_offset
+                elif isinstance(part, FromCache):
+                    hot = self._hot.read(log.partition, part.offset, bytes_max=bytes_left)
                     assert hot is not None, f"{log.partition}: the hot pool begins at or below {part.offset}, and has it not"
+                    if batches and hot.batches[0].base_offset < next_offset:
+                        break  # a row group ends within this batch: only the first of an answer may begin before its offset
                     for batch in hot.batches:
                         batches += (batch.stamp, batch.rest)
                         size_bytes += batch.size_bytes
                     next_offset = hot.next_offset
-                    continue
-                run = reads.run_at(part.place)
-                if run is None:
-                    missing = tuple(later.place for later in parts[place:] if isinstance(later, FromWal))
-                    return _Look(_fetched(led, batches, size_bytes, next_offset), missing)
-                body, next_offset = run.read(part.offset, bytes_max=bytes_max - size_bytes)
-                batches.append(body)
-                size_bytes += len(body)
+                elif (cold := reads.cold_at(part.place)) is not None:
+                    buffers, next_offset = _read(cold, part.offset, bytes_left, log.high_watermark)
+                    batches += buffers
+                    size_bytes += sum(map(len, buffers))
+                    last = part.place
+                    self._cold.taken(last, next_offset=next_offset)
+                else:
+                    missing = tuple(later.place for later in parts[at:] if isinstance(later, FromWal | FromParquet))
+                    break
         except TidelogError:
             if not batches:
                 raise
             # the reader meets the error again when it comes for the rest
-        return _Look(_fetched(led, batches, size_bytes, next_offset), ())
+        return _Look(target, led, _fetched(led, batches, size_bytes, next_offset), missing, last)
 
-    async def first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first record, in offset order, whose timestamp is at or after `timestamp_ms`; None when there is none.
-
-        Raises Corrupt when a damaged batch may hold it.
-        """
-        log_start_offset = led.log.log_start_offset
-        for place in led.runs.from_timestamp(timestamp_ms):
-            if place.last_offset < log_start_offset:
-                continue
-            run = await self._cold.run_at(place)
-            if len(run.body) <= THREAD_BYTES:
-                found = self._first_in(run, log_start_offset, timestamp_ms)
-            else:
-                found = await asyncio.to_thread(self._first_in, run, log_start_offset, timestamp_ms)
-            if found is not None:
-                return found
-        return None
-
-    def _first_in(self, run: ColdRun, log_start_offset: Offset, timestamp_ms: int) -> TimestampedOffset | None:
-        for index in range(len(run.base_offsets)):
-            if run.max_timestamp(index) < timestamp_ms or run.last_offset(index) < log_start_offset:
-                continue
-            for offset, record_ms, _, _, _ in self._records(run, index):
-                if record_ms >= timestamp_ms and offset >= log_start_offset:
-                    return TimestampedOffset(Offset(offset), record_ms)
-        return None
-
-    async def explain(self, led: LedPartition, offset: int) -> Explanation:
-        """Raises OutOfRange unless a record has this offset; Corrupt and Unavailable where it can't be read."""
-        log = led.log
-        first, end = log.log_start_offset, log.high_watermark
-        place = led.runs.find(offset) if first <= offset < end else None
-        if place is None:
-            raise OutOfRange(
-                f"no record of {log.partition} has offset {offset}",
-                hint=f"Its records have the offsets {first} to {end - 1}." if first < end else "It holds no record at the moment.",
-                log_start_offset=first,
-                high_watermark=end,
-            )
-        run = await self._cold.run_at(place)
-        index = run.index_of(offset)
-        header = parse_header(run.batch(index))
-        start = place.start + run.starts[index]
-        hot_start = self._hot.start_offset(log.partition)
-        return Explanation(
-            object_key=place.key,
-            range_start=start,
-            range_end=start + header.size,
-            base_offset=Offset(header.base_offset),
-            last_offset=Offset(header.base_offset + header.last_offset_delta),
-            leader_epoch=LeaderEpoch(header.leader_epoch),
-            crc32c=header.crc,
-            in_hot_pool=hot_start is not None and offset >= hot_start,
-            session=place.session,
-            segment_seq=place.seq,
+    def _plan(self, led: LedPartition, offset: Offset, bytes_max: int) -> list[FetchPart]:
+        return plan_fetch(
+            offset,
+            high_watermark=led.log.high_watermark,
+            hot_start_offset=self._hot.start_offset(led.log.partition),
+            runs=led.runs,
+            history=led.history,
+            bytes_max=bytes_max,
         )
 
-    def _records(self, run: ColdRun, index: int) -> list[tuple[int, int, object, object, object]]:
-        batch = run.batch(index)
-        try:
-            return iterate_records(batch, decompressed_bytes_max=self._decompressed_bytes_max)  # type: ignore[return-value]
-        except (InvalidRecord, InvalidArgument) as error:
-            raise run.corrupt(index, error.message) from error
+    def _on_gone(self, led: LedPartition) -> OnGone | None:
+        return None if self._adopt_newest is None else partial(self._adopt_newest, led.log.partition)
+
+    # ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read_ahead(self, looks: Sequence[_Look | TidelogError]) -> None:
+        """Begins to read what those come to next who read on where an answer ended, and remembers where these answers end."""
+        for look in looks:
+            if isinstance(look, TidelogError) or look.last is None or not look.fetched.size_bytes:
+                continue
+            partition, next_offset = look.target.partition, look.fetched.next_offset
+            if (partition, look.target.offset) in self._read_to:
+                behind = Offset(max(next_offset, look.last.last_offset + 1))
+                with suppress(TidelogError):  # it is for who comes there
+                    for part in self._plan(look.led, behind, look.target.bytes_max):
+                        if isinstance(part, FromWal | FromParquet):
+                            self._cold.read_ahead(part.place, on_gone=self._on_gone(look.led))
+            self._read_to[partition, next_offset] = None
+            self._read_to.move_to_end((partition, next_offset))
+            if len(self._read_to) > READERS_MAX:
+                self._read_to.popitem(last=False)
+
+    # ── single records ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
+        """See RecordLookup."""
+        return await self._lookup.first_at(led, timestamp_ms)
+
+    async def explain(self, led: LedPartition, offset: int) -> Explanation:
+        """See RecordLookup."""
+        return await self._lookup.explain(led, offset)
 
 
 class _Look(NamedTuple):
     """What is in memory for one target."""
 
+    target: FetchTarget
+    led: LedPartition
     fetched: Fetched
-    missing: tuple[RunPlace, ...]
-    """The runs to read from the bucket, from where `fetched` ends on. Some of those behind the first may be in memory."""
+    missing: tuple[Place, ...] = ()
+    """What is to be read from the bucket, from where `fetched` ends on. Some of it behind the first may be in memory."""
+    last: Place | None = None
+    """That was read from, of what lies on the bucket."""
+
+
+def _read(cold: Cold, offset: Offset, bytes_max: int, high_watermark: Offset) -> tuple[Sequence[Buffer], Offset]:
+    """Batches from `offset` on, and the offset behind them."""
+    if isinstance(cold, ColdGroup):
+        return cold.read(offset, bytes_max=bytes_max, high_watermark=high_watermark)
+    body, next_offset = cold.read(offset, bytes_max=bytes_max)
+    return (body,), next_offset
 
 
 def _fetched(led: LedPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:

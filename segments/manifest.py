@@ -27,6 +27,7 @@ import msgspec
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, TopicId, TopicPartition
+from segments.bucket_layout import parse_topic_key
 
 FORMAT_VERSION: Final = 1
 
@@ -43,6 +44,8 @@ class RowGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start: int
     end: int
     max_timestamp: int
+    crc32c: int
+    """Of the bytes [start, end): Parquet itself covers its pages, but not what stands between them."""
 
 
 class HistoryFile(msgspec.Struct, frozen=True, gc=False):
@@ -63,9 +66,11 @@ class HistoryFile(msgspec.Struct, frozen=True, gc=False):
     """16 hex digits: the sum of the records' checksums (record_checksum.py), whatever their order. Conserved by merges."""
     footer_start: int
     """The bytes from here to the end of the object are the Parquet footer."""
+    footer_crc32c: int
+    """Of these bytes, which Parquet does not cover at all."""
+    index_crc32c: int
+    """Of what stands between the last row group and the footer: bloom filters and the page index, which only Spark reads."""
     row_groups: tuple[RowGroup, ...]
-    keys_compacted_to: Offset = Offset(0)
-    """Below this offset no key comes twice in the partition's files: key compaction went so far when the file was written."""
 
 
 class EpochStart(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -97,10 +102,21 @@ class Retired(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Superseded(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An older version of the manifest that may still be on the bucket."""
+    """An older version of the manifest that may still be on the bucket, and who wrote the one that counted."""
 
     version: int
     at_ms: int
+    writer: str
+
+
+class KeyPass(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One pass of key compaction: no key comes twice among the records below `end_offset` (those without a key apart)."""
+
+    end_offset: Offset
+    at_ms: int
+    """When it first saw the records from the end of the pass before on: delete.retention.ms of tombstones counts from here."""
+    tombstones: int
+    """Of those records, the ones without a value that were kept."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -120,6 +136,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """Who was active last is last."""
     retired: tuple[Retired, ...] = ()
     superseded: tuple[Superseded, ...] = ()
+    key_passes: tuple[KeyPass, ...] = ()
+    """In the order of their ends; none where keys were never compacted, and then the offsets of the files are dense."""
     format_version: int = FORMAT_VERSION
 
     @property
@@ -148,13 +166,14 @@ def decode_manifest(body: bytes, *, key: str) -> Manifest:
             hint="Read it with the version of Tidelog that wrote it, or a later one.",
             key=key,
         )
-    wrong = _contradiction(manifest)
+    wrong = contradiction(manifest) or _strayed(manifest, key)
     if wrong:
         raise Corrupt(f"{key} contradicts itself: {wrong}", key=key)
     return manifest
 
 
-def _contradiction(manifest: Manifest) -> str:
+def contradiction(manifest: Manifest) -> str:
+    """What is wrong with it in itself; empty where nothing is."""
     if manifest.version < 1 or manifest.log_start_offset < 0 or manifest.compacted_to < 0:
         return f"version {manifest.version}, log start {manifest.log_start_offset}, compacted to {manifest.compacted_to}"
     for file in manifest.files:
@@ -166,10 +185,23 @@ def _contradiction(manifest: Manifest) -> str:
         return "its files overlap, or are out of order"
     if any(a.leader_epoch >= b.leader_epoch or a.start_offset >= b.start_offset for a, b in pairwise(manifest.epochs)):
         return "its leader epochs are out of order"
+    if any(a.end_offset >= b.end_offset for a, b in pairwise(manifest.key_passes)):
+        return "its passes of key compaction are out of order"
+    if manifest.key_passes and manifest.key_passes[-1].end_offset > manifest.compacted_to:
+        return f"its keys were compacted to {manifest.key_passes[-1].end_offset} of {manifest.compacted_to}"
     return ""
 
 
-def _are_disordered(parts: Sequence[HistoryFile] | Sequence[RowGroup]) -> bool:
+def _strayed(manifest: Manifest, key: str) -> str:
+    place = parse_topic_key(key)
+    if place is None or place.manifest is None:
+        return "its key is not that of a manifest"
+    if (place.topic_id, *place.manifest) != (manifest.topic_id, manifest.partition, manifest.version):
+        return f"it is version {manifest.version} of {manifest.place}"
+    return ""
+
+
+def _are_disordered(parts: Sequence[HistoryFile | RowGroup]) -> bool:
     return any(a.last_offset >= b.base_offset for a, b in pairwise(parts))
 
 

@@ -3,7 +3,7 @@
     log_start_offset ── committed, readable ──▶ high_watermark ── buffered or in flight ──▶ end_offset (assigned next)
 
 Invariants: offsets are assigned densely in arrival order; the high watermark only rises, and only to the end of a committed
-segment; a batch that is refused changes nothing.
+segment; the log start only rises, and never above it; a batch that is refused changes nothing.
 """
 
 from __future__ import annotations
@@ -93,6 +93,11 @@ class PartitionLog:
         """Raises the high watermark over a run of a committed segment; runs come in offset order."""
         assert base_offset == self.high_watermark, f"{self.partition}: run at {base_offset}, high watermark {self.high_watermark}"
         self.high_watermark = Offset(last_offset + 1)
+
+    def raise_log_start(self, offset: Offset) -> None:
+        """Nobody reads below `offset` any more. It rises to the high watermark at most: what is not known to be committed here
+        was not deleted, or is raised again once it is."""
+        self.log_start_offset = max(self.log_start_offset, min(offset, self.high_watermark))
 
     def check_epoch(self, current: int | None) -> None:
         """As the function; None, where the reader names no epoch, is not checked."""

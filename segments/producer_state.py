@@ -1,5 +1,7 @@
 """What a partition remembers of its idempotent producers, and what a new batch of one of them is. Pure.
 
+What lies below `compacted_to` is in no footer any more, so a manifest takes it along (`remembered`, `recall`).
+
 The rules of KIP-98, with the last five batches of each producer, and sequences that wrap from 2^31-1 to 0. One rule is stricter
 than Kafka's: a producer that is not remembered must begin at sequence 0. Kafka takes any sequence then, and so lets a later
 batch of a pipeline in when the first was refused.
@@ -13,12 +15,15 @@ Invariant: batches of one producer and epoch are accepted in sequence order, eac
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
+from heapq import merge
 from typing import Final, NamedTuple
 
 import msgspec
 
 from metadata.errors import IdempotencyKeyReused, OutOfOrderSequence, ProducerFenced, UnknownProducer
 from metadata.model import NO_PRODUCER, Offset, ProducerId
+from segments.manifest import RememberedBatch, RememberedProducer
 
 BATCHES_REMEMBERED: Final = 5
 """A Kafka client keeps at most five requests in flight, so an older repeat can't come."""
@@ -126,6 +131,30 @@ class ProducerStates:
         producers.move_to_end(batch.producer_id)
         while len(producers) > self._producers_max:
             producers.popitem(last=False)
+
+    def remembered(self, *, now_ms: int) -> tuple[RememberedProducer, ...]:
+        """All that is still known now, for a manifest; who was active last is last."""
+        self._expire(now_ms)
+        known = (producers.items() for producers in (self._producers, self._one_shots))
+        return tuple(
+            RememberedProducer(
+                producer_id,
+                producer.epoch,
+                producer.last_active_ms,
+                tuple(RememberedBatch(*batch[2:]) for batch in producer.batches),
+            )
+            for producer_id, producer in merge(*known, key=lambda item: item[1].last_active_ms)
+        )
+
+    def recall(self, remembered: Iterable[RememberedProducer]) -> None:
+        """Takes in what a manifest remembers, before the batches behind it."""
+        for producer_id, epoch, last_active_ms, batches in map(msgspec.structs.astuple, remembered):
+            sequenced = tuple(SequencedBatch(producer_id, epoch, *msgspec.structs.astuple(batch)) for batch in batches)
+            producers = self._table(producer_id)
+            producers[producer_id] = _Producer(epoch, last_active_ms, sequenced)
+            producers.move_to_end(producer_id)
+            while len(producers) > self._producers_max:
+                producers.popitem(last=False)
 
     def _table(self, producer_id: ProducerId) -> OrderedDict[ProducerId, _Producer]:
         return self._one_shots if producer_id >= ONE_SHOT else self._producers

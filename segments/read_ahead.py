@@ -1,7 +1,7 @@
 """Reads partitions that are about to be taken over while their leader still writes, so that little is left once it lets go.
 
     leader   writes on ─────────────▶ pauses, flushes ─▶ releases at R
-    here     LIST, footers below e ──────────────────────────────────▶ footers of [e, R) ─▶ leads
+    here     LIST, footers below e, manifests ───────────────────────▶ footers of [e, R), newer manifests ─▶ leads
 
 It is not needed for anything but speed: nothing is sealed, nothing is served from it, and where it fails, or what was read is not
 what the metadata say in the end, recovery.py reads all. Invariant: what was read stays true, since the committed prefix of a
@@ -17,8 +17,17 @@ from collections.abc import Mapping, Sequence, Set
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import SegmentSeq, TopicPartition
 from segments.footer_cache import FooterCache
+from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectStore
-from segments.recovery import REBUILT_IN_A_THREAD, BegunPartition, FoundRuns, Span, read_listed
+from segments.recovery import (
+    REBUILT_IN_A_THREAD,
+    BegunPartition,
+    FoundRuns,
+    RecoveredPartition,
+    Span,
+    empty_partition,
+    read_listed,
+)
 from segments.session import list_session
 from segments.settings import SegmentSettings
 
@@ -35,15 +44,19 @@ class ReadAhead:
         self._cache = cache or FooterCache(bytes_max=settings.footer_cache_bytes_max)
         self._begun: dict[TopicPartition, BegunPartition] = {}
 
-    async def read(self, spans: Mapping[TopicPartition, Sequence[Span]]) -> None:
-        """Reads what these hold so far; the last span of each is of the leader that is still at work."""
+    async def read(
+        self, spans: Mapping[TopicPartition, Sequence[Span]], topics: Mapping[TopicPartition, str] | None = None
+    ) -> None:
+        """Reads what these hold so far; the last span of each is of the leader that is still at work. `topics`: as in recover."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                self._begun |= await self._read(spans)
+                self._begun |= await self._read(spans, topics or {})
         except (TidelogError, TimeoutError) as error:
             log.info("%s partitions were not read ahead: %s", len(spans), error or f"it took longer than {TIMEOUT_S:g} s")
 
-    async def _read(self, spans: Mapping[TopicPartition, Sequence[Span]]) -> dict[TopicPartition, BegunPartition]:
+    async def _read(
+        self, spans: Mapping[TopicPartition, Sequence[Span]], topics: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, BegunPartition]:
         found_runs = FoundRuns()
         for session in sorted({span.session for held in spans.values() for span in held}):
             async with self._cache.session(session) as kept:
@@ -52,8 +65,16 @@ class ReadAhead:
                     await read_listed(self._store, kept, listing, self._cache, reads_max=self._settings.footer_reads_max)
                 found_runs.take_in(kept.runs)
 
+        named = {partition: name for partition, name in topics.items() if partition in spans}
+        manifests = await newest_manifests(self._store, named, reads_max=self._settings.footer_reads_max)
+
         def begin_all() -> dict[TopicPartition, BegunPartition]:
-            begun = {partition: _begun(partition, held, found_runs, self._settings) for partition, held in spans.items()}
+            begun: dict[TopicPartition, BegunPartition | None] = {}
+            for partition, held in spans.items():
+                manifest = manifests.get(partition)
+                if not isinstance(manifest, Corrupt):
+                    empty = empty_partition(partition, self._settings, manifest=manifest, topic=topics.get(partition, ""))
+                    begun[partition] = _begun(empty, held, found_runs)
             return {partition: found for partition, found in begun.items() if found is not None}
 
         return await asyncio.to_thread(begin_all) if found_runs.count > REBUILT_IN_A_THREAD else begin_all()
@@ -72,14 +93,17 @@ class ReadAhead:
         return self._begun.keys()
 
 
-def _begun(
-    partition: TopicPartition, spans: Sequence[Span], found_runs: FoundRuns, settings: SegmentSettings
-) -> BegunPartition | None:
+def _begun(empty: RecoveredPartition, spans: Sequence[Span], found_runs: FoundRuns) -> BegunPartition | None:
     """None where something is damaged: that is for recovery.py to tell."""
     *_, last = spans
-    found = found_runs.rebuilt(partition, spans, settings)
+    partition = empty.partition
+    found = found_runs.rebuilt(empty, spans)
     if isinstance(found, Corrupt) or any(found_runs.is_damaged(span.session) for span in spans):
         return None
-    holding = {(span.session, span.leader_epoch) for span in spans if found_runs.of(partition, span)}
+    holding = {
+        (span.session, span.leader_epoch)
+        for span in spans
+        if not all(found.is_compacted(run) for _, run in found_runs.of(partition, span))
+    }
     newest = max((footer.seq for footer, _ in found_runs.of(partition, last)), default=SegmentSeq(-1))
     return BegunPartition(found, tuple(spans), found_runs.end_seq(last.session), holding, newest)

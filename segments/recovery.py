@@ -1,10 +1,16 @@
-"""Rebuilds partitions from the bucket: the footers of the sessions that wrote them. The end offset is what is found there,
-never what someone remembered.
+"""Rebuilds partitions from the bucket: the footers of the sessions that wrote them, and their newest manifests. The end offset is
+what is found there, never what someone remembered.
 
-    session of a dead leader     seal ─▶ LIST ─▶ its footers, through indexes where there are any
-    session that released at R   LIST ─▶ its footers below R
-    the same, known up to e             the footers of [e, R)      see read_ahead.py, footer_cache.py
+    session of a dead leader     seal ─▶ LIST ─▶ its footers, through indexes where there are any  ┐
+    session that released at R   LIST ─▶ its footers below R                                       ├─▶ LIST, GET: the manifests
+    the same, known up to e             the footers of [e, R)      see read_ahead.py, footer_cache.py ┘
     sealed, and known                   nothing
+
+           manifest   [ below compacted_to: epochs, producers, log start ]│
+           footers       [ trimmed, or not yet: ignored              ]    │[ runs, which must go on from here without a gap ]
+
+Manifests are read last. What was trimmed before the footers were read lies below `compacted_to` of every manifest that is read
+later, so however far compaction comes meanwhile, it makes no gap; and a log start that the old leader raised while it led is seen.
 
 Invariant: what is found can't grow afterwards. A session that was not left in order is sealed before its footers are read; one
 whose leader handed the partition over may go on, and of it only what lies below the place of the release counts.
@@ -23,6 +29,9 @@ from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionI
 from segments.bucket_layout import segment_key
 from segments.footer_cache import Damaged, FooterCache, KeptSession, SessionRuns
 from segments.footer_index import index_of_the_tail
+from segments.history import History
+from segments.manifest import Manifest, no_manifest
+from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectInfo, ObjectStore
 from segments.partition_log import PartitionLog
 from segments.producer_state import ProducerStates, SequencedBatch
@@ -58,28 +67,54 @@ class RecoveredPartition:
 
     partition: TopicPartition
     producers: ProducerStates
-    runs: RunIndex = field(default_factory=RunIndex)
+    manifest: Manifest
+    topic: str = ""
+    """Its name; empty where nobody asked for its manifests."""
+    runs: RunIndex = field(init=False)
+    """Those at or above `compacted_to`."""
     sessions: set[SessionId] = field(default_factory=set)
-    """Those that hold records of the partition; the others need not be remembered."""
+    """Those that hold such runs; the others need not be remembered."""
+
+    def __post_init__(self) -> None:
+        self.producers.recall(self.manifest.producers)
+        self.runs = self._no_runs(self.manifest.compacted_to)
 
     @property
     def end_offset(self) -> Offset:
-        return self.runs.end_offset or Offset(0)
+        """Behind its last run; where they are all gone, behind what was compacted, or deleted."""
+        return max(self.runs.end_offset or Offset(0), self.manifest.log_start_offset)
+
+    @property
+    def history(self) -> History | None:
+        return History(self.manifest, self.topic) if self.manifest.version else None
 
     def log(self, leader_epoch: LeaderEpoch) -> PartitionLog:
         return PartitionLog(
             self.partition,
             leader_epoch=leader_epoch,
-            log_start_offset=self.runs.start_offset or Offset(0),
+            log_start_offset=self.manifest.log_start_offset,
             end_offset=self.end_offset,
             producers=self.producers,
         )
 
+    def is_compacted(self, run: Run) -> bool:
+        return run.last_offset < self.manifest.compacted_to
+
+    def is_next(self, run: Run) -> bool:
+        """Whether it continues what is there. What is missing in between harms nobody where it lies below the log start."""
+        expected = self.runs.end_offset or Offset(0)
+        return run.base_offset == expected or expected < run.base_offset <= self.manifest.log_start_offset
+
     def take_in(self, footer: SegmentFooter, run: Run) -> None:
         """Adds the next run. Corrupt when it does not continue the partition."""
-        if not self.runs and run.base_offset != 0:
-            key = segment_key(footer.session, footer.seq)
+        key = segment_key(footer.session, footer.seq)
+        if run.base_offset < self.manifest.compacted_to:
+            wrong = f"offsets {run.base_offset} to {run.last_offset}, but {self.manifest.compacted_to} is compacted up to"
+            raise Corrupt(f"{key}: {self.partition} holds {wrong}", key=key)
+        if not self.is_next(run) and not self.runs:
             raise Corrupt(f"{key}: {self.partition} begins at offset {run.base_offset}; what came before is missing", key=key)
+        if self.is_next(run) and run.base_offset != self.runs.end_offset:
+            self.runs = self._no_runs(run.base_offset)
         self.runs.add(run, session=footer.session, seq=footer.seq)
         self.sessions.add(footer.session)
         for batch in footer.batches(run):
@@ -94,6 +129,24 @@ class RecoveredPartition:
                 ),
                 now_ms=footer.written_at_ms,
             )
+
+    def close_up(self) -> None:
+        """The next run comes at the end, also where what is missing before it lies below the log start."""
+        if self.end_offset != self.runs.end_offset:
+            self.runs = self._no_runs(self.end_offset)
+
+    def go_on_from(self, manifest: Manifest, topic: str) -> bool:
+        """Whether what was rebuilt with an older manifest still holds with this one: then what was compacted since is dropped."""
+        if (self.runs.end_offset or 0) < manifest.compacted_to:
+            return False
+        self.manifest, self.topic = manifest, topic
+        self.runs.drop_below(manifest.compacted_to)
+        self.sessions = self.runs.sessions
+        return True
+
+    def _no_runs(self, start_offset: Offset) -> RunIndex:
+        epochs = self.manifest.epochs
+        return RunIndex(start_offset=start_offset, leader_epoch=epochs[-1].leader_epoch if epochs else -1)
 
 
 @dataclass(slots=True)
@@ -134,6 +187,7 @@ async def recover(
     by: Session,
     settings: SegmentSettings,
     now_ms: Callable[[], int],
+    topics: Mapping[TopicPartition, str] | None = None,
     cache: FooterCache | None = None,
     begun: Mapping[TopicPartition, BegunPartition] | None = None,
 ) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
@@ -142,7 +196,7 @@ async def recover(
     A partition of which a segment is missing or damaged answers the Corrupt error in its place; the others go on. A footer that
     can't be read is no harm to a partition whose later runs continue without a gap: it had nothing there. Each session is listed
     and read once, whatever the number of its partitions, and what is in the `cache` not at all. Retries while the bucket is away.
-    What was `begun` is used up.
+    What was `begun` is used up. `topics`: the names of the topics; of a partition without one nothing was compacted.
     """
     usable = {partition: found for partition, found in (begun or {}).items() if found.continues_in(spans.get(partition, ()))}
     cache = cache or FooterCache(bytes_max=settings.footer_cache_bytes_max)
@@ -153,13 +207,36 @@ async def recover(
             if not _is_read(kept.runs, released_at_seq):
                 await _read_on(store, kept, cache, released_at_seq, by=by, settings=settings, now_ms=now_ms)
             found_runs.take_in(kept.runs)
+    known = {partition: found.recovered.manifest for partition, found in usable.items()}
+    manifests = await _newest(store, {p: name for p, name in (topics or {}).items() if p in spans}, known, settings)
 
     def rebuild_all() -> dict[TopicPartition, RecoveredPartition | Corrupt]:
-        return {
-            partition: found_runs.rebuilt(partition, held, settings, usable.get(partition)) for partition, held in spans.items()
-        }
+        rebuilt: dict[TopicPartition, RecoveredPartition | Corrupt] = {}
+        for partition, held in spans.items():
+            manifest = manifests.get(partition) or no_manifest(partition)
+            if isinstance(manifest, Corrupt):
+                rebuilt[partition] = manifest
+                continue
+            topic, ahead = (topics or {}).get(partition, ""), usable.get(partition)
+            if ahead is not None and ahead.recovered.go_on_from(manifest, topic):
+                known_so_far = ahead.recovered
+            else:
+                known_so_far = empty_partition(partition, settings, manifest=manifest, topic=topic)
+            rebuilt[partition] = found_runs.rebuilt(known_so_far, held, ahead)
+        return rebuilt
 
     return await asyncio.to_thread(rebuild_all) if found_runs.count > REBUILT_IN_A_THREAD else rebuild_all()
+
+
+async def _newest(
+    store: ObjectStore, topics: Mapping[TopicPartition, str], known: Mapping[TopicPartition, Manifest], settings: SegmentSettings
+) -> dict[TopicPartition, Manifest | Corrupt | None]:
+    """The manifests that count now. Retries while the bucket is away."""
+    while True:
+        try:
+            return await newest_manifests(store, topics, known=known, reads_max=settings.footer_reads_max)
+        except Unavailable:
+            await asyncio.sleep(settings.retry_pause_ms_max / 1000)
 
 
 def _sessions(
@@ -209,7 +286,7 @@ async def _read_on(
                     store, session, committed_to=released_at_seq, evidence=f"its leader released partitions at {released_at_seq}"
                 )
                 listing = listing.up_to(released_at_seq)
-            await read_listed(store, kept, listing, cache, reads_max=settings.footer_reads_max)
+            await read_listed(store, kept, listing, cache, reads_max=settings.footer_reads_max, was_listed=not unlisted)
             return
         except NotFound:  # trimmed between the listing and the read; or missing, which a listing tells
             unlisted = False
@@ -225,15 +302,25 @@ def _vouched_for(session: SessionId, first: SegmentSeq, end: SegmentSeq) -> Sess
 
 
 async def read_listed(
-    store: ObjectStore, kept: KeptSession, listing: SessionListing, cache: FooterCache, *, reads_max: int
+    store: ObjectStore,
+    kept: KeptSession,
+    listing: SessionListing,
+    cache: FooterCache,
+    *,
+    reads_max: int,
+    was_listed: bool = True,
 ) -> None:
-    """Reads those of the listed segments that are not known yet. Raises as `read_footers`, and then knows what it knew before."""
+    """Reads those of the listed segments that are not known yet. Raises as `read_footers`, and then knows what it knew before.
+
+    `was_listed`: not only vouched for, so that it tells what was trimmed.
+    """
     singly: dict[SegmentSeq, FooterBytes] = {}
+    trimmed_to = listing.trimmed_to
     listing = listing.since(kept.runs.end_seq)
     footers = await read_footers(store, listing, reads_max=reads_max, singly=singly)
     runs = kept.runs
-    if listing.trimmed_to > runs.end_seq:
-        runs = kept.runs = SessionRuns(runs.session, runs.first_seq)  # what was known is compacted, and may be gone by now
+    if was_listed:
+        runs = kept.runs = runs.trimmed(trimmed_to)
     runs.take_in(listing, footers)
     tail = index_of_the_tail(listing.end_seq, singly) if listing.sealed else None
     if tail is not None:
@@ -280,22 +367,18 @@ class FoundRuns:
         return runs, end_seq if released is None else min(end_seq, released)
 
     def rebuilt(
-        self, partition: TopicPartition, spans: Sequence[Span], settings: SegmentSettings, begun: BegunPartition | None = None
+        self, recovered: RecoveredPartition, spans: Sequence[Span], begun: BegunPartition | None = None
     ) -> RecoveredPartition | Corrupt:
+        """`recovered`: what is known of the partition without these spans; it is used up. `begun`: what is known of the spans."""
         try:
-            return _rebuild(partition, spans, self, settings, begun)
+            return _rebuild(recovered, spans, self, begun)
         except Corrupt as error:
             return error
 
 
 def _rebuild(
-    partition: TopicPartition,
-    spans: Sequence[Span],
-    found_runs: FoundRuns,
-    settings: SegmentSettings,
-    begun: BegunPartition | None,
+    recovered: RecoveredPartition, spans: Sequence[Span], found_runs: FoundRuns, begun: BegunPartition | None
 ) -> RecoveredPartition:
-    recovered = begun.recovered if begun is not None else empty_partition(partition, settings)
     suspect: Corrupt | None = None
     for span in spans:
         first = SegmentSeq(0)
@@ -304,10 +387,12 @@ def _rebuild(
                 continue
             first = begun.read_to
         unread = found_runs.damaged(span, first_seq=first)
-        for footer, run in found_runs.of(partition, span, first_seq=first):
+        for footer, run in found_runs.of(recovered.partition, span, first_seq=first):
             while unread and unread[0].seq < footer.seq:
                 suspect = unread.popleft().error
-            if suspect is not None and run.base_offset != recovered.end_offset:
+            if recovered.is_compacted(run):
+                continue
+            if suspect is not None and not recovered.is_next(run):
                 raise suspect
             suspect = None
             recovered.take_in(footer, run)
@@ -316,6 +401,7 @@ def _rebuild(
         suspect = found_runs.missing(span) or suspect
     if suspect is not None:
         raise suspect
+    recovered.close_up()
     return recovered
 
 
@@ -323,9 +409,9 @@ def _is_in(seq: SegmentSeq, span: Span) -> bool:
     return span.released_at_seq is None or seq < span.released_at_seq
 
 
-def empty_partition(partition: TopicPartition, settings: SegmentSettings) -> RecoveredPartition:
-    """A partition that nobody has written to yet."""
-    return RecoveredPartition(
-        partition,
-        ProducerStates(producers_max=settings.producers_per_partition_max, expiry_ms=settings.producer_expiry_ms),
-    )
+def empty_partition(
+    partition: TopicPartition, settings: SegmentSettings, *, manifest: Manifest | None = None, topic: str = ""
+) -> RecoveredPartition:
+    """A partition that nobody has written to yet, or nobody behind what its manifest tells."""
+    producers = ProducerStates(producers_max=settings.producers_per_partition_max, expiry_ms=settings.producer_expiry_ms)
+    return RecoveredPartition(partition, producers, manifest or no_manifest(partition), topic)

@@ -1,14 +1,14 @@
 """Where the runs of a partition lie in the segments on the bucket. Pure.
 
 One row of eight integers for each run (64 bytes), in columns, so that a partition whose history has not been compacted yet
-costs little. Invariant: runs are in offset order, without overlap or gap, and their leader epochs never fall; a run that breaks
-it is refused when it is taken in.
+costs little. Those that were compacted are dropped. Invariant: runs are in offset order, without overlap or gap, and their leader
+epochs never fall; a run that breaks it is refused when it is taken in, also behind runs that were dropped.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -34,6 +34,15 @@ class RunPlace(NamedTuple):
     def key(self) -> str:
         return segment_key(self.session, self.seq)
 
+    @property
+    def identity(self) -> tuple[SessionId, SegmentSeq, int]:
+        """Names these bytes for ever: a segment is never written twice."""
+        return self.session, self.seq, self.start
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
     def __str__(self) -> str:
         return f"offsets {self.base_offset} to {self.last_offset} lie at [{self.start}, {self.end}) of {self.key}"
 
@@ -51,17 +60,21 @@ NO_EPOCH_END: Final = EpochEnd(LeaderEpoch(-1), Offset(-1))
 
 
 class RunIndex:
-    def __init__(self) -> None:
+    def __init__(self, *, start_offset: Offset | None = None, leader_epoch: int = -1) -> None:
+        """Where the first run is to begin, and the epoch of the records before it, where something came before."""
         self._columns = tuple(array("q") for _ in RunPlace._fields)
         self._base_offsets, self._last_offsets = self._columns[0], self._columns[1]
         self._leader_epochs = self._columns[RunPlace._fields.index("leader_epoch")]
+        self._next_offset = start_offset
+        self._last_epoch = leader_epoch
 
     def __len__(self) -> int:
         return len(self._base_offsets)
 
     @property
     def end_offset(self) -> Offset | None:
-        return Offset(self._last_offsets[-1] + 1) if self._last_offsets else None
+        """Where the next run begins; None before the first."""
+        return self._next_offset
 
     @property
     def sessions(self) -> set[SessionId]:
@@ -78,8 +91,8 @@ class RunIndex:
         wrong = ""
         if expected is not None and run.base_offset != expected:
             wrong = f"goes on at offset {run.base_offset}, but {expected} comes next"
-        elif self._leader_epochs and run.leader_epoch < self._leader_epochs[-1]:
-            wrong = f"goes on in leader epoch {run.leader_epoch}, behind records of epoch {self._leader_epochs[-1]}"
+        elif run.leader_epoch < self._last_epoch:
+            wrong = f"goes on in leader epoch {run.leader_epoch}, behind records of epoch {self._last_epoch}"
         if wrong:
             key = segment_key(session, seq)
             raise Corrupt(f"{key}: {run.partition} {wrong}", key=key, start=run.start, end=run.end)
@@ -92,6 +105,14 @@ class RunIndex:
         ends.append(run.end)
         leader_epochs.append(run.leader_epoch)
         max_timestamps.append(run.max_timestamp)
+        self._next_offset = Offset(run.last_offset + 1)
+        self._last_epoch = run.leader_epoch
+
+    def drop_below(self, offset: int) -> None:
+        """Forgets the runs that end below `offset`: they were compacted, or nobody reads them any more."""
+        dropped = bisect_left(self._last_offsets, offset)
+        for column in self._columns:
+            del column[:dropped]
 
     def find(self, offset: int) -> RunPlace | None:
         """The run that holds `offset`."""

@@ -144,38 +144,43 @@ async def list_session(
 
 
 @dataclass(slots=True)
-class _Look:
-    """What a listing of a session showed."""
+class SessionLook:
+    """What a listing of a session showed, or of its end."""
 
     session: SessionId
     places: dict[SegmentSeq, ObjectInfo] = field(default_factory=dict)
     trimmed_to: SegmentSeq = _FIRST
     indexes: list[IndexRange] = field(default_factory=list)
 
-    def committed(self, committed_to: SegmentSeq, evidence: str) -> SessionListing:
-        """Up to the first gap at or after `committed_to`, or up to the seal."""
+    def take_in(self, found: ObjectInfo) -> None:
+        """The next object of the listing; one that Tidelog did not write is passed over."""
+        parsed = bucket_layout.parse_wal_key(found.key)
+        if parsed is None:
+            return
+        if parsed.seq is not None:
+            self.places[parsed.seq] = found
+        elif parsed.trimmed_to is not None:
+            self.trimmed_to = max(self.trimmed_to, parsed.trimmed_to)
+        elif parsed.indexed is not None:
+            self.indexes.append(IndexRange(*parsed.indexed))
+
+    def committed(self, committed_to: SegmentSeq, evidence: str, *, since: SegmentSeq = _FIRST) -> SessionListing:
+        """Up to the first gap at or after `committed_to`, or up to the seal; where all below `since` is known, from there on."""
+        first = max(self.trimmed_to, since)
         segments: list[ObjectInfo | None] = []
         sealed = False
-        while (found := self.places.get(seq := SegmentSeq(self.trimmed_to + len(segments)))) is not None or seq < committed_to:
+        while (found := self.places.get(seq := SegmentSeq(first + len(segments)))) is not None or seq < committed_to:
             if found is not None and found.size == SEAL_BYTES:
                 sealed = True
                 break
             segments.append(found)
-        return SessionListing(self.session, self.trimmed_to, tuple(segments), sealed, tuple(self.indexes), evidence)
+        return SessionListing(self.session, first, tuple(segments), sealed, tuple(self.indexes), evidence)
 
 
-async def _look(store: ObjectStore, session: SessionId) -> _Look:
-    look = _Look(session)
+async def _look(store: ObjectStore, session: SessionId) -> SessionLook:
+    look = SessionLook(session)
     async for found in objects_under(store, bucket_layout.session_prefix(session)):
-        parsed = bucket_layout.parse_wal_key(found.key)
-        if parsed is None:
-            continue
-        if parsed.seq is not None:
-            look.places[parsed.seq] = found
-        elif parsed.trimmed_to is not None:
-            look.trimmed_to = max(look.trimmed_to, parsed.trimmed_to)
-        elif parsed.indexed is not None:
-            look.indexes.append(IndexRange(*parsed.indexed))
+        look.take_in(found)
     return look
 
 

@@ -12,6 +12,7 @@ from segments.footers import read_footer_bytes, read_index
 from segments.object_store import ObjectStore
 from segments.segment_file import FooterBytes, SegmentFooter, parse_footer
 from segments.session import SessionListing, list_session
+from segments.shared_errors import first_of
 
 
 async def read_footers(
@@ -58,7 +59,7 @@ async def read_footers(
             parts = cover(listing.trimmed_to, listing.end_seq, listing.indexes)
             tasks = [reads.create_task(read(*part)) for part in parts]
     except* TidelogError as errors:
-        raise _first(errors) from errors
+        raise first_of(errors) from errors
     return [footer for task in tasks for footer in task.result()]
 
 
@@ -69,8 +70,3 @@ async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int
             return await read_footers(store, await list_session(store, session), reads_max=reads_max)
         except NotFound:
             continue
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

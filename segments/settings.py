@@ -8,6 +8,7 @@ from math import isfinite
 from metadata.errors import InvalidArgument
 
 KIB, MIB = 1 << 10, 1 << 20
+_MAY_BE_ZERO = frozenset({"linger_ms", "puts_per_second_max", "cold_disk_bytes_max"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,14 @@ class SegmentSettings:
     hot_pool_bytes_max: int = 64 * MIB
     """Newest committed batches, kept for readers at the tail."""
     cold_pool_bytes_max: int = 64 * MIB
-    """Batches read back from the bucket. Apart from the hot pool, so that a lagging reader can't evict the tail."""
-    catch_up_bytes_max: int = 32 * MIB
-    """Bytes of reads from the bucket in flight; further readers wait for their turn."""
+    """Batches read back from the bucket. Apart from the hot pool, so that a lagging reader can't evict the tail. A row group of
+    history takes about 17 MiB; so many as fit are read at a time, and further readers wait for their turn."""
+    cold_disk_bytes_max: int = 0
+    """What was read back from the bucket is kept on the local disk as well, up to so many bytes, in the directory `cold` of
+    data_dir. It is thrown away at the start. 0: it is not kept."""
+    catch_up_bytes_max: int = 96 * MIB
+    """Memory of reads from the bucket in flight; further readers wait for their turn. A row group takes twice its size while it is
+    decoded."""
     index_every_segments: int = 32
     """After so many segments their footers are written once more, in one object, so that taking over reads few."""
     footer_reads_max: int = 16
@@ -55,7 +61,7 @@ class SegmentSettings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isfinite(value) or value < 0 or (value == 0 and field.name not in {"linger_ms", "puts_per_second_max"}):
+            if not isfinite(value) or value < 0 or (value == 0 and field.name not in _MAY_BE_ZERO):
                 raise InvalidArgument(
                     f"{field.name} is {value}; it must be a number above 0", hint=f"Leave {field.name} out for its default."
                 )

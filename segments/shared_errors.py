@@ -1,4 +1,4 @@
-"""One error that several wait for: each of them raises a copy of its own. Pure.
+"""One error that several wait for: each of them raises a copy of its own; and the one of a group that is told. Pure.
 
 An instance that is raised twice carries the traceback of both, takes the context of whoever raises it, and what one of them notes
 on it or changes is seen by all.
@@ -21,3 +21,9 @@ def own_copy(error: _Error) -> _Error:
     own.__cause__ = error.__cause__
     vars(own).pop("__notes__", None)
     return own
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Of what a TaskGroup raises: who asked is told one error, not a tree of them."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first

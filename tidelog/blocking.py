@@ -71,6 +71,7 @@ class BlockingTopics:
     alter = blocking(Topics.alter)
     add_partitions = blocking(Topics.add_partitions)
     delete = blocking(Topics.delete)
+    delete_records = blocking(Topics.delete_records)
     list = blocking(Topics.list)
 
 

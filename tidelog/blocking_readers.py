@@ -100,6 +100,16 @@ class BlockingGroupConsumer:
         return self._thread.wait_for(look)
 
     @property
+    def member_id(self) -> str:
+        """As GroupConsumer.member_id."""
+        return self._original.member_id
+
+    @property
+    def generation(self) -> int:
+        """As GroupConsumer.generation."""
+        return self._original.generation
+
+    @property
     def errors(self) -> dict[TopicPartitionName, TidelogError]:
         """By partition: why it is not read any further, while others are. It was logged as well."""
         return self._original.errors

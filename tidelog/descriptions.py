@@ -80,6 +80,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     tier: str
+    """segment, or parquet once the record was compacted: then the bytes are those of a row group, and batch_crc32c is theirs."""
     object_key: str
     range_start: int
     range_end: int
@@ -88,8 +89,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     leader_epoch: int
     batch_crc32c: int
     in_hot_pool: bool
-    session: int
-    segment_seq: int
+    session: int | None
+    segment_seq: int | None
+    """Both of a record in a segment."""
+    row_group: int | None
+    file_checksum: str | None
+    """Both of a record in Parquet: the group's number in the file, and the sum over the file's records."""
 
 
 def topic_info(topic: admin_pb2.Topic) -> TopicInfo:
@@ -154,6 +159,8 @@ def explanation(topic: str, partition: int, offset: int, found: admin_pb2.Explai
         leader_epoch=found.leader_epoch,
         batch_crc32c=found.batch_crc32c,
         in_hot_pool=found.in_hot_pool,
-        session=found.session,
-        segment_seq=found.segment_seq,
+        session=found.session if found.HasField("session") else None,
+        segment_seq=found.segment_seq if found.HasField("segment_seq") else None,
+        row_group=found.row_group if found.HasField("row_group") else None,
+        file_checksum=found.file_checksum if found.HasField("file_checksum") else None,
     )

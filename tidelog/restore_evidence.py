@@ -1,4 +1,5 @@
-"""Reads a bucket for a restore: the sessions, which are sealed first, their footers, mirrors of topics, the newest snapshot.
+"""Reads a bucket for a restore: the sessions, which are sealed first, their footers, mirrors of topics, the newest snapshot, and
+last the manifests: what was trimmed before its footer was read is below `compacted_to` of the manifest that is found.
 
 Invariant: what is found of a session can't grow afterwards, because it is sealed before it is read; so a broker that runs still,
 or comes back later, adds nothing that the restored metadata would not know. A dry run seals nothing, and may see less.
@@ -8,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Revision, SegmentSeq, SessionId, TopicId
+from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.snapshot import Snapshot, parse_snapshot
 from metadata.store import KeyValue
 from metadata.topic import Topic, decode_topic
@@ -24,6 +25,7 @@ from segments.bucket_layout import (
     TOPICS,
     WAL,
     end_of_session,
+    end_of_topic,
     parse_snapshot_key,
     parse_topic_key,
     parse_wal_key,
@@ -32,9 +34,12 @@ from segments.bucket_layout import (
     topic_mirror_key,
 )
 from segments.listing import objects_under
+from segments.manifest import Manifest
+from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectStore
 from segments.session import SessionListing, list_session, seal
 from segments.session_footers import read_footers
+from segments.shared_errors import first_of
 from tidelog.restore_plan import Evidence, Finding, FooterTally, MirroredTopic
 
 SESSIONS_AT_ONCE = 4
@@ -72,6 +77,7 @@ async def read_evidence(
     found.evidence.snapshot = await _newest_snapshot(bucket, revisions, cluster_id, found.evidence.findings)
     lives = await _lives(bucket)
     found.evidence.mirrors = await _read_mirrors(bucket, lives, layout, found.evidence, advance)
+    found.evidence.manifests = await _read_manifests(bucket, lives, found.evidence.findings)
     named = [*revisions, *(revision for life in lives.values() for revision in (*life.registered, *life.deleted))]
     found.evidence.revision_max = max(named, default=0)
     return found
@@ -177,6 +183,8 @@ async def _newest_snapshot(
 class _Life:
     registered: list[Revision] = field(default_factory=list)
     deleted: list[Revision] = field(default_factory=list)
+    compacted: set[Partition] = field(default_factory=set)
+    """Partitions that have manifests."""
 
 
 class _Named(NamedTuple):
@@ -185,15 +193,48 @@ class _Named(NamedTuple):
 
 
 async def _lives(bucket: ObjectStore) -> dict[_Named, _Life]:
+    """Of each topic that was: what was written about it, without a look at all of its files of history."""
     lives: dict[_Named, _Life] = {}
-    async for key in _keys(bucket, TOPICS):
-        if (parsed := parse_topic_key(key)) is not None:
+    start_after = ""
+    while True:
+        page = await _patiently(partial(bucket.list, TOPICS, start_after=start_after))
+        for start_after in (found.key for found in page.objects):
+            parsed = parse_topic_key(start_after)
+            if parsed is None:
+                continue
             life = lives.setdefault(_Named(parsed.name, parsed.topic_id), _Life())
             if parsed.registered is not None:
                 life.registered.append(parsed.registered)
             if parsed.deleted is not None:
                 life.deleted.append(parsed.deleted)
-    return lives
+            if parsed.manifest is not None:
+                life.compacted.add(parsed.manifest.partition)
+        if not page.more:
+            return lives
+        if parsed is not None and parsed.history is not None:  # files come last of what a topic has
+            start_after = end_of_topic(parsed.name, parsed.topic_id)
+
+
+async def _read_manifests(
+    bucket: ObjectStore, lives: Mapping[_Named, _Life], findings: list[Finding]
+) -> dict[TopicPartition, Manifest]:
+    """The newest of each partition, but for topics that were deleted."""
+    names = {
+        TopicPartition(named.topic_id, partition): named.name
+        for named, life in lives.items()
+        for partition in life.compacted
+        if not life.deleted
+    }
+    found = await _patiently(partial(newest_manifests, bucket, names, reads_max=MIRROR_READS_MAX))
+    manifests: dict[TopicPartition, Manifest] = {}
+    for partition, manifest in sorted(found.items()):
+        if isinstance(manifest, Corrupt):
+            findings.append(
+                Finding("damage", str(manifest.details["key"]), f"{manifest.message}; brokers will not serve {partition}")
+            )
+        elif manifest is not None:
+            manifests[partition] = manifest
+    return manifests
 
 
 async def _read_mirrors(
@@ -262,13 +303,8 @@ async def _all(reads: Iterable[Awaitable[None]]) -> None:
             for read in reads:
                 tasks.create_task(_awaited(read))
     except* TidelogError as errors:
-        raise _first(errors) from errors
+        raise first_of(errors) from errors
 
 
 async def _awaited(work: Awaitable[None]) -> None:
     await work
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

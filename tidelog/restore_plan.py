@@ -1,13 +1,14 @@
 """Rebuilds the cluster's metadata from what lies on the bucket. Pure: what was found goes in, keys and findings come out.
 
     footers ──▶ which session wrote which partition at which epoch ─┐
+    manifests ▶ what was compacted, and its epochs and producers ───┤
     claims ───▶ the first free session number ──────────────────────┤
     mirrors ──▶ topics and their settings, deletions ───────────────┼─▶ plan ─▶ every key of the cluster
     snapshot ─▶ the same as of its revision; groups, offsets, ACLs ─┘
 
-Where records are, and how far they go, is told by the footers alone. Registrations of topics: the newest of mirror and snapshot.
-All else: the snapshot, as it was then. Nobody leads in the end: each partition's last leader is a session that is sealed and has
-no broker, so the controller appoints new ones, as after a failure.
+Where records are, and how far they go, is told by footers, and by manifests where the segments were compacted. Registrations of
+topics: the newest of mirror and snapshot. All else: the snapshot, as it was then. Nobody leads in the end: each partition's last
+leader is a session that is sealed and has no broker, so the controller appoints new ones, as after a failure.
 
 Invariants: a session that holds records of a partition is in its list; epochs, session numbers and producer ids that were ever used
 are not given out again; the same bucket gives the same keys (but for the number of the restore), so an interrupted one can go on.
@@ -15,8 +16,9 @@ are not given out again; the same bucket gives the same keys (but for the number
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -29,6 +31,7 @@ from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
 from metadata.snapshot import Snapshot
 from metadata.store import OPERATIONS_MAX, KeyValue, Put
 from metadata.topic import Topic, decode_topic, encode_topic
+from segments.manifest import Manifest
 from segments.segment_file import SegmentFooter
 
 EPOCHS_AHEAD: Final = 1 << 20
@@ -119,6 +122,8 @@ class Evidence:
     restoration: int = 0
     """The number of this restore on the bucket (segments/restorations.py)."""
     findings: list[Finding] = field(default_factory=list)
+    manifests: Mapping[TopicPartition, Manifest] = field(default_factory=dict)
+    """The newest of each partition that has any, but for topics that were deleted."""
 
 
 class RestoredTopic(NamedTuple):
@@ -151,25 +156,35 @@ def plan_restore(found: Evidence, layout: EtcdLayout, held: Mapping[str, int]) -
     told = _Told.of(found.snapshot, layout, plan.findings)
     registered = _topics(found, told, plan.findings)
     by_topic: dict[TopicId, dict[TopicPartition, Stretches]] = {}
-    for partition, held_by in found.footers.stretches.items():
+    for partition in found.footers.stretches.keys() | found.manifests.keys():
+        held_by = _at_or_above(_compacted_to(found, partition), found.footers.stretches.get(partition, {}))
         by_topic.setdefault(partition.topic_id, {})[partition] = held_by
+    compacted: Counter[TopicId] = Counter()
+    for partition, manifest in found.manifests.items():
+        compacted[partition.topic_id] += sum(file.record_count for file in manifest.files)
     for name, (topic, source) in sorted(registered.items()):
         stretches = by_topic.get(topic.id, {})
         topic = _grown(topic, stretches, plan.findings)
         plan.puts.append(Put(layout.topic(name), encode_topic(topic)))
         for number in range(topic.partition_count if found.sessions else 0):
             partition = TopicPartition(topic.id, Partition(number))
-            state = _state(partition, stretches.get(partition, {}), told.epochs.get(partition), found.sessions[-1], plan.findings)
+            history = found.manifests.get(partition)
+            used = [told.epochs.get(partition, -1), *(epoch for epoch, _ in found.footers.stretches.get(partition, {}))]
+            if history is not None:
+                used += (begun.leader_epoch for begun in history.epochs)
+            state = _state(partition, stretches.get(partition, {}), history, max(used), found.sessions[-1], plan.findings)
             plan.leader_epoch_max = max(plan.leader_epoch_max, state.leader_epoch)
             plan.puts.append(Put(layout.partition(partition), msgspec.json.encode(state)))
         plan.partitions += topic.partition_count
-        plan.topics.append(RestoredTopic(topic, source, sum(map(_records, stretches.values()))))
+        plan.topics.append(RestoredTopic(topic, source, compacted[topic.id] + sum(map(_records, stretches.values()))))
     _tell_of_unknown(found, told, registered, plan.findings)
     plan.puts += told.others
     plan.copied = len(told.others)
     claimed = found.sessions[-1] + 1 if found.sessions else 1
     plan.next_session = max(claimed, told.numbers.get(layout.next_session, 1), held.get(layout.next_session, 1))
-    seen = max(found.footers.producer_id_max, told.numbers.get(layout.next_producer_id, 1))
+    remembered = (producer.producer_id for manifest in found.manifests.values() for producer in manifest.producers)
+    handed_out = max((id_ for id_ in remembered if id_ < IDEMPOTENCY_KEY_IDS), default=0)
+    seen = max(found.footers.producer_id_max, handed_out, told.numbers.get(layout.next_producer_id, 1))
     ahead = min(seen + PRODUCER_IDS_AHEAD, (seen + IDEMPOTENCY_KEY_IDS) // 2)
     plan.next_producer_id = max(ahead, held.get(layout.next_producer_id, 1))
     for key, number in (
@@ -194,6 +209,17 @@ def transactions(puts: Sequence[Put]) -> Iterator[Sequence[Put]]:
         size += bytes_more
     if first < len(puts):
         yield puts[first:]
+
+
+def _compacted_to(found: Evidence, partition: TopicPartition) -> int:
+    return found.manifests[partition].compacted_to if partition in found.manifests else 0
+
+
+def _at_or_above(offset: int, stretches: Stretches) -> Stretches:
+    """What lies in segments alone; what was compacted may be there or be trimmed."""
+    return {
+        place: replace(stretch, start=max(stretch.start, offset)) for place, stretch in stretches.items() if stretch.end > offset
+    }
 
 
 def _records(stretches: Stretches) -> int:
@@ -224,7 +250,7 @@ class _Told:
             key = layout.root + entry.key
             kept = KeyValue(key, entry.value, entry.revision, entry.revision, version=1)
             try:
-                if key in anew or key.startswith(layout.brokers):
+                if key in anew or key.startswith((layout.brokers, layout.compactors, layout.compactions)):
                     continue
                 if key in counters:
                     told.numbers[key] = _number(kept)
@@ -297,24 +323,29 @@ def _tell_of_unknown(found: Evidence, told: _Told, registered: Mapping[str, tupl
 def _state(
     partition: TopicPartition,
     stretches: Stretches,
-    told_epoch: LeaderEpoch | None,
+    manifest: Manifest | None,
+    used: int,
     last_session: SessionId,
     findings: list[Finding],
 ) -> PartitionState:
     """Its sessions by epoch, and after them the last session of the bucket as the leader, which wrote nothing at that epoch: it has
-    no broker and is sealed, so one look at one session lets the controller appoint leaders for all partitions."""
-    end = 0
+    no broker and is sealed, so one look at one session lets the controller appoint leaders for all partitions.
+
+    `used`: the highest epoch that is known.
+    """
+    end = manifest.compacted_to if manifest is not None else 0
+    log_start_offset = manifest.log_start_offset if manifest is not None else 0
     spans: list[SessionSpan] = []
     for (epoch, session), stretch in sorted(stretches.items()):
         where = f"{partition} at epoch {epoch}, in session {session}"
-        if stretch.start != end or not stretch.whole:
+        follows = stretch.start == end or end < stretch.start <= log_start_offset
+        if not follows or not stretch.whole:
             what = f"offsets {stretch.start} to {stretch.end - 1} don't follow {end - 1} without a gap; brokers will not serve it"
             findings.append(Finding("damage", where, what))
         if spans and spans[-1].leader_epoch == epoch:
             findings.append(Finding("damage", where, f"session {spans[-1].session} wrote at this epoch as well"))
         end = stretch.end
         spans.append(SessionSpan(epoch, session))
-    used = max(spans[-1].leader_epoch if spans else -1, told_epoch if told_epoch is not None else -1)
     ahead = LeaderEpoch(used + min(EPOCHS_AHEAD, (EPOCH_MAX - used) // 2))
     leaderless = SessionSpan(ahead, last_session, SegmentSeq(0))
     return PartitionState(leader_session=last_session, leader_epoch=ahead, sessions=(*spans, leaderless))

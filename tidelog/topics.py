@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from gateway.proto import admin_pb2
+from gateway.proto import admin_pb2, log_pb2
 from metadata.errors import InvalidArgument
 from tidelog.connection import Connection, Stubs
 from tidelog.descriptions import TopicInfo, topic_info
@@ -89,6 +89,23 @@ class Topics:
         finally:
             self._connection.forget_route(name)
 
+    async def delete_records(self, name: str, partition: int, *, before: int, validate_only: bool = False) -> int:
+        """Deletes the partition's records before this offset, or all that is committed for -1. Answers where the log starts now.
+
+        Raises UnknownTopic, UnknownPartition, OutOfRange above the high watermark. It may be repeated.
+        """
+        request = log_pb2.DeleteRecordsRequest(
+            topic=name,
+            partition=_int32(partition, "partition"),
+            before_offset=_int64(before, "before"),
+            validate_only=validate_only,
+        )
+        answer: Any = await self._connection.call(
+            lambda to, timeout_s: to.log.DeleteRecords(request, timeout=timeout_s), writes=not validate_only
+        )
+        log_start_offset: int = answer.log_start_offset
+        return log_start_offset
+
     async def _change(self, method: str, request: Any) -> TopicInfo:
         try:
             answer: Any = await self._connection.call(
@@ -107,6 +124,12 @@ def _int32(value: object, name: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and -(2**31) <= value < 2**31:
         return value
     raise InvalidArgument(f"{name} is {value!r}, which is not a number of partitions", hint="Use a whole number from 1 on.")
+
+
+def _int64(value: object, name: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
+        return value
+    raise InvalidArgument(f"{name} is {value!r}, which is no offset", hint="Use a whole number from 0 on, or -1 for all records.")
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, str]:

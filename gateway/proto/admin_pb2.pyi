@@ -207,7 +207,7 @@ class ExplainOffsetRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class ExplainOffsetResponse(_message.Message):
-    __slots__ = ("tier", "object_key", "range_start", "range_end", "base_offset", "last_offset", "leader_epoch", "batch_crc32c", "in_hot_pool", "session", "segment_seq")
+    __slots__ = ("tier", "object_key", "range_start", "range_end", "base_offset", "last_offset", "leader_epoch", "batch_crc32c", "in_hot_pool", "session", "segment_seq", "row_group", "file_checksum")
     TIER_FIELD_NUMBER: _ClassVar[int]
     OBJECT_KEY_FIELD_NUMBER: _ClassVar[int]
     RANGE_START_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +219,8 @@ class ExplainOffsetResponse(_message.Message):
     IN_HOT_POOL_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_SEQ_FIELD_NUMBER: _ClassVar[int]
+    ROW_GROUP_FIELD_NUMBER: _ClassVar[int]
+    FILE_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     tier: str
     object_key: str
     range_start: int
@@ -230,4 +232,6 @@ class ExplainOffsetResponse(_message.Message):
     in_hot_pool: bool
     session: int
     segment_seq: int
-    def __init__(self, tier: _Optional[str] = ..., object_key: _Optional[str] = ..., range_start: _Optional[int] = ..., range_end: _Optional[int] = ..., base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batch_crc32c: _Optional[int] = ..., in_hot_pool: _Optional[bool] = ..., session: _Optional[int] = ..., segment_seq: _Optional[int] = ...) -> None: ...
+    row_group: int
+    file_checksum: str
+    def __init__(self, tier: _Optional[str] = ..., object_key: _Optional[str] = ..., range_start: _Optional[int] = ..., range_end: _Optional[int] = ..., base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batch_crc32c: _Optional[int] = ..., in_hot_pool: _Optional[bool] = ..., session: _Optional[int] = ..., segment_seq: _Optional[int] = ..., row_group: _Optional[int] = ..., file_checksum: _Optional[str] = ...) -> None: ...

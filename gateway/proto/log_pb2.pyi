@@ -278,6 +278,26 @@ class EpochEnd(_message.Message):
     end_offset: int
     def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., leader_epoch: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
+class DeleteRecordsRequest(_message.Message):
+    __slots__ = ("topic", "partition", "before_offset", "topic_id", "validate_only")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    before_offset: int
+    topic_id: str
+    validate_only: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., before_offset: _Optional[int] = ..., topic_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class DeleteRecordsResponse(_message.Message):
+    __slots__ = ("log_start_offset",)
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    log_start_offset: int
+    def __init__(self, log_start_offset: _Optional[int] = ...) -> None: ...
+
 class FindWrittenOnceRequest(_message.Message):
     __slots__ = ("topic", "topic_id", "partitions", "producer_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -66,6 +66,11 @@ class LogStub:
                 request_serializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochRequest.SerializeToString,
                 response_deserializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochResponse.FromString,
                 _registered_method=True)
+        self.DeleteRecords = channel.unary_unary(
+                '/tidelog.v1.Log/DeleteRecords',
+                request_serializer=gateway_dot_proto_dot_log__pb2.DeleteRecordsRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_log__pb2.DeleteRecordsResponse.FromString,
+                _registered_method=True)
         self.Consume = channel.stream_stream(
                 '/tidelog.v1.Log/Consume',
                 request_serializer=gateway_dot_proto_dot_log__pb2.ConsumeRequest.SerializeToString,
@@ -124,6 +129,13 @@ class LogServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRecords(self, request, context):
+        """Deletes the records of a partition before an offset: they are not read any more from then on, and leave the bucket after a while.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Consume(self, request_iterator, context):
         """Reads topics as long as the stream lasts, alone or as a member of a consumer group. The broker pushes what there is within the
         credits that it was given; it runs the member (joins, heartbeats, assigns) and finds leaders and coordinators by itself.
@@ -171,6 +183,11 @@ def add_LogServicer_to_server(servicer, server):
                     servicer.OffsetForLeaderEpoch,
                     request_deserializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochRequest.FromString,
                     response_serializer=gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochResponse.SerializeToString,
+            ),
+            'DeleteRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRecords,
+                    request_deserializer=gateway_dot_proto_dot_log__pb2.DeleteRecordsRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_log__pb2.DeleteRecordsResponse.SerializeToString,
             ),
             'Consume': grpc.stream_stream_rpc_method_handler(
                     servicer.Consume,
@@ -347,6 +364,33 @@ class Log:
             '/tidelog.v1.Log/OffsetForLeaderEpoch',
             gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochRequest.SerializeToString,
             gateway_dot_proto_dot_log__pb2.OffsetForLeaderEpochResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Log/DeleteRecords',
+            gateway_dot_proto_dot_log__pb2.DeleteRecordsRequest.SerializeToString,
+            gateway_dot_proto_dot_log__pb2.DeleteRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,4 +1,4 @@
-"""The column kernel in its two forms: compiled, and as the Python that it is where no C compiler was found.
+"""The kernels in their two forms: compiled, and as the Python that it is where no C compiler was found.
 
 A test module that imports the fixture `kernel_form` runs as a whole under each.
 """
@@ -12,14 +12,15 @@ from types import ModuleType
 
 import pytest
 
-from segments import batch_kernel, json_values, partitioner, record_batch, record_columns
+from segments import batch_kernel, checksum_kernel, json_values, partitioner, record_batch, record_checksum, record_columns
 
 SOURCE = Path(record_batch.__file__).with_name("batch_kernel.py")
-_USERS = (record_batch, record_columns, partitioner, json_values)
+CHECKSUM_SOURCE = SOURCE.with_name("checksum_kernel.py")
+_USERS = (record_batch, record_columns, record_checksum, partitioner, json_values)
 
 
-def _load_uncompiled() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("uncompiled_batch_kernel", SOURCE)
+def _load_uncompiled(source: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"uncompiled_{source.stem}", source)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,7 +28,8 @@ def _load_uncompiled() -> ModuleType:
     return module
 
 
-UNCOMPILED = _load_uncompiled()
+UNCOMPILED = _load_uncompiled(SOURCE)
+UNCOMPILED_CHECKSUMS = _load_uncompiled(CHECKSUM_SOURCE)
 
 
 _FORMS = [
@@ -38,13 +40,14 @@ _FORMS = [
 
 @pytest.fixture(scope="module", params=_FORMS, autouse=True)
 def kernel_form(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    """The kernel under test, put in place of the other wherever the log imports it."""
+    """The kernel under test, put in place of the other wherever the log imports it; that of checksums, too."""
     if request.param == "compiled":
         yield batch_kernel
         return
     with pytest.MonkeyPatch.context() as patch:
         for user in _USERS:
             for name, value in list(vars(user).items()):
-                if vars(batch_kernel).get(name) is value:
-                    patch.setattr(user, name, getattr(UNCOMPILED, name))
+                for compiled, uncompiled in ((batch_kernel, UNCOMPILED), (checksum_kernel, UNCOMPILED_CHECKSUMS)):
+                    if vars(compiled).get(name) is value:
+                        patch.setattr(user, name, getattr(uncompiled, name))
         yield UNCOMPILED

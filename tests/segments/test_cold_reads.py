@@ -12,6 +12,7 @@ from metadata.model import SessionId
 from segments.byte_budget import ByteBudget
 from segments.cold_pool import LEFT_OUT_MAX, READS_IN_FLIGHT_MAX, READS_WAITING_MAX, ColdPool
 from segments.cold_reads import ColdReads
+from segments.cold_run import ColdRun
 from segments.fetch_plan import RUNS_MAX
 from segments.run_index import RunPlace
 from tests.segments.cold_bucket import BODY, KEY, OTHER, PLACE, THIRD, bucket, cold_pool, with_pool
@@ -27,11 +28,11 @@ def test_a_fetch_is_woken_when_what_it_waits_for_arrives() -> None:
         woken = asyncio.Event()
         with ColdReads(pool, bytes_max=1, woken=woken) as reads:
             reads.begin(PLACE)
-            assert (reads.run_at(PLACE), reads.is_reading(PLACE), reads.in_flight, reads.owes) == (None, True, True, False)
+            assert (reads.cold_at(PLACE), reads.is_reading(PLACE), reads.in_flight, reads.owes) == (None, True, True, False)
             await woken.wait()
             assert asyncio.get_running_loop().time() == 2
-            arrived = reads.run_at(PLACE)
-            assert arrived is not None
+            arrived = reads.cold_at(PLACE)
+            assert isinstance(arrived, ColdRun)
             assert arrived.base_offsets == [100, 102, 103]
             assert (reads.is_reading(PLACE), reads.in_flight) == (False, False)
 
@@ -46,7 +47,7 @@ def test_a_fetch_keeps_what_it_has_read_though_the_pool_does_not() -> None:
                 reads.begin(PLACE)
                 await woken.wait()
                 assert pool.held(PLACE) is None
-                assert reads.run_at(PLACE) is not None
+                assert reads.cold_at(PLACE) is not None
 
     run(main())
 
@@ -122,7 +123,7 @@ def left_out(pool: ColdPool, place: RunPlace = PLACE) -> None:
     """One fetch that begins to read the run and is answered without it."""
     with ColdReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
         reads.begin(place)
-        assert reads.run_at(place) is None
+        assert reads.cold_at(place) is None
 
 
 def test_what_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() -> None:
@@ -136,7 +137,7 @@ def test_what_was_left_out_goes_on_being_read_and_is_there_for_the_next_fetch() 
         await asyncio.sleep(4)
         with ColdReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
             reads.begin(PLACE)
-            assert reads.run_at(PLACE) is not None
+            assert reads.cold_at(PLACE) is not None
         assert not pool.was_left_out(PLACE)
 
     with_pool(store, work)
@@ -158,7 +159,7 @@ def test_what_was_left_out_and_pushed_out_again_is_owed_to_the_next_fetch() -> N
                 await woken.wait()
                 owed.append(reads.owes)
                 assert owed == [True, False]
-                assert reads.run_at(PLACE) is not None
+                assert reads.cold_at(PLACE) is not None
             assert not pool.was_left_out(PLACE)
 
     run(main())
@@ -173,8 +174,8 @@ def test_the_error_of_a_read_that_was_left_out_is_told_to_the_next_fetch_once() 
         await asyncio.sleep(1)
         with ColdReads(pool, bytes_max=1, woken=asyncio.Event()) as reads:
             with pytest.raises(Unavailable, match="503 SlowDown"):
-                reads.run_at(PLACE)
-            assert reads.run_at(PLACE) is None
+                reads.cold_at(PLACE)
+            assert reads.cold_at(PLACE) is None
         assert store.count("get") == 1
         assert (await pool.run_at(PLACE)).base_offsets == [100, 102, 103]
 
@@ -190,11 +191,11 @@ def test_an_error_that_is_no_news_any_more_is_not_told_the_run_is_read_again() -
         await asyncio.sleep(60)
         woken = asyncio.Event()
         with ColdReads(pool, bytes_max=1, woken=woken) as reads:
-            assert reads.run_at(PLACE) is None
+            assert reads.cold_at(PLACE) is None
             reads.begin(PLACE)
             assert reads.owes
             await woken.wait()
-            assert reads.run_at(PLACE) is not None
+            assert reads.cold_at(PLACE) is not None
 
     with_pool(store, work)
 
@@ -234,6 +235,6 @@ def test_when_the_session_has_ended_a_fetch_is_told_so_where_it_needs_the_bucket
             reads.begin(PLACE)
             assert not reads.in_flight
             with pytest.raises(Unavailable, match="the session has ended"):
-                reads.run_at(PLACE)
+                reads.cold_at(PLACE)
 
     run(main())

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidRecord, TooLarge
-from segments.compression import Codec, compress, decompress
+from segments.compression import Codec, Decompressor, compress, decompress
 
 CODECS = list(Codec)[1:]
 TEXT = b"".join(b'{"id":%d,"name":"alice"}' % number for number in range(4000))
@@ -191,3 +191,31 @@ def test_no_codec_bounds_nothing_and_copies_nothing() -> None:
     section: Any = memoryview(TEXT)
     assert decompress(Codec.NONE, section, bytes_max=1) is section
     assert compress(Codec.NONE, section) is section
+
+
+# Many sections that are needed at the same time
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@given(
+    texts=st.lists(st.tuples(st.binary(max_size=50), st.sampled_from([1, 40, 9000])), max_size=8),
+    told=st.sampled_from([0, 100, 10**6]),
+)
+def test_sections_stay_as_they_were_read_whatever_is_read_after_them(
+    codec: Codec, texts: list[tuple[bytes, int]], told: int
+) -> None:
+    wholes = [text * times for text, times in texts]
+    decompressor = Decompressor(sections_bytes=told, bytes_max=1 << 20)
+    read = [decompressor.decompress(codec, compress(codec, whole)) for whole in wholes]
+    assert [bytes(section) for section in read] == wholes
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_each_of_many_sections_is_refused_beyond_the_bound(codec: Codec) -> None:
+    decompressor = Decompressor(sections_bytes=1 << 20, bytes_max=len(TEXT) - 1)
+    section = compress(codec, TEXT)
+    with pytest.raises(TooLarge):
+        decompressor.decompress(codec, section)
+    torn = bytearray(section)[: len(section) // 2]
+    with pytest.raises(InvalidRecord):
+        Decompressor(sections_bytes=1 << 20, bytes_max=1 << 24).decompress(codec, torn)

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId
-from segments.fetch_plan import RUNS_MAX, FetchPart, FromCache, FromWal, plan_fetch
+from segments.fetch_plan import RUNS_MAX, FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
 from segments.run_index import RunIndex
 from tests.segments.batches import run_of
+from tests.segments.small_history import history
 
 RUN_BYTES = 100
 
@@ -70,6 +71,55 @@ def test_a_committed_offset_that_nothing_holds_is_corrupt() -> None:
         plan(runs, 2, hot_start_offset=9)
 
 
+# ── history ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def shown(parts: list[FetchPart]) -> list[tuple[int, ...]]:
+    """Offset, and where the place begins and ends; of a gap, its end; of the hot pool, nothing more."""
+    found: list[tuple[int, ...]] = []
+    for part in parts:
+        match part:
+            case FromParquet(offset, place):
+                found.append((offset, place.base_offset, place.last_offset))
+            case FromWal(offset, run):
+                found.append((offset, run.base_offset, run.last_offset))
+            case Gap(offset, next_offset):
+                found.append((offset, next_offset))
+            case FromCache(offset):
+                found.append((offset,))
+    return found
+
+
+def plan_with_history(
+    offset: int, *, high_watermark: int = 60, hot_start_offset: int = 50, bytes_max: int = 1 << 20
+) -> list[FetchPart]:
+    """Parquet up to 40 (see small_history.py), runs of ten, and the hot pool from 50 on."""
+    return plan_fetch(
+        offset,
+        high_watermark=Offset(high_watermark),
+        hot_start_offset=Offset(hot_start_offset),
+        runs=index_of(10, 10, start_offset=40),
+        history=history(),
+        bytes_max=bytes_max,
+    )
+
+
+def test_below_compacted_to_it_is_parquet_that_is_read_and_gaps_are_stepped_over() -> None:
+    assert shown(plan_with_history(21)) == [(21, 20, 25), (26, 27, 30), (31, 31, 31), (32, 40), (40, 40, 49), (50,)]
+    assert shown(plan_with_history(10, bytes_max=1)) == [(10, 12, 12)]
+    assert shown(plan_with_history(35, bytes_max=1)) == [(35, 40), (40, 40, 49)]
+
+
+def test_the_hot_pool_comes_before_parquet_where_it_reaches_that_far() -> None:
+    assert shown(plan_with_history(25, hot_start_offset=25)) == [(25,)]
+    assert shown(plan_with_history(13, hot_start_offset=25)) == [(13, 20, 25), (26,)]
+
+
+def test_a_gap_ends_at_the_high_watermark_though_a_manifest_tells_of_more() -> None:
+    assert shown(plan_with_history(32, high_watermark=36)) == [(32, 36)]
+    assert shown(plan_with_history(36, high_watermark=36)) == []
+
+
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=10), st.data())
 def test_the_parts_continue_each_other_up_to_the_high_watermark(lengths: list[int], data: st.DataObject) -> None:
     runs, high_watermark = index_of(*lengths), sum(lengths)
@@ -92,6 +142,7 @@ def test_the_parts_continue_each_other_up_to_the_high_watermark(lengths: list[in
             assert hot_start_offset is not None
             assert at >= hot_start_offset
         else:
+            assert isinstance(part, FromWal)
             assert part.place.base_offset <= at <= part.place.last_offset
             assert hot_start_offset is None or at < hot_start_offset
             at = part.place.last_offset + 1

@@ -20,6 +20,9 @@ from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, key_of, pa
 from tests.segments.scripted_store import SILENCE, fails, slow
 from tests.segments.serving import EVERYTHING, SETTINGS, append, bucket, fetch, now_s, produce, refusal_of, values, with_log
 
+FETCHES_MAX = 500
+"""One each 0.1 s, and what it waits for: a history is read a run of 3 s at a time, beside others in their turns."""
+
 
 async def fetched_at(log: Log, offset: int, **how: Any) -> tuple[float, list[bytes | None]]:
     fetched = await fetch(log, offset, **how)
@@ -139,7 +142,7 @@ def test_a_damaged_batch_is_corrupt_by_itself_and_names_where_to_read_on() -> No
         body = bytearray(store.content(damaged.object_key))
         body[damaged.range_end - 1] ^= 1
         store.plant(damaged.object_key, bytes(body))
-        log._reader._cold._runs.clear()
+        log._reader._cold._held.clear()
         assert await values(log, 0) == [b"00", b"01", b"02", b"10"]
         for _ in range(2):
             error = await refusal_of(fetch(log, 4))
@@ -376,7 +379,7 @@ def test_whatever_the_bucket_does_the_tail_is_never_held_up_and_every_history_is
                 await produce(log, batch_of(b"%d" % number), partition=partition)
         consumer = Consumer(log, {**dict.fromkeys(partitions, 0), PAYMENTS: 0})
         unread = dict(zip(partitions, histories, strict=True))
-        for _ in range(200):
+        for _ in range(FETCHES_MAX):
             await produce(log, batch_of(b"tail"), partition=PAYMENTS)
             began_s = now_s()
             await consumer.fetch(bytes_max=bytes_max, wait_ms_max=60_000)

@@ -19,7 +19,15 @@ from segments import record_columns
 from segments.batch_kernel import NewRecordTuple, RecordTuple
 from segments.compression import Codec
 from segments.record_batch import BATCH_OVERHEAD_BYTES, assemble, check_produced, parse_header, with_log_append_time
-from segments.record_columns import HEADERS_TYPE, SCHEMA, decode_batches, encode_batch, encode_records, iterate_records
+from segments.record_columns import (
+    HEADERS_TYPE,
+    SCHEMA,
+    ColumnsEncoder,
+    decode_batches,
+    encode_batch,
+    encode_records,
+    iterate_records,
+)
 from tests.segments.kernel_forms import kernel_form
 from tests.segments.record_strategies import TIMESTAMP_MS, aiokafka_batch, aiokafka_records, as_read, new_records, record_lists
 
@@ -69,6 +77,24 @@ def encode_columns_of(records: Sequence[NewRecordTuple], *, padding: int = 0, **
 
 
 # The same records, whichever way
+
+
+@given(record_lists, st.integers(0, 3), st.data())
+def test_parts_of_columns_encode_to_the_bytes_of_batches_of_their_own(
+    records: list[NewRecordTuple], padding: int, data: st.DataObject
+) -> None:
+    gaps = data.draw(st.lists(st.sampled_from([0, 0, 3]), min_size=len(records), max_size=len(records)))
+    deltas = np.arange(len(records)) + np.cumsum(gaps)
+    base = encode_columns_of(records, offset_deltas=deltas, base_offset=7)
+    before = encode_records([EVERY_SHAPE[2]] * padding) if padding else None
+    columns = decode(*([before] if before else []), base).slice(padding)
+    encoder = ColumnsEncoder(columns)
+    start = data.draw(st.integers(0, len(records) - 1))
+    end = data.draw(st.integers(start + 1, len(records)))
+    found = encoder.encode(start, end, leader_epoch=3, log_append_time=False)
+    assert found == encode_columns_of(
+        records[start:end], offset_deltas=deltas[start:end] - deltas[start], base_offset=7 + int(deltas[start]), leader_epoch=3
+    )
 
 
 @given(record_lists, st.sampled_from(Codec), st.integers(0, 2**62))

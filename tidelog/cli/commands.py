@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from tidelog.cli import bench, bucket, cluster, contexts, groups, topics
+from tidelog.cli.compact import compact
 from tidelog.cli.completion import completion
 from tidelog.cli.consume import consume
 from tidelog.cli.demo import demo
@@ -25,7 +26,7 @@ from tidelog.cli.serve import EXTRA_FLAGS, dev, serve
 
 class _RootPage(GroupPage):
     sections: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Run a broker": ("demo", "dev", "serve"),
+        "Run a broker": ("demo", "dev", "serve", "compact"),
         "Use a cluster": ("topic", "produce", "consume", "group", "bench"),
         "Look inside": ("cluster", "doctor", "explain", "bucket"),
         "Settle in": ("context", "completion"),
@@ -78,6 +79,7 @@ def _root(
 app.command(cls=CommandPage)(demo)
 app.command(cls=CommandPage, context_settings=EXTRA_FLAGS)(dev)
 app.command(cls=CommandPage, context_settings=EXTRA_FLAGS)(serve)
+app.command(cls=CommandPage, context_settings=EXTRA_FLAGS)(compact)
 app.add_typer(topics.app, name="topic")
 app.command(cls=CommandPage)(produce)
 app.command(cls=CommandPage)(consume)

@@ -21,14 +21,14 @@ def explain(
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Shows the object, the byte range and the batch that hold a record."""
+    """Shows the object, the byte range and the batch, or row group, that hold a record."""
 
     async def command(log: Client) -> dict[str, Any]:
         import msgspec
 
         found = await log.explain(topic, partition, offset)
         bucket = (await log.cluster()).bucket
-        row: dict[str, Any] = msgspec.to_builtins(found)
+        row: dict[str, Any] = {name: value for name, value in msgspec.to_builtins(found).items() if value is not None}
         row["object_url"] = f"{bucket.rstrip('/')}/{found.object_key}"
         row["batch_crc32c"] = f"0x{found.batch_crc32c:08x}"
         return row

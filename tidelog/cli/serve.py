@@ -67,7 +67,15 @@ def dev(
     """
     flags = {"data_dir": data_dir, "http": http, "grpc": grpc, **extra_flags(context.args)}
     defaults = {} if data_dir or "TIDELOG_DATA_DIR" in os.environ or config else {"data_dir": DEFAULT_DATA_DIR}
-    _run(defaults | _given(flags), config, list_settings=list_settings, output=output, banner=_show_welcome, tell=_say_on_a_line)
+    _run(
+        defaults | given(flags),
+        config,
+        list_settings=list_settings,
+        output=output,
+        banner=_show_welcome,
+        tell=_say_on_a_line,
+        is_dev=True,
+    )
 
 
 def serve(
@@ -98,7 +106,7 @@ def serve(
     """
     named = {"bucket": bucket, "data_dir": data_dir, "etcd": etcd, "broker_id": broker_id, "http": http, "grpc": grpc}
     flags = named | extra_flags(context.args)
-    _run(_given(flags), config, list_settings=list_settings, output=output, banner=_log_addresses, tell=log.info)
+    _run(given(flags), config, list_settings=list_settings, output=output, banner=_log_addresses, tell=log.info)
 
 
 def extra_flags(arguments: Sequence[str]) -> dict[str, str]:
@@ -118,7 +126,7 @@ def extra_flags(arguments: Sequence[str]) -> dict[str, str]:
     return flags
 
 
-def _given(flags: Mapping[str, str]) -> dict[str, str]:
+def given(flags: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in flags.items() if value}
 
 
@@ -130,14 +138,16 @@ def _run(
     output: Output,
     banner: Callable[[Broker, BrokerSettings], None],
     tell: Callable[[str], None],
+    is_dev: bool = False,
 ) -> None:
-    from gateway.settings import load_settings
+    from gateway.settings import DEV, load_settings
 
-    _check_names(flags)
+    check_names(flags)
+    defaults = DEV if is_dev else {}
     if list_settings:
-        _show_settings(flags, config, output)
+        show_settings(flags, config, output, defaults)
         return
-    settings = load_settings(flags, os.environ, config)
+    settings = load_settings(flags, os.environ, config, defaults=defaults)
     plain = banner is _log_addresses
     logging.basicConfig(
         stream=sys.stderr,
@@ -208,7 +218,7 @@ def _say_on_a_line(text: str) -> None:
     say(f"\r{text}" if sys.stderr.isatty() else text)
 
 
-def _check_names(flags: Mapping[str, str]) -> None:
+def check_names(flags: Mapping[str, str]) -> None:
     """Refuses a flag that is no setting, and names the nearest as it is typed here."""
     from tidelog.cli.setting_list import setting_names
 
@@ -221,10 +231,10 @@ def _check_names(flags: Mapping[str, str]) -> None:
             raise InvalidArgument(f"{flag} is not a setting", hint=hint)
 
 
-def _show_settings(flags: Mapping[str, str], config: Path | None, output: Output) -> None:
+def show_settings(flags: Mapping[str, str], config: Path | None, output: Output, defaults: Mapping[str, object]) -> None:
     from tidelog.cli.setting_list import setting_rows, shown
 
-    rows = setting_rows(flags, os.environ, config)
+    rows = setting_rows(flags, os.environ, config, of_command=defaults)
     if output is not Output.TABLE:
         show_rows(rows, output)
         return

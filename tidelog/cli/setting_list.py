@@ -25,10 +25,19 @@ def setting_names() -> list[str]:
     return [name for name, _, _ in _settings_of(BrokerSettings(data_dir=_NOWHERE))]
 
 
-def setting_rows(flags: Mapping[str, object], environ: Mapping[str, str], toml: Path | None = None) -> list[dict[str, Any]]:
-    """`setting`, `value`, `default` and `what_it_does` of each, in the order of the classes. Raises what load_settings raises."""
-    chosen = _load(flags, environ, toml)
-    usual = load_settings({"data_dir": _NOWHERE, "bucket": chosen.bucket}, {})
+def setting_rows(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    toml: Path | None = None,
+    *,
+    of_command: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """`setting`, `value`, `default` and `what_it_does` of each, in the order of the classes. Raises what load_settings raises.
+
+    `of_command`: its own defaults.
+    """
+    chosen = _load(flags, environ, toml, of_command)
+    usual = load_settings({"data_dir": _NOWHERE, "bucket": chosen.bucket}, {}, defaults=of_command)
     defaults = {name: value for name, value, _ in _settings_of(usual)} | {"bucket": ""}
     return [
         {"setting": name, "value": _plain(value), "default": _plain(defaults[name]), "what_it_does": doc}
@@ -57,11 +66,13 @@ def field_docs(settings: type[Any]) -> dict[str, str]:
     return docs
 
 
-def _load(flags: Mapping[str, object], environ: Mapping[str, str], toml: Path | None) -> BrokerSettings:
+def _load(
+    flags: Mapping[str, object], environ: Mapping[str, str], toml: Path | None, defaults: Mapping[str, Any] | None
+) -> BrokerSettings:
     try:
-        return load_settings(flags, environ, toml)
+        return load_settings(flags, environ, toml, defaults=defaults)
     except InvalidArgument:  # a data directory need not be named to see the rest; what else is wrong is wrong again
-        return load_settings({**flags, "data_dir": _NOWHERE}, environ, toml)
+        return load_settings({**flags, "data_dir": _NOWHERE}, environ, toml, defaults=defaults)
 
 
 def _settings_of(settings: Any) -> Iterator[tuple[str, object, str]]:

@@ -1,4 +1,4 @@
-"""`tidelog topic`: create, list, describe, alter, delete."""
+"""`tidelog topic`: create, list, describe, alter, delete, trim."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidelog.client import Client
     from tidelog.descriptions import TopicInfo
 
-app = typer.Typer(cls=GroupPage, help="Create, list, describe, alter and delete topics.")
+app = typer.Typer(cls=GroupPage, help="Create, list, describe, alter, delete and trim topics.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.", show_default=False)]
 SetOption = Annotated[
@@ -138,16 +138,50 @@ def delete(
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Deletes a topic with all its records."""
-    if not yes and not dry_run:
-        if not sys.stdin.isatty():
-            raise InvalidArgument(f"deleting {name} needs a yes, and there is no terminal to ask", hint="Add --yes.")
-        if not typer.confirm(f"Delete {name} with all its records? This can't be undone.", err=True):
-            say("nothing was deleted")
-            return FAILED
+    question = f"Delete {name} with all its records? This can't be undone."
+    if not yes and not dry_run and not _is_agreed(f"deleting {name}", question):
+        return FAILED
     with_client(url, lambda log: log.topics.delete(name, validate_only=dry_run), writes=True)
     talk = f"{name} could be deleted; nothing was changed (--dry-run)" if dry_run else f"{name} is deleted"
     show_done({"name": name, "deleted": not dry_run}, output, talk)
     return 0
+
+
+@app.command(cls=CommandPage)
+def trim(
+    name: NameArgument,
+    partition: Annotated[
+        int, typer.Option("--partition", "-p", metavar="N", help="Of which records are deleted.", show_default=False)
+    ],
+    before: Annotated[
+        int,
+        typer.Option("--before", metavar="OFFSET", help="Where the log is to begin; -1: behind all records.", show_default=False),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRunOption = False,
+    url: UrlOption = "",
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Deletes the records of a partition before an offset."""
+    which = f"all records of {name}/{partition}" if before < 0 else f"the records of {name}/{partition} before offset {before}"
+    if not yes and not dry_run and not _is_agreed(f"deleting {which}", f"Delete {which}? This can't be undone."):
+        return FAILED
+    log_start = with_client(
+        url, lambda log: log.topics.delete_records(name, partition, before=before, validate_only=dry_run), writes=not dry_run
+    )
+    would = "would begin" if dry_run else "begins"
+    talk = f"{name}/{partition} {would} at offset {log_start}" + ("; nothing was changed (--dry-run)" if dry_run else "")
+    show_done({"name": name, "partition": partition, "log_start_offset": log_start, "deleted": not dry_run}, output, talk)
+    return 0
+
+
+def _is_agreed(what: str, question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise InvalidArgument(f"{what} needs a yes, and there is no terminal to ask", hint="Add --yes.")
+    if typer.confirm(question, err=True):
+        return True
+    say("nothing was deleted")
+    return False
 
 
 def parse_settings(texts: list[str] | None) -> dict[str, str]:

@@ -1,0 +1,103 @@
+"""The disk tier of the cold pool: bytes as they came from the bucket, in files of a local folder, so that what memory has no room
+for is not fetched from the bucket twice.
+
+    folder/{number:016x}.cold      one run of batches, or one row group of a Parquet file
+
+What is in the folder is known in memory only, and what is found there at the start is thrown away: so a crash can't leave anything
+that is mistaken for something else, and nothing is synced. Readers check what they get as if it came from the bucket. Least
+recently used out first. Where the disk fails, the tier is turned off, once, and readers go on without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+log = logging.getLogger(__name__)
+
+_SUFFIX: Final = ".cold"
+
+
+class _Stored(NamedTuple):
+    path: Path
+    size_bytes: int
+
+
+class DiskTier:
+    def __init__(self, folder: Path, *, bytes_max: int) -> None:
+        """`folder` is made where it is not there; another process must not use it. OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for left_over in folder.glob(f"*{_SUFFIX}"):
+            left_over.unlink()
+        self._folder = folder
+        self._bytes_max = bytes_max
+        self._stored: OrderedDict[Hashable, _Stored] = OrderedDict()
+        self._next_number = 0
+        self._is_off = False
+        self.bytes_used = 0
+
+    async def get(self, identity: Hashable) -> bytes | None:
+        """The bytes, where they are here: the caller checks them."""
+        stored = self._stored.get(identity)
+        if stored is None:
+            return None
+        self._stored.move_to_end(identity)
+        try:
+            body = await asyncio.to_thread(stored.path.read_bytes)
+        except OSError as error:
+            log.warning("%s can't be read, so it is read from the bucket: %s", stored.path, error)
+            await self.drop(identity)
+            return None
+        return body if len(body) == stored.size_bytes else None
+
+    async def put(self, identity: Hashable, body: bytes) -> None:
+        """Makes room, and writes the bytes. What is larger than the tier, or here already, is left as it is."""
+        if self._is_off or identity in self._stored or len(body) > self._bytes_max:
+            return
+        self.bytes_used += len(body)
+        evicted: list[Path] = []
+        while self.bytes_used > self._bytes_max and self._stored:
+            evicted.append(self._forget(next(iter(self._stored))))
+        if self.bytes_used > self._bytes_max:  # with those that are written at this moment
+            self.bytes_used -= len(body)
+            await asyncio.to_thread(_remove, evicted)
+            return
+        stored = _Stored(self._folder / f"{self._next_number:016x}{_SUFFIX}", len(body))
+        self._next_number += 1
+        try:
+            await asyncio.to_thread(_write, stored.path, body, evicted)
+        except OSError as error:
+            log.warning("%s can't be written; the disk tier is off until the broker is started again: %s", stored.path, error)
+            self._is_off = True
+            self.bytes_used -= len(body)
+            await asyncio.to_thread(_remove, [stored.path, *map(self._forget, list(self._stored))])
+        except asyncio.CancelledError:
+            self._stored[identity] = stored  # the thread ends what it has begun
+            raise
+        else:
+            self._stored[identity] = stored
+
+    async def drop(self, identity: Hashable) -> None:
+        if identity in self._stored:
+            await asyncio.to_thread(_remove, [self._forget(identity)])
+
+    def _forget(self, identity: Hashable) -> Path:
+        stored = self._stored.pop(identity)
+        self.bytes_used -= stored.size_bytes
+        return stored.path
+
+
+def _write(path: Path, body: bytes, evicted: Sequence[Path]) -> None:
+    _remove(evicted)
+    path.write_bytes(body)
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            path.unlink()

@@ -1,0 +1,146 @@
+"""What an audit of a bucket has found, and what it has counted. Pure.
+
+A finding is `damage` where a rule is broken, and a `note` where something is odd but allowed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import msgspec
+
+from metadata.model import Partition, TopicId
+
+NOTES_OF_A_KIND_MAX: Final = 5
+"""Notes that say the same; of the rest only the number is told."""
+
+GIB: Final = 1 << 30
+USD_PER_GIB_MONTH: Final = 0.023
+USD_PER_WRITE: Final = 0.005 / 1000
+USD_PER_READ: Final = 0.0004 / 1000
+"""S3 Standard in us-east-1: https://aws.amazon.com/s3/pricing/"""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    severity: Literal["damage", "note"]
+    where: str
+    """An object's key, or a partition as topic id/number."""
+    what: str
+
+
+@dataclass(slots=True)
+class TopicUsage:
+    name: str = ""
+    """As the bucket tells it; empty where only segments know of the topic."""
+    is_deleted: bool = False
+    partitions: set[Partition] = field(default_factory=set)
+    records: int = 0
+    """In segments, without those that are in Parquet by now."""
+    batch_bytes: int = 0
+    """Of all its batches in segments, those that are in Parquet by now too."""
+    segments: int = 0
+    """Objects that hold some of it; they hold other topics, too."""
+    runs: int = 0
+    segment_bytes: float = 0.0
+    """Its share of these objects, by batches."""
+    segment_writes: float = 0.0
+    """Its share of the requests that wrote them."""
+    files: int = 0
+    """Parquet files that a manifest names."""
+    file_bytes: int = 0
+    file_records: int = 0
+    record_bytes: int = 0
+    """Of the records in Parquet, uncompressed."""
+    row_groups: int = 0
+    manifest_versions: int = 0
+    """That were ever written."""
+    objects: int = 0
+    """Below topics/, all kinds."""
+    bytes: int = 0
+    """Of those."""
+
+    @property
+    def stored_bytes(self) -> float:
+        return self.bytes + self.segment_bytes
+
+    @property
+    def writes(self) -> float:
+        """Requests that wrote what lies here, about: one for each file and manifest, and its share of those for segments."""
+        return self.files + self.manifest_versions + self.segment_writes
+
+    @property
+    def reads(self) -> int:
+        """Requests to read all of it once: a footer and its row groups for each file, and a range for each run in a segment."""
+        return self.files + self.row_groups + self.runs
+
+    @property
+    def usd_per_month(self) -> float:
+        return self.stored_bytes / GIB * USD_PER_GIB_MONTH
+
+    @property
+    def usd_written(self) -> float:
+        return self.writes * USD_PER_WRITE
+
+    @property
+    def usd_per_reading(self) -> float:
+        return self.reads * USD_PER_READ
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was found."""
+
+    url: str
+    cluster_id: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    sessions: int = 0
+    sealed_sessions: int = 0
+    segments: int = 0
+    segment_bytes: int = 0
+    invisible_objects: int = 0
+    invisible_bytes: int = 0
+    objects: int = 0
+    batches_read: int = 0
+    partitions_compacted: int = 0
+    """With a manifest."""
+    files_read: int = 0
+    """Parquet files of which every byte was read."""
+    collectable_objects: int = 0
+    """That the collector takes when their grace is over: trimmed segments, retired files, orphans, what deleted topics leave …"""
+    collectable_bytes: int = 0
+    topics: dict[TopicId, TopicUsage] = field(default_factory=dict)
+    _notes: Counter[str] = field(default_factory=Counter)
+
+    def topic(self, topic_id: TopicId) -> TopicUsage:
+        return self.topics.setdefault(topic_id, TopicUsage())
+
+    @property
+    def records(self) -> int:
+        return sum(usage.records + usage.file_records for usage in self.topics.values())
+
+    @property
+    def is_sound(self) -> bool:
+        return not any(finding.severity == "damage" for finding in self.findings)
+
+    def damage(self, where: str, what: str) -> None:
+        self.findings.append(Finding("damage", where, what))
+
+    def note(self, where: str, what: str) -> None:
+        self.findings.append(Finding("note", where, what))
+
+    def note_one_of(self, where: str, what: str) -> None:
+        """Of which there may be thousands."""
+        self._notes[what] += 1
+        if self._notes[what] <= NOTES_OF_A_KIND_MAX:
+            self.note(where, what)
+
+    def sum_up_notes(self) -> None:
+        for what, count in self._notes.items():
+            if count > NOTES_OF_A_KIND_MAX:
+                self.note(f"{count - NOTES_OF_A_KIND_MAX} other objects", what)
+
+    def collectable(self, objects: int, size_bytes: int) -> None:
+        self.collectable_objects += objects
+        self.collectable_bytes += size_bytes

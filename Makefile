@@ -7,13 +7,16 @@ MINUTES ?= 1
 PROTOS := gateway/proto/log.proto gateway/proto/admin.proto gateway/proto/groups.proto metadata/proto/etcd.proto
 MESSAGE_PROTOS := metadata/proto/mvcc.proto  # without services, and so without stubs
 
+# Tests and benchmarks start hundreds of processes: each would compile all sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check bench simulate chaos chaos-proof proto kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
 
 test: $(VENV)/ready kernel ## every quick and integration test
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 check: $(VENV)/ready kernel ## what every commit passes: format, lint, types, import contracts, quick tests
 	$(BIN)/ruff format --check .

@@ -15,7 +15,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from bench import groups_commit, groups_rebalance
+from bench import groups_at_scale, groups_commit, groups_rebalance
 from bench.__main__ import BENCHMARKS, CLUSTER_BENCHMARKS, chosen
 from bench.bucket_reads import bucket_reads
 from bench.figures import Figure, Target, lines, median, number, paragraph, percentile
@@ -159,9 +159,11 @@ def test_calls_as_bare_frames_are_answered_refused_or_given_up() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_thirty_groups_commit_and_lose_no_heartbeat(tmp_path: Path) -> None:
+def test_thirty_groups_commit_and_lose_no_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pause in ("SETTLE_S", "REST_S", "LOOK_S"):  # which ten thousand groups need
+        monkeypatch.setattr(groups_at_scale, pause, 1.5)
     with client_process() as client:
-        figures = {figure.what: figure for figure in groups_commit.measure(Run(tmp_path, 0.1, client), groups=30)}
+        figures = {figure.what: figure for figure in groups_commit.measure(Run(tmp_path, 0.2, client), groups=30)}
     assert figures["commits failed"].value == 0, figures["commits failed"].note
     assert figures["heartbeats lost meanwhile"].value == 0
     assert 0 < figures["transactions for each commit"].value <= 1.5

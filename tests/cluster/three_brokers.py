@@ -170,10 +170,10 @@ async def loaded(cluster: ThreeBrokers, directory: Path) -> AsyncIterator[Loaded
                 LineReader("http-lines", urls, session, history, seed=3, topic=topic),
             ]
             producers: list[SdkProducer | HttpProducer] = [
-                SdkProducer("sdk-keyed", addresses, history, keyed=True, per_second=50, topic=topic),
-                SdkProducer("sdk", addresses, history, keyed=False, per_second=50, topic=topic),
-                KeyedProducer("http-key", doors, history, seed=4, per_second=15),
-                SequencedProducer("http-sequence", doors, history, seed=5, per_second=15),
+                SdkProducer("sdk-keyed", addresses, history, keyed=True, per_second=25, topic=topic),
+                SdkProducer("sdk", addresses, history, keyed=False, per_second=25, topic=topic),
+                KeyedProducer("http-key", doors, history, seed=4, per_second=10),
+                SequencedProducer("http-sequence", doors, history, seed=5, per_second=10),
             ]
             asking = Asking(cluster, doors)
             await asking.all_led(by=set(cluster.brokers))

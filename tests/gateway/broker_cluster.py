@@ -17,12 +17,15 @@ from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
 from metadata.sqlite_store import SqliteStore
 from metadata.store import Put
+from segments.log import Log
 from segments.settings import SegmentSettings
 from segments.watched_store import WatchedStore
 from tests.gateway.small_broker import HeldStore, until
 
 READY_S = 10.0
 CLUSTER_ID = "cluster-of-a-test"
+SESSION_MS = 20_000
+"""Longer than one process of them all ever stands still: nobody waits for its end here."""
 SEGMENTS = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)
 
 
@@ -35,6 +38,12 @@ class Cluster:
         found = self.brokers[0].view.leader(partition)
         assert found is not None, f"nobody leads {partition}"
         return next(broker for broker in self.brokers if broker.broker_id == found.broker_id)
+
+    async def led(self, partition: TopicPartition) -> Log:
+        """Of its leader, once that has taken it over: until then it is appointed, and refuses."""
+        leader = self.leader(partition)
+        await until(lambda: leader.log.leads(partition))
+        return leader.log
 
     def other(self, partition: TopicPartition) -> Broker:
         """One that does not lead the partition."""
@@ -57,7 +66,7 @@ async def broker_cluster(tmp_path: Path, count: int) -> AsyncIterator[Cluster]:
                 grpc="127.0.0.1:0",
                 broker_id=f"broker-{number}",
                 segments=SEGMENTS,
-                membership=ClusterSettings(session_timeout_ms=3_000),
+                membership=ClusterSettings(session_timeout_ms=SESSION_MS),
             )
             broker = Broker(settings, WatchedStore(bucket), metadata, layout, cluster_id=CLUSTER_ID)
             ready = asyncio.Event()

@@ -27,7 +27,7 @@ from metadata.errors import Corrupt, NotFound, Stopping
 from metadata.etcd_layout import EtcdLayout
 from metadata.group_model import MemberId
 from metadata.group_settings import GroupSettings
-from metadata.model import LeaderEpoch, Partition, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, Partition, Revision, SessionId, TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.sqlite_store import SqliteStore
 from metadata.topic import Topic
@@ -76,6 +76,15 @@ class Alone:
     def brokers(self) -> Mapping[str, Registration]:
         return {self._broker.broker_id: self._broker.registration}
 
+    @property
+    def revisions(self) -> Mapping[str, Revision]:
+        """It is registered nowhere."""
+        return {}
+
+    @property
+    def revision(self) -> Revision:
+        return Revision(1)
+
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
@@ -95,6 +104,7 @@ class SmallBroker:
         groups: GroupSettings,
     ) -> None:
         self.store = store
+        self.metadata = metadata
         self.http_address = self.grpc_address = ""
         self.bucket_url = store.url
         self.settings = settings
@@ -128,6 +138,7 @@ class SmallBroker:
             new_member_id=lambda client: MemberId(f"{client}-{next(numbers)}"),
         )
         self.groups, self.coordinated_groups, self.group_operations = parts.routed, parts.coordinated, parts.operations
+        self.group_view = parts.view
         self.http = HttpServer(self)
         self.grpc = GrpcServer(self)
 
@@ -202,7 +213,7 @@ class SmallBroker:
         assert await self.topic_cache.wait_for(topic.revision, timeout_s=5)
         for partition in (TopicPartition(topic.id, Partition(number)) for number in range(topic.partition_count)):
             if not self.log.leads(partition):
-                self.log.lead(empty_partition(partition, self.segments), LeaderEpoch(7))
+                self.log.lead(empty_partition(partition, self.segments, topic=topic.name), LeaderEpoch(7))
         return topic
 
 
@@ -223,7 +234,7 @@ async def small_broker(
         )
         broker = SmallBroker(metadata, store, session, settings or GatewaySettings(), segments, groups)
         async with asyncio.TaskGroup() as tasks:
-            parts = (metadata, broker.topic_cache, broker.coordinated_groups)
+            parts = (metadata, broker.topic_cache, broker.group_view, broker.coordinated_groups)
             background = [tasks.create_task(part.run()) for part in parts]
             log = broker.log
             writing = tasks.create_task(log.run())
@@ -252,10 +263,10 @@ def with_broker(
     segments: SegmentSettings = FAST,
     groups: GroupSettings = GROUPS,
 ) -> None:
-    """Runs the scenario against a small broker, in the loop that brokers run in. Nothing in it takes more than 20 s."""
+    """Runs the scenario against a small broker, in the loop that brokers run in. Nothing in it takes more than 60 s."""
 
     async def run() -> None:
-        async with asyncio.timeout(20), small_broker(tmp_path, settings=settings, segments=segments, groups=groups) as broker:
+        async with asyncio.timeout(60), small_broker(tmp_path, settings=settings, segments=segments, groups=groups) as broker:
             await scenario(broker)
 
     uvloop.run(run())

@@ -207,11 +207,13 @@ def test_every_body_of_the_interface_has_an_example_that_is_taken(tmp_path: Path
             name: schema["examples"][0] for name, schema in document["components"]["schemas"].items() if "examples" in schema
         }
         of_groups = {body.__name__ for body in http_group_bodies.EXAMPLES}  # test_http_group_admin.py takes these
-        assert examples.keys() - of_groups == {"NewTopic", "TopicChange", "NewSettings"}
+        assert examples.keys() - of_groups == {"NewTopic", "TopicChange", "NewSettings", "DeletedRecords"}
         await broker.delete_topic("orders")
         assert (await client.ask("POST", TOPICS, json=examples["NewTopic"])).status == 201
         assert (await client.ask("PATCH", f"{TOPICS}/orders", json=examples["TopicChange"])).status == 200
         assert (await client.ask("PUT", f"{TOPICS}/orders/settings", json=examples["NewSettings"])).status == 200
+        deleting = client.ask("POST", f"{TOPICS}/orders/partitions/0/delete-records", json=examples["DeletedRecords"])
+        assert await client.refused(deleting) == (416, "OFFSET_OUT_OF_RANGE"), "it was taken, and the topic is empty"
 
     serve(tmp_path, scenario)
 

@@ -216,11 +216,11 @@ def test_a_head_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch
 
 
 def test_a_long_poll_is_not_taken_for_a_late_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 0.3)
 
     async def scenario(broker: SmallBroker) -> None:
         async with connection(broker) as raw:
-            await raw.send(b"GET /v1/topics/single/partitions/0/records?wait_ms=100 HTTP/1.1\r\nhost: x\r\n\r\n")
+            await raw.send(b"GET /v1/topics/single/partitions/0/records?wait_ms=500 HTTP/1.1\r\nhost: x\r\n\r\n")
             assert (await raw.answer())[0] == 200
 
     with_broker(tmp_path, scenario)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from metadata.model import SegmentSeq, SessionId
+from gateway.cluster_view import partitions_of
+from metadata.errors import UnknownTopic
+from metadata.model import SegmentSeq, SessionId, TopicId
+from metadata.topic import Topic
 from segments.bucket_layout import parse_wal_key, session_prefix
 from segments.footer_index import IndexBlock
 from segments.object_store import Buffer, Tail
@@ -61,6 +64,32 @@ def test_who_takes_over_after_that_reads_the_index_that_the_one_before_has_writt
         await world.until(lambda: all(world.leader(partition) is b3 for partition in partitions))
         assert [key for what, key in reads_of(b3, session) if what == "tail"] == []
         await world.check()
+
+    in_a_world(scenario)
+
+
+def test_what_is_appointed_before_its_topic_is_known_here_is_taken_over_once_it_is() -> None:
+    """Two watches tell of them. Without the topic's name nobody knows where its manifests lie."""
+
+    async def scenario(world: World) -> None:
+        [b1] = await world.start("b1")
+        topics, told = b1.view.topics, False
+        by_id = topics.by_id
+
+        def known(topic_id: TopicId) -> Topic:
+            if not told:
+                raise UnknownTopic("not yet")
+            return by_id(topic_id)
+
+        topics.by_id = known  # type: ignore[method-assign]
+        topic = await world.topics.create("orders", 2)
+        partitions = set(partitions_of(topic))
+        await world.until(lambda: b1.view.partitions.led_by(session_of(b1)) >= partitions)
+        await asyncio.sleep(5)
+        assert not any(b1.leads(partition) for partition in partitions)
+        told = True
+        topics._tell(None, by_id(topic.id))
+        await world.until(lambda: all(b1.leads(partition) for partition in partitions), within_s=1)
 
     in_a_world(scenario)
 

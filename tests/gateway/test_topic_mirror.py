@@ -14,25 +14,33 @@ from gateway import topic_mirror
 from gateway.snapshots import take_snapshot
 from gateway.topic_mirror import TopicMirror
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from metadata.model import Revision, TopicId
+from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.sqlite_store import SqliteStore
 from metadata.store import KeyValue, Put
 from metadata.topic import Topic, decode_topic
 from metadata.topic_cache import TopicCache
 from metadata.topics import Topics
-from segments.bucket_layout import TOPICS, TopicKey, parse_topic_key, topic_mirror_key
+from segments.bucket_layout import (
+    TOPICS,
+    TopicKey,
+    history_file_key,
+    history_file_name,
+    manifest_key,
+    parse_topic_key,
+    topic_mirror_key,
+)
 from segments.listing import objects_under
 from segments.memory_store import MemoryStore
-from segments.object_store import Buffer
+from segments.object_store import Buffer, ListPage
 from tests.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms, until
 
 
 class CountingBucket(MemoryStore):
-    """Counts the creates below topics/, and fails them while it is told to."""
+    """Counts listings, and creates below topics/, and fails these while it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.creates = 0
+        self.creates = self.lists = 0
         self.fails: TidelogError | None = None
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
@@ -41,6 +49,10 @@ class CountingBucket(MemoryStore):
             if self.fails is not None:
                 raise self.fails
         await super().create(key, body, crc32c=crc32c)
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+        self.lists += 1
+        return await super().list(prefix, start_after=start_after, limit=limit)
 
 
 async def mirrored(bucket: MemoryStore, topic_id: TopicId | None = None) -> list[TopicKey]:
@@ -293,5 +305,23 @@ def test_a_snapshot_tells_how_far_the_mirror_had_come(tmp_path: Path) -> None:
 
             await until(there)
             running.cancel()
+
+    run(tmp_path, test)
+
+
+def test_the_name_of_a_deleted_topic_is_found_without_a_look_at_manifests_and_files(tmp_path: Path) -> None:
+    async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
+        gone = TopicPartition(TopicId("f" * 32), Partition(0))
+        for name, partition in (("a", TopicPartition(TopicId("a" * 32), Partition(0))), ("gone", gone)):
+            await bucket.create(topic_mirror_key(name, partition.topic_id, Revision(5)), [b"{}"])
+            for number in range(1, 2_000):
+                await bucket.create(manifest_key(name, partition, number), [b""])
+                file_name = history_file_name(Offset(number), Offset(number), 1, f"{number:016x}")
+                await bucket.create(history_file_key(name, partition, file_name), [b""])
+        async with mirroring(bucket, metadata) as (_, _, mirror):
+            bucket.lists = 0
+            await mirror.ensure_deleted([gone.topic_id])
+            assert bucket.lists == 2, "one for each topic"
+        assert any(found.deleted is not None for found in await mirrored(bucket, gone.topic_id))
 
     run(tmp_path, test)

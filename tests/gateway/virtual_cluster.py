@@ -291,12 +291,12 @@ class World:
         await write(self.metadata, asked, LAYOUT)
         return virtual_loop().time()
 
-    async def until(self, holds: Callable[[], bool], within_s: float = READY_S) -> float:
-        """When it began to hold."""
+    async def until(self, holds: Callable[[], bool], within_s: float = READY_S, *, each_s: float = 0.002) -> float:
+        """When it began to hold, looked at so often."""
         until_s = virtual_loop().time() + within_s
         while not holds():
             assert virtual_loop().time() < until_s, f"it does not hold after {within_s} s"
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(each_s)
         return virtual_loop().time()
 
     # ── producers and readers ───────────────────────────────────────────────────────────────────────────────────────────

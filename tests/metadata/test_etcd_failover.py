@@ -358,7 +358,7 @@ async def timed(call: Coroutine[Any, Any, object]) -> float:
 def test_a_member_that_is_not_there_is_passed_over_at_once() -> None:
     async def test() -> None:
         async with opened(f"http://127.0.0.1:{free_port()},{SHARED.member.url}") as store:
-            assert await timed(put(store, new_key())) < 0.5
+            assert await timed(put(store, new_key())) < 2.5
 
     run(test())
 
@@ -368,8 +368,10 @@ def test_a_member_that_accepts_and_says_nothing_is_left_within_its_timeout() -> 
         async with tcp_proxy(SHARED.member.client_port) as silent:
             silent.break_("requests are lost")
             async with opened(f"{silent.url},{SHARED.member.url}", etcd_connect_timeout_s=0.3) as store:
-                assert await timed(put(store, new_key())) < 0.6
-                assert await timed(put(store, new_key())) < 0.1  # and not asked again
+                assert await timed(put(store, new_key())) < 2.5
+                asked_bytes = silent.lost_bytes
+                await put(store, new_key())
+                assert silent.lost_bytes == asked_bytes, "it is not asked again"
 
     run(test())
 
@@ -407,7 +409,7 @@ async def asked_first(cluster: EtcdCluster, store: EtcdStore) -> EtcdMember:
 def test_a_cluster_serves_while_most_of_it_lives_and_a_watch_crosses_every_failure(tmp_path: Path) -> None:
     async def test() -> None:
         with running_cluster(tmp_path) as cluster:
-            async with opened(cluster.urls, etcd_request_timeout_s=0.5) as store:
+            async with opened(cluster.urls, etcd_request_timeout_s=1.0) as store:
                 written = [await put(store, "/a")]
                 seen: list[int] = []
 

@@ -186,8 +186,8 @@ def _without_producers(self: RecoveredPartition, leader_epoch: LeaderEpoch) -> P
     return PartitionLog(
         self.partition,
         leader_epoch=leader_epoch,
-        log_start_offset=self.runs.start_offset or Offset(0),
-        end_offset=self.runs.end_offset or Offset(0),
+        log_start_offset=self.manifest.log_start_offset,
+        end_offset=self.end_offset,
         producers=type(self.producers)(producers_max=1000, expiry_ms=1 << 40),
     )
 

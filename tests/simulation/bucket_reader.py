@@ -1,17 +1,26 @@
-"""What the bucket alone says: reads every object of every session, and asks neither a broker nor the metadata.
+"""What the bucket alone says: reads every object of every session and all history, and asks neither a broker nor the metadata.
 
-Written apart from segments/recovery.py on purpose, so that the two can disagree. Only the formats are shared.
+    newest manifests ─▶ Parquet, from the log start to compacted_to ─┐
+    sessions ─▶ segments that are committed ─▶ runs from there on ───┴▶ the log of each partition
+
+Written apart from segments/recovery.py and parquet_file.py on purpose, so that they can disagree. Only the formats are shared. Runs
+that are in Parquet by now, and still lie in segments, have to say the same.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import WAL, parse_wal_key
+from segments.bucket_layout import TOPICS, WAL, history_file_key, parse_topic_key, parse_wal_key
+from segments.manifest import decode_manifest
 from segments.object_store import Buffer, ObjectStore
 from segments.record_batch import split_batches
 from segments.record_columns import iterate_records
@@ -33,7 +42,12 @@ class VisibleRun(NamedTuple):
 @dataclass(slots=True)
 class BucketContents:
     log: dict[str, list[tuple[int, RecordId]]] = field(default_factory=dict)
-    """By partition, (offset, record) of what is committed, by leader epoch and then by place."""
+    """By partition, (offset, record) of what is committed: from Parquet, then by leader epoch and by place."""
+    log_start_offsets: dict[str, int] = field(default_factory=dict)
+    """Of the partitions that have a manifest."""
+    compacted_to: dict[str, int] = field(default_factory=dict)
+    files: int = 0
+    """That manifests name."""
     runs: list[VisibleRun] = field(default_factory=list)
     hidden: dict[RecordId, str] = field(default_factory=dict)
     """Records in segments at or after a seal or a gap, and where."""
@@ -69,19 +83,20 @@ def records_of(batches: Iterable[Buffer]) -> list[tuple[int, RecordId]]:
 
 async def read_bucket(store: ObjectStore) -> BucketContents:
     contents = BucketContents()
+    histories = await _histories(store, contents)
     runs: dict[str, list[tuple[int, int, list[tuple[int, RecordId]]]]] = defaultdict(list)
-    for session, objects in sorted((await _sessions(store)).items()):
+    for session, (objects, trimmed_to) in sorted((await _sessions(store)).items()):
         contents.sessions += 1
         visible, committed_to = True, 0
         for place in sorted(objects):
             body = objects[place]
-            visible = visible and (place == 0 or place - 1 in objects)
+            visible = visible and (place <= trimmed_to or place - 1 in objects)
             if body.startswith(SEAL_MAGIC) and len(body) == SEAL_BYTES:
                 seal = parse_seal(body, key=f"{session}/{place}")
                 contents.seals += 1
                 contents.own_seals += seal.sealed_by == session
                 committed_to = max(committed_to, seal.committed_to)
-                visible = False
+                visible = place < trimmed_to  # one that came too late to fence anything
                 continue
             footer = parse_footer(body, object_size=len(body), session=session, seq=place, key=f"{session}/{place}")
             committed_to = max(committed_to, footer.committed_to)
@@ -94,11 +109,66 @@ async def read_bucket(store: ObjectStore) -> BucketContents:
                 else:
                     where = f"in segment {place} of session {session}, which ended before it"
                     contents.hidden.update((record, where) for _, record in records)
-        contents.missing += [f"segment {place} of session {session}" for place in range(committed_to) if place not in objects]
-    for partition, found in sorted(runs.items()):
-        found.sort(key=lambda run: run[:2])
-        contents.log[partition] = [record for _, _, records in found for record in records]
+        places = range(trimmed_to, committed_to)
+        contents.missing += [f"segment {place} of session {session}" for place in places if place not in objects]
+    for partition in sorted({*runs, *histories}):
+        found = sorted(runs[partition], key=lambda run: run[:2])
+        contents.log[partition] = _joined(partition, contents, histories.get(partition), [records for _, _, records in found])
     return contents
+
+
+def _joined(
+    partition: str, contents: BucketContents, history: _History | None, runs: list[list[tuple[int, RecordId]]]
+) -> list[tuple[int, RecordId]]:
+    tail = [record for run in runs for record in run]
+    if history is None:
+        return tail
+    if history.keeps_all:
+        still = dict(history.records)
+        for offset, record in tail:
+            if history.start <= offset < history.end:
+                assert still.get(offset) == record, (
+                    f"offset {offset} of {partition} is {still.get(offset)} in Parquet, was {record}"
+                )
+    log = [*history.records, *((offset, record) for offset, record in tail if offset >= history.end)]
+    return [(offset, record) for offset, record in log if offset >= history.start]
+
+
+class _History(NamedTuple):
+    start: int
+    """The log start."""
+    end: int
+    """compacted_to"""
+    keeps_all: bool
+    """Keys were never compacted."""
+    records: list[tuple[int, RecordId]]
+
+
+async def _histories(store: ObjectStore, contents: BucketContents) -> dict[str, _History]:
+    newest: dict[TopicPartition, tuple[int, str, str]] = {}
+    async for key in _keys(store, TOPICS):
+        parsed = parse_topic_key(key)
+        if parsed is not None and parsed.manifest is not None:
+            where = TopicPartition(parsed.topic_id, parsed.manifest.partition)
+            newest[where] = max(newest.get(where, (0, "", "")), (parsed.manifest.version, parsed.name, key))
+    histories = {}
+    for where, (_, topic, key) in newest.items():
+        manifest = decode_manifest(await store.get(key), key=key)
+        records: list[tuple[int, RecordId]] = []
+        for file in manifest.files:
+            contents.files += 1
+            body = await store.get(history_file_key(topic, where, file.name))
+            rows = pq.read_table(pa.BufferReader(body), columns=["offset", "value"])
+            found = list(zip(rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True))
+            assert len(body) == file.size_bytes, f"{file.name} is not the size that its manifest says"
+            assert len(found) == file.record_count, f"{file.name} has {len(found)} records, its manifest says {file.record_count}"
+            assert all(file.base_offset <= offset <= file.last_offset for offset, _ in found), f"{file.name} holds other offsets"
+            records += [(offset, parse_record_value(value)) for offset, value in found]
+        assert all(before[0] < after[0] for before, after in pairwise(records)), f"offsets of {where} do not ascend"
+        contents.log_start_offsets[str(where)] = manifest.log_start_offset
+        contents.compacted_to[str(where)] = manifest.compacted_to
+        histories[str(where)] = _History(manifest.log_start_offset, manifest.compacted_to, not manifest.key_passes, records)
+    return histories
 
 
 def _runs(body: bytes, footer: SegmentFooter) -> Iterable[tuple[Run, list[tuple[int, RecordId]]]]:
@@ -108,15 +178,25 @@ def _runs(body: bytes, footer: SegmentFooter) -> Iterable[tuple[Run, list[tuple[
         yield run, records
 
 
-async def _sessions(store: ObjectStore) -> dict[SessionId, dict[SegmentSeq, bytes]]:
+async def _sessions(store: ObjectStore) -> dict[SessionId, tuple[dict[SegmentSeq, bytes], int]]:
+    """Of each what stands at its places, and its trim point."""
     sessions: dict[SessionId, dict[SegmentSeq, bytes]] = defaultdict(dict)
+    trimmed: dict[SessionId, int] = defaultdict(int)
+    async for name in _keys(store, WAL):
+        key = parse_wal_key(name)
+        if key is not None and key.seq is not None:
+            sessions[key.session][key.seq] = await store.get(name)
+        elif key is not None and key.trimmed_to is not None:
+            trimmed[key.session] = max(trimmed[key.session], key.trimmed_to)
+    return {session: (sessions[session], trimmed[session]) for session in {*sessions, *trimmed}}
+
+
+async def _keys(store: ObjectStore, prefix: str) -> AsyncIterator[str]:
     start_after = ""
     while True:
-        page = await store.list(WAL, start_after=start_after)
+        page = await store.list(prefix, start_after=start_after)
         for found in page.objects:
-            key = parse_wal_key(found.key)
-            if key is not None and key.seq is not None:
-                sessions[key.session][key.seq] = await store.get(found.key)
+            yield found.key
         if not page.more:
-            return sessions
+            return
         start_after = page.objects[-1].key

@@ -29,6 +29,7 @@ class Invariant(Enum):
     BOUNDED = "bounded"
     REACHABLE = "reachable"
     SUFFICIENT = "sufficient"
+    EQUIVALENT = "equivalent"
     APPOINTED = "appointed"
     """A partition's leader changes by its own release, or by the controller and after its seal: see appointments.py."""
 

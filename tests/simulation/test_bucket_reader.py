@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.model import SegmentSeq, SessionId
-from segments.bucket_layout import claim_key, segment_key
+from metadata.model import Offset, SegmentSeq, SessionId
+from segments.bucket_layout import claim_key, history_file_key, manifest_key, segment_key, trimmed_key
+from segments.manifest import encode_manifest, no_manifest
 from segments.memory_store import MemoryStore
+from segments.next_manifest import compacted, log_start_raised
+from segments.parquet_file import write_history
+from tests.compaction.kept import columns_of
 from tests.segments.batches import ORDERS, batch_of, seal_of, segment_of, stamped_run
 from tests.simulation.bucket_reader import BucketContents, parse_record_value, read_bucket, record_value
 from tests.simulation.history_checker import RecordId
@@ -57,6 +62,42 @@ def test_what_lies_after_a_seal_is_hidden_and_the_successor_goes_on() -> None:
     assert found.log == {str(ORDERS): [(0, A), (1, D)]}
     assert set(found.hidden) == {B, C}
     assert found.hidden_segments == 2
+
+
+def bucket_with_history(*, differing: bool = False) -> BucketContents:
+    """Offsets 0 and 1 are in Parquet, 1 still lies in a segment as well, 2 in a segment alone; segment 0 was trimmed."""
+
+    async def build() -> BucketContents:
+        store = MemoryStore()
+        await store.create(claim_key(SessionId(1)), [b"{}"])
+        await store.create(trimmed_key(SessionId(1), SegmentSeq(2)), [b"{}"])
+        for seq, offset, record in ((1, 1, B), (2, 2, C)):
+            encoded = segment_of(1, seq, [(ORDERS, stamped_run(offset, batch_of(record_value(record))))])
+            await store.create(segment_key(SessionId(1), SegmentSeq(seq)), encoded.body)
+        records = [(offset, 0, None, record_value(record)) for offset, record in ((0, A), (1, D if differing else B))]
+        file = write_history([columns_of(records)], name="f", topic="orders", partition=0)
+        manifest = compacted(
+            no_manifest(ORDERS), files=[file.file], compacted_to=Offset(2), epochs=(), producers=(), writer="w", now_ms=0
+        )
+        await store.create(history_file_key("orders", ORDERS, "f"), [memoryview(file.body)])
+        await store.create(manifest_key("orders", ORDERS, 1), [encode_manifest(manifest)])
+        raised = log_start_raised(manifest, Offset(1), writer="w", now_ms=0)
+        await store.create(manifest_key("orders", ORDERS, 2), [encode_manifest(raised)])
+        return await read_bucket(store)
+
+    return asyncio.run(build())
+
+
+def test_history_is_read_from_the_log_start_on_and_segments_where_it_ends() -> None:
+    found = bucket_with_history()
+    assert found.log == {str(ORDERS): [(1, B), (2, C)]}
+    assert (found.log_start_offsets, found.compacted_to) == ({str(ORDERS): 1}, {str(ORDERS): 2})
+    assert (found.files, found.missing, found.hidden) == (1, [], {})
+
+
+def test_parquet_and_segments_must_say_the_same() -> None:
+    with pytest.raises(AssertionError, match=r"offset 1 .* in Parquet, was"):
+        bucket_with_history(differing=True)
 
 
 @given(st.text("abc-#09", min_size=1), st.integers(0, 1 << 40), st.integers(1, 1000), st.integers(0, 50))

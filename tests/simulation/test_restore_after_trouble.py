@@ -21,6 +21,7 @@ from segments.recovery import RecoveredPartition, recover
 from segments.session import Session
 from segments.settings import SegmentSettings
 from tests.simulation import bucket_reader, world
+from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.bucket_reader import BucketContents
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import virtual_loop
@@ -48,6 +49,8 @@ def test_what_is_restored_is_what_was_lost(seed: int, monkeypatch: pytest.Monkey
 
     async def read_and_restore(bucket: ObjectStore) -> BucketContents:
         contents = await bucket_reader.read_bucket(bucket)
+        if not isinstance(bucket, ArchiveStore):
+            return contents  # what there ever was, for the judge
         await sign_bucket(bucket, "simulated", now_ms=0)
         judged.append(await restored_and_compared(bucket, stores[0], contents))
         return contents
@@ -74,7 +77,15 @@ async def restored_and_compared(bucket: ObjectStore, lost: EtcdModel, contents: 
         check_state(before[partition][0] if partition in before else None, state)
     by = Session(SessionId(restored.plan.next_session), bytes(16))
     spans = {partition: state.sessions for partition, (state, _) in after.items()}
-    rebuilt = await recover(bucket, spans, by=by, settings=SegmentSettings(), now_ms=virtual_loop().now_ms)
+    names = {topic.id: topic.name for topic in again.values()}
+    rebuilt = await recover(
+        bucket,
+        spans,
+        by=by,
+        settings=SegmentSettings(),
+        now_ms=virtual_loop().now_ms,
+        topics={partition: names[partition.topic_id] for partition in after},
+    )
     assert ends(rebuilt) == {partition: len(contents.log.get(str(partition), ())) for partition in after}
     await empty.close()
     return restored

@@ -15,22 +15,24 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from gateway.bucket_reach import LOOKS_S, PROOFS
 from gateway.cluster_settings import ClusterSettings
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
-from segments.memory_store import MemoryStore
 from segments.settings import SegmentSettings
 from tests.simulation.appointments import Recorder
+from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.blows import Blows
 from tests.simulation.broken_rules import BrokenRule, in_force
 from tests.simulation.broker_process import BrokerProcess, Site
 from tests.simulation.bucket_reader import BucketContents, read_bucket
 from tests.simulation.clients import Clients, Reader
 from tests.simulation.cluster import BROKERS_MAX, Cluster
+from tests.simulation.compactors import Compactors
 from tests.simulation.etcd_model import EtcdModel
-from tests.simulation.history_checker import History, RecordId, Sampled, Violation, check
+from tests.simulation.history_checker import History, Invariant, RecordId, Sampled, Violation, check
 from tests.simulation.load import Load
 from tests.simulation.virtual_loop import run, virtual_loop
 
@@ -72,7 +74,7 @@ class World:
 
     async def run(self) -> Outcome:
         chance = self._chance
-        bucket = MemoryStore()
+        self._bucket = bucket = ArchiveStore()
         metadata = EtcdModel(virtual_loop().time)
         recorder = Recorder(bucket, metadata, EtcdLayout())
         settings = ClusterSettings(
@@ -91,6 +93,7 @@ class World:
         load = Load(self._clients, metadata, chance, self._failures, settle_s=self._trouble_s + CALM_S_MAX)
         for number in range(chance.choice((1, 2, BROKERS_MAX, BROKERS_MAX))):
             cluster.start(f"b{number + 1}")
+        self._compactors = Compactors(site, self._note)
         living = asyncio.ensure_future(self._live(load, background))
         storm = asyncio.ensure_future(self._storm(metadata))
         await asyncio.wait((living, storm), return_when=asyncio.FIRST_COMPLETED)
@@ -100,8 +103,9 @@ class World:
             await asyncio.wait((living,))
             for broker in cluster.processes:
                 cluster.kill(broker)
+        self._compactors.kill_all()
         through_brokers = None if living.cancelled() else living.result()
-        contents = await read_bucket(bucket)
+        contents = await read_bucket(bucket.archive())
         if through_brokers is None:
             through_brokers = {str(partition): contents.log.get(str(partition), []) for partition in load.partitions}
         deleted = {str(partition) for partition in load.deleted}
@@ -113,7 +117,7 @@ class World:
             contents.missing,
             deleted,
         )
-        violations = [*check(history), *await recorder.judged(contents.runs)]
+        violations = [*check(history), *await recorder.judged(contents.runs), *await self._judge_compaction(contents, load)]
         tallies = self._tallies(contents, load)
         for task in background:
             task.cancel()
@@ -125,7 +129,9 @@ class World:
         async with asyncio.TaskGroup() as clients:
             await load.begin(clients)
             self._blows = Blows(self._cluster, load, self._chance, self._note)
+            raining = clients.create_task(self._compactors.rain())
             await self._blows.rain(self._trouble_s)
+            raining.cancel()
             await self._calm_down()
             background.append(asyncio.ensure_future(self._cluster.keep_up()))
             self._clients.finishing = True
@@ -133,6 +139,7 @@ class World:
         await self._rest(load)
         background.pop().cancel()
         through_brokers = {str(partition): await self._read_to_the_end(partition) for partition in load.partitions}
+        self._compactors.kill_all()
         for broker in self._cluster.slots.values():
             held = broker.leadership.budget.bytes_used
             self._samples.append(Sampled(f"bytes that {broker.name} holds though all is quiet", held, 0))
@@ -142,6 +149,7 @@ class World:
     async def _calm_down(self) -> None:
         self._note("calm")
         self._cluster.calm_down()
+        self._compactors.calm_down()
         await asyncio.sleep(self._chance.choice((0.0, 8.0)))
 
     async def _storm(self, metadata: EtcdModel) -> None:
@@ -187,6 +195,18 @@ class World:
         for broker in self._cluster.processes:
             self._sample(broker)
 
+    async def _judge_compaction(self, archived: BucketContents, load: Load) -> list[Violation]:
+        """reachable and equivalent: `archived` is what all segments together say that there ever were."""
+        found = [Violation(Invariant.REACHABLE, evidence) for evidence in self._bucket.wrongly_deleted]
+        present = await read_bucket(self._bucket)
+        for partition in map(str, load.partitions):
+            before, after = archived.log.get(partition, []), present.log.get(partition, [])
+            if before != after:
+                same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+                evidence = f"record {same} of {partition}: of {len(before)} that segments held, {len(after)} are on the bucket"
+                found.append(Violation(Invariant.EQUIVALENT, evidence))
+        return found + [Violation(Invariant.REACHABLE, evidence) for evidence in present.missing]
+
     # ── what is written down ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _note(self, what: str) -> None:
@@ -218,6 +238,8 @@ class World:
             "answers to readers without an epoch": clients.fetched_without_epoch,
             "stale epochs refused": clients.stale_epochs,
             "partitions left out of an answer": clients.left_out,
+            **self._compactors.tallies(),
+            "objects deleted": self._bucket.deletes,
             "virtual seconds": int(virtual_loop().time()),
             **{f"times {name}": count for name, count in sorted(self._blows.fallen.items())},
         }

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import pytest
 
 from gateway.cluster_identity import identify_cluster
@@ -17,21 +18,25 @@ from gateway.cluster_view import partitions_of
 from gateway.snapshots import take_snapshot
 from metadata.errors import Fenced, Rejected, SessionFenced, Unavailable
 from metadata.etcd_settings import EtcdSettings
-from metadata.model import Revision
+from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.open_metadata import open_metadata
 from metadata.producer_ids import ProducerIds
 from metadata.restoration import Restoring, encode_restoring
 from metadata.store import Compare, Delete, MetadataStore, Operation, Put, TransactionResult
 from metadata.topic import Topic
-from segments.bucket_layout import SNAPSHOTS, WAL
+from segments.bucket_layout import SNAPSHOTS, TOPICS, WAL, history_file_key, manifest_key, topic_mirror_key
 from segments.listing import objects_under
+from segments.manifest import encode_manifest
 from segments.memory_store import MemoryStore
 from segments.segment_file import SEAL_BYTES
 from tests import etcd_server
 from tests.gateway.doorless_cluster import CLUSTER_ID, LAYOUT, READY_S, Acknowledged, Broker, cluster_of, epochs, now_ms, until
 from tests.metadata.faulty_store import FaultyStore
 from tests.segments.batches import header_of, sequenced_batch
+from tests.segments.manifests import compacted_to, file_of, remembered
+from tests.segments.scripted_store import ScriptedStore
 from tidelog.cluster_restore import restore_cluster
+from tidelog.restore_evidence import read_evidence
 from tidelog.restore_plan import transactions
 
 GROUP = f"{LAYOUT.root}groups/billing"
@@ -487,3 +492,59 @@ class FaultyAt(FaultyStore):
             setattr(self, self._fault, 1)
         self._step -= 1
         return await super().transact(compares, operations)
+
+
+def test_what_was_compacted_and_trimmed_is_known_after_a_restore_and_goes_on(tmp_path: Path) -> None:
+    """Of one partition some is compacted and trimmed, of another all; a third was never compacted."""
+
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with sqlite(tmp_path / "lost") as lost, cluster_of(bucket, lost, ["b1"], killed=True) as cluster:
+            orders = await cluster.create("orders", 3)
+            [producer_id] = [await ProducerIds(lost, LAYOUT).next()]
+            partitions = partitions_of(orders)
+            for sequence in range(8):
+                for partition in partitions:
+                    await cluster.produce(partition, producer_id, sequence)
+            await take_snapshot(bucket, lost, LAYOUT, now_ms=now_ms)
+            [broker] = cluster.brokers
+            session = broker.session
+        for partition, end, epoch in zip(partitions, (8, 5, 0), (3, 0, 0), strict=True):
+            if end:
+                producers = remembered(end, producer_id=producer_id)
+                history = compacted_to(end, partition=partition, epochs=[(epoch, 0)], producers=producers, with_file=False)
+                history = msgspec.structs.replace(history, log_start_offset=Offset(end))
+                await bucket.create(manifest_key("orders", partition, 1), [encode_manifest(history)])
+        async with sqlite(tmp_path / "empty") as empty:
+            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert (restored.written, restored.findings) == (True, [])
+            assert restored.plan.records == 0 + 3 + 8
+            assert restored.plan.leader_epoch_max > 3
+            async with cluster_of(bucket, empty, ["b1"]) as cluster:
+                await cluster.until_led((await cluster.topics.list()).topics[0])
+                for partition, start in zip(partitions, (8, 5, 0), strict=True):
+                    assert cluster.leader(partition).leadership.log.bounds(partition)[:2] == (start, 8)
+                    assert await cluster.produce(partition, producer_id, 7) == 7, "a repeat"
+                    assert await cluster.produce(partition, producer_id, 8) == 8
+        assert session < restored.plan.next_session
+
+    asyncio.run(main())
+
+
+def test_files_of_history_are_stepped_over_by_who_looks_for_topics_and_manifests() -> None:
+    async def main() -> None:
+        bucket = ScriptedStore()
+        topics = [TopicId(f"{number:032x}") for number in range(3)]
+        for name, topic_id in zip(("a", "b", "c"), topics, strict=True):
+            partition = TopicPartition(topic_id, Partition(0))
+            bucket.plant(topic_mirror_key(name, topic_id, Revision(5)), b"{}")
+            bucket.plant(manifest_key(name, partition, 1), encode_manifest(compacted_to(9, partition=partition)))
+            for base in range(0, 30_000, 10):
+                bucket.plant(history_file_key(name, partition, file_of(base, base + 9).name), b"")
+        how = {"now_ms": now_ms, "dry_run": True, "advance": lambda *_: None}
+        found = await read_evidence(bucket, CLUSTER_ID, LAYOUT, **how)  # type: ignore[arg-type]
+        assert sorted(found.evidence.manifests) == [TopicPartition(topic_id, Partition(0)) for topic_id in topics]
+        assert len(found.evidence.mirrors) == 3
+        assert bucket.count("list", TOPICS) == 4, "of the 9,006 objects, a page for each topic"
+
+    asyncio.run(main())

@@ -65,10 +65,10 @@ def test_a_broker_that_asks_for_time_gets_it_and_no_longer_than_there_is() -> No
 
         with pytest.raises(Throttled):
             await connection.call(attempt, writes=True)
-        assert 0.05 <= asyncio.get_running_loop().time() - begun_s < 2
+        assert 0.05 <= asyncio.get_running_loop().time() - begun_s < 10
         assert waits_s == []
 
-    with_connection(test, settings_from(quick(request_timeout_ms=3_000)))
+    with_connection(test, settings_from(quick(request_timeout_ms=20_000)))
 
 
 @pytest.mark.parametrize("is_away", [False, True], ids=["there", "away"])

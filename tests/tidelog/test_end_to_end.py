@@ -40,7 +40,8 @@ def test_produce_and_consume_over_an_http_address(tidelog_broker: BrokerProcess)
 
 def test_a_reader_does_not_go_over_into_a_topic_that_was_made_again(tidelog_broker: BrokerProcess) -> None:
     async def run() -> None:
-        async with tidelog.connect(tidelog_broker.http_url) as log, log.consume("e2e-read-on") as consumer:
+        quick = tidelog.connect(tidelog_broker.http_url, topic_age_ms_max=200)
+        async with quick as log, log.consume("e2e-read-on") as consumer:
             await log.topics.create("e2e-read-on", partitions=1)
             await log.produce("e2e-read-on", "old")
             assert [record.value for record in await consumer.chunk()] == [b"old"]
@@ -74,6 +75,11 @@ def test_topics_are_managed(tidelog_broker: BrokerProcess) -> None:
             await log.produce("e2e-topic", b"x" * 1500, partition=3)
             described = await log.topics.describe("e2e-topic")
             assert [partition.high_watermark for partition in described.partitions] == [0, 0, 0, 1]
+            assert await log.topics.delete_records("e2e-topic", 3, before=-1, validate_only=True) == 1
+            with pytest.raises(OutOfRange):
+                await log.topics.delete_records("e2e-topic", 3, before=2)
+            assert await log.topics.delete_records("e2e-topic", 3, before=1) == 1
+            assert (await log.topics.describe("e2e-topic")).partitions[3].log_start_offset == 1
             await log.topics.delete("e2e-topic")
             with pytest.raises(UnknownTopic):
                 await log.topics.describe("e2e-topic")

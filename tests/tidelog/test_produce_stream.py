@@ -65,7 +65,7 @@ def test_more_calls_than_a_broker_takes_for_too_long_are_told_as_that() -> None:
         broker.calls_max = 1
         await broker.start()
         broker.create_topic("orders", 3)
-        async with asyncio.timeout(30), tidelog.connect(broker.address, delivery_timeout_ms=300, linger_ms=1) as log:
+        async with asyncio.timeout(30), tidelog.connect(broker.address, delivery_timeout_ms=1_000, linger_ms=1) as log:
             await log.offsets("orders")
             await log._connection.route("orders")
             held = await hold_a_call(broker)
@@ -104,7 +104,7 @@ def test_a_broker_that_refuses_each_stream_is_not_asked_without_a_pause(caplog: 
                 raise Unavailable("there is no session")
 
         broker.before_call = refuse
-        async with tidelog.connect(broker.address, delivery_timeout_ms=400, retry_pause_ms=20, retry_pause_ms_max=100) as log:
+        async with tidelog.connect(broker.address, delivery_timeout_ms=1_000, retry_pause_ms=20, retry_pause_ms_max=100) as log:
             with pytest.raises(Unavailable, match="there is no session"):
                 await log.produce("orders", 1)
         assert 3 <= opened <= 20
@@ -118,7 +118,7 @@ def test_a_broker_that_refuses_each_stream_is_not_asked_without_a_pause(caplog: 
 
 def test_a_stream_that_is_never_taken_up_leaves_its_records_certainly_unwritten() -> None:
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, delivery_timeout_ms=300, request_timeout_ms=100) as log:
+        async with tidelog.connect(broker.address, delivery_timeout_ms=1_000, request_timeout_ms=300) as log:
             await log.offsets("orders")
             await log._connection.route("orders")
             broker.taking_up.clear()
@@ -149,7 +149,7 @@ def test_one_producer_id_serves_all_partitions() -> None:
 
 def test_a_producer_id_that_is_not_to_be_had_stops_only_those_who_need_one() -> None:
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, **quick(request_timeout_ms=30)) as log:
+        async with tidelog.connect(broker.address, **quick(request_timeout_ms=100)) as log:
             await log.produce("orders", 0, partition=0)
             log._producer._accumulator._producer = None  # so that the next partition needs another
 
@@ -220,7 +220,7 @@ def test_a_broker_that_reads_nothing_more_costs_no_more_than_the_buffer_and_is_l
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lane, "ANSWER_GRACE_S", 0.1)
-    settings = quick(delivery_timeout_ms=400, buffer_bytes_max=1 << 20, batch_bytes_max=100_000)
+    settings = quick(delivery_timeout_ms=800, buffer_bytes_max=1 << 20, batch_bytes_max=100_000)
 
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **settings) as log:
@@ -282,7 +282,7 @@ def test_a_client_that_is_left_while_its_broker_stalls_ends_and_tells_each_outco
         sent = asyncio.Event()
 
         async def program() -> None:
-            async with tidelog.connect(broker.address, **quick(delivery_timeout_ms=300)) as log:
+            async with tidelog.connect(broker.address, **quick(delivery_timeout_ms=1_000)) as log:
                 await log.produce("orders", "first", partition=0)
                 broker.answering.clear()
                 deliveries.extend([await log.send("orders", n, partition=n % 3) for n in range(100)])

@@ -217,7 +217,8 @@ def test_a_record_that_no_broker_took_in_time_is_unavailable_and_says_why() -> N
 
 def test_a_record_that_a_broker_took_and_did_not_answer_for_is_of_unknown_outcome() -> None:
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, delivery_timeout_ms=200) as log:
+        async with tidelog.connect(broker.address, delivery_timeout_ms=1_000) as log:
+            await log.offsets("orders")
             broker.answering.clear()
             delivery = await log.send("orders", "late", partition=0)
             with pytest.raises(OutcomeUnknown, match="1 record"):

@@ -9,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.partition_assignments import PartitionState, SessionSpan, appointed
 from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
 from metadata.snapshot import Snapshot, SnapshotEntry, SnapshotHeader
 from metadata.store import OPERATIONS_MAX, KeyValue, Put
 from metadata.topic import Topic, decode_topic, encode_topic
+from segments.manifest import Manifest, RememberedProducer
 from segments.segment_file import SegmentFooter, encode_segment
 from tests.segments.batches import sequenced_batch, stamped_run
+from tests.segments.manifests import compacted_to
 from tidelog.restore_plan import (
     EPOCH_MAX,
     EPOCHS_AHEAD,
@@ -303,3 +305,51 @@ def test_puts_leave_in_order_in_transactions_that_every_store_takes(sizes: list[
     for chunk in chunks:
         assert 0 < len(chunk) <= OPERATIONS_MAX - 2
         assert len(chunk) == 1 or sum(len(put.key) + len(put.value) for put in chunk) <= 1 << 20
+
+
+# ── what was compacted ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def compacted(offset: int, *, epochs: Iterable[tuple[int, int]] = (), log_start_offset: int = 0, producer_id: int = 0) -> Manifest:
+    history = compacted_to(offset, partition=TopicPartition(ORDERS, Partition(0)), epochs=tuple(epochs))
+    remembered = (RememberedProducer(ProducerId(producer_id), 0, 0, ()),) if producer_id else ()
+    return msgspec.structs.replace(history, log_start_offset=Offset(log_start_offset), producers=remembered)
+
+
+def with_history(evidence: Evidence, manifest: Manifest) -> RestorePlan:
+    evidence.manifests = {manifest.place: manifest}
+    return planned(evidence)
+
+
+def test_segments_that_were_trimmed_leave_no_gap_where_a_manifest_tells_of_them() -> None:
+    evidence = found(footer(9, 0, (0, 3, 10)), mirrors=[mirrored(topic())], sessions=[4])
+    plan = with_history(evidence, compacted(10, epochs=[(1, 0), (2, 5)], producer_id=77))
+    assert plan.findings == []
+    assert [(span.leader_epoch, span.session) for span in state(plan).sessions[:-1]] == [(3, 9)]
+    assert plan.topics[0].records == 12
+    assert plan.next_producer_id == 77 + PRODUCER_IDS_AHEAD
+
+
+def test_what_was_compacted_and_not_trimmed_yet_counts_once() -> None:
+    footers = [footer(4, seq, (0, 1, 2 * seq)) for seq in range(4)]
+    plan = with_history(found(*footers, mirrors=[mirrored(topic())]), compacted(4, epochs=[(1, 0)]))
+    assert (plan.topics[0].records, plan.findings) == (8, [])
+    assert [(span.leader_epoch, span.session) for span in state(plan).sessions[:-1]] == [(1, 4)]
+
+
+def test_epochs_of_which_only_a_manifest_tells_are_not_given_out_again() -> None:
+    plan = with_history(found(mirrors=[mirrored(topic())], sessions=[4]), compacted(10, epochs=[(1, 0), (1_000, 5)]))
+    assert state(plan).leader_epoch == 1_000 + EPOCHS_AHEAD
+    assert state(plan).sessions == (SessionSpan(LeaderEpoch(1_000 + EPOCHS_AHEAD), SessionId(4), SegmentSeq(0)),)
+
+
+def test_what_is_missing_between_a_manifest_and_the_segments_is_damage_unless_it_was_deleted() -> None:
+    evidence = found(footer(9, 0, (0, 3, 12)), mirrors=[mirrored(topic())])
+    assert "don't follow 9 without a gap" in with_history(evidence, compacted(10)).findings[0].what
+    assert with_history(evidence, compacted(10, log_start_offset=12)).findings == []
+
+
+def test_a_partition_of_which_only_a_manifest_tells_belongs_to_its_topic() -> None:
+    history = msgspec.structs.replace(compacted(10), partition=Partition(2))
+    plan = with_history(found(mirrors=[mirrored(topic())], sessions=[4]), history)
+    assert plan.topics[0].topic.partition_count == 3

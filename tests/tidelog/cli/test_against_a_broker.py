@@ -78,6 +78,20 @@ def test_a_topic_from_its_creation_to_its_end(tidelog: CommandLine) -> None:
     assert b"there is no topic cli-life" in tidelog("topic", "describe", "cli-life", code=1).stderr
 
 
+def test_a_partition_is_trimmed_up_to_an_offset(tidelog: CommandLine) -> None:
+    tidelog("topic", "create", "cli-trim", "-p", "1")
+    tidelog("produce", "cli-trim", stdin=b"one\ntwo\nthree\n")
+    trim = ("topic", "trim", "cli-trim", "--partition", "0", "--before")
+    assert b"cli-trim/0 would begin at offset 2; nothing was changed" in tidelog(*trim, "2", "--dry-run").stderr
+    assert b"deleting the records of cli-trim/0 before offset 2 needs a yes" in tidelog(*trim, "2", code=2).stderr
+    assert tidelog("consume", "cli-trim", "-o", "raw").lines == [b"one", b"two", b"three"]
+    assert json.loads(tidelog(*trim, "2", "--yes", "-o", "json").stdout)["log_start_offset"] == 2
+    assert tidelog("consume", "cli-trim", "-o", "raw").lines == [b"three"]
+    assert b"committed up to 3" in tidelog(*trim, "4", "--yes", code=1).stderr
+    assert b"begins at offset 3" in tidelog(*trim, "-1", "--yes").stderr
+    assert tidelog("consume", "cli-trim", "-o", "raw").lines == []
+
+
 def test_lines_go_in_and_come_out_in_every_form(tidelog: CommandLine) -> None:
     tidelog("topic", "create", "cli-lines", "-p", "1")
     done = tidelog("produce", "cli-lines", "-K", ":", "-H", "via=cli", "-o", "json", stdin=b"k1:one\nk2:two\nk3:three")
@@ -233,6 +247,7 @@ def test_the_bucket_is_verified_and_measured_with_the_broker_running(tidelog: Co
     assert b"no; --deep reads them, and checks every CRC" in shallow.stdout
     (used,) = tidelog("bucket", "usage", "--bucket", f"file://{directory}/bucket", "-o", "ndjson").documents
     assert used["records"] == found["records"]
+    assert "cli-bucket" in {topic["topic"] for topic in used["topics"]}
     assert tidelog("doctor", "--data-dir", directory, "--url", tidelog_broker.http_url).stdout.count(b" ok ") >= 5
 
 

@@ -259,14 +259,19 @@ async def trim_point(store: ObjectStore, session: SessionId) -> SegmentSeq:
 
 
 async def find_seal(store: ObjectStore, session: SessionId, *, from_seq: SegmentSeq) -> SegmentSeq | None:
-    """The first place with a seal among those from `from_seq` on that the first page of a listing shows."""
+    """The first place with a seal that ends the session, among those from `from_seq` on that the first page of a listing shows.
+
+    A seal below the trim point ends nothing: it came late, to where a segment had been compacted and deleted.
+    """
     start_after = bucket_layout.segment_key(session, SegmentSeq(from_seq - 1)) if from_seq else ""
     page = await store.list(bucket_layout.session_prefix(session), start_after=start_after)
+    seals: list[SegmentSeq] = []
     for found in page.objects:
         parsed = bucket_layout.parse_wal_key(found.key)
         if parsed is not None and parsed.seq is not None and found.size == SEAL_BYTES:
-            return parsed.seq
-    return None
+            seals.append(parsed.seq)
+    trimmed_to = await trim_point(store, session) if seals else _FIRST  # after the look: the marker came before the delete
+    return next((seq for seq in seals if seq >= trimmed_to), None)
 
 
 async def who_wrote(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes | None:

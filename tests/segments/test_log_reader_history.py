@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -91,6 +92,17 @@ def test_the_cheapest_place_is_read_parquet_only_below_the_segments_and_these_on
         partition.store.calls.clear()
         assert tuples_in(partition.read(offset).batches, from_offset=offset) == partition.records[offset:]
         assert partition.store.count("get") == reads
+
+
+def test_a_batch_of_the_hot_pool_in_which_a_row_group_ends_comes_with_the_next_answer() -> None:
+    batches = [batch_of(b"a", b"b", b"c", b"d")] * 8
+    partition = TieredPartition(batches, compacted=8, hot=4, group_bytes=140)
+    groups = [(group.base_offset, group.last_offset) for group in partition.manifest.files[0].row_groups]
+    assert any(base < partition.hot_start <= last < partition.hot_start + 3 for base, last in groups), groups
+    for offset in range(partition.end):
+        headers = [parse_header(batch) for batch in split_batches(b"".join(partition.read(offset).batches))]
+        assert all(before.last_offset < behind.base_offset for before, behind in pairwise(headers))
+        assert headers[0].last_offset >= offset
 
 
 def test_the_footer_of_a_parquet_file_is_read_once_and_with_its_only_row_group() -> None:

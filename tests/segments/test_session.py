@@ -16,7 +16,7 @@ from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import claim_key, segment_key, session_prefix, trimmed_key
 from segments.object_store import ListPage
 from segments.segment_file import SEAL_BYTES, Seal, parse_seal
-from segments.session import ClaimRecord, Session, SessionListing, claim, list_session, seal, trim_point, who_wrote
+from segments.session import ClaimRecord, Session, SessionListing, claim, find_seal, list_session, seal, trim_point, who_wrote
 from tests.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, seal_of, segment_of, stamped_run
 from tests.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, REFUSED, Act, ScriptedStore, fails, slow
 from tests.simulation.virtual_loop import run
@@ -385,3 +385,20 @@ def test_what_the_bucket_refuses_is_passed_on() -> None:
     store.script("get", key_of(0), fails(Denied("403")))
     with pytest.raises(Denied):
         writer_at(store, 0)
+
+
+# ── whether it was ended ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("store", "from_seq", "found"),
+    [
+        pytest.param(bucket(0, 1), 0, None, id="it goes on"),
+        pytest.param(bucket(0, 1, sealed_at=2), 0, 2, id="sealed"),
+        pytest.param(bucket(0, 1, sealed_at=2), 2, 2, id="sealed where its writer is"),
+        pytest.param(bucket(sealed_at=3, trimmed_to=3), 1, 3, id="all before the seal was trimmed"),
+        pytest.param(bucket(5, 6, sealed_at=3, trimmed_to=5), 3, None, id="a seal that came late, to where a segment had been"),
+    ],
+)
+def test_a_seal_below_the_trim_point_ends_nothing(store: ScriptedStore, from_seq: int, found: int | None) -> None:
+    assert run(find_seal(store, SESSION, from_seq=SegmentSeq(from_seq))) == found

@@ -27,8 +27,8 @@ from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPa
 from metadata.partition_assignments import PartitionState, decode_state
 from metadata.store import Event, KeyValue, WatchBatch
 from segments.bucket_layout import parse_wal_key, proof_key, segment_key
-from segments.memory_store import MemoryStore
 from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_seal
+from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.bucket_reader import VisibleRun
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.history_checker import Invariant, Violation
@@ -219,7 +219,7 @@ def _kept(event: Event) -> KeyValue:
 class Recorder:
     """Writes down what `judge` needs. Its owner runs `run()` as a task, and gives `wrote` and `landed` to whoever does so."""
 
-    def __init__(self, bucket: MemoryStore, metadata: EtcdModel, layout: EtcdLayout) -> None:
+    def __init__(self, bucket: ArchiveStore, metadata: EtcdModel, layout: EtcdLayout) -> None:
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout
@@ -263,6 +263,8 @@ class Recorder:
             if place is None or place.seq is None:
                 continue
             assert key == segment_key(place.session, place.seq)
+            if place.seq < self._bucket.trimmed_to(place.session):
+                continue  # a seal that came late to where a compacted segment had been: it ends nothing
             for found in (await self._bucket.list(key, limit=1)).objects:  # none where a broken rule has deleted it
                 if found.key == key and found.size == SEAL_BYTES:
                     body = await self._bucket.get(key)

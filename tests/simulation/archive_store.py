@@ -53,6 +53,9 @@ class ArchiveStore(MemoryStore):
             self.wrongly_deleted += [f"{key} was deleted: {why}" for why in self._why_not(key)]
         await super().delete(key)
 
+    def trimmed_to(self, session: SessionId) -> SegmentSeq:
+        return self._trimmed_to[session]
+
     def archive(self) -> MemoryStore:
         """A bucket with every segment and seal that there ever was, as if nothing had been compacted."""
         archive = MemoryStore()

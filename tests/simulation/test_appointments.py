@@ -6,13 +6,13 @@ from metadata.broker_registry import Registration, encode_registration
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId
 from metadata.store import Event, WatchBatch
-from segments.memory_store import MemoryStore
 from tests.simulation.appointments import LandedProof, Recorder, Writer, judge
+from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.etcd_model import EtcdModel
 
 
 def test_a_transaction_that_changed_nothing_is_not_taken_for_the_writer_of_the_revision_that_it_was_told() -> None:
-    recorder = Recorder(MemoryStore(), EtcdModel(lambda: 0.0), EtcdLayout())
+    recorder = Recorder(ArchiveStore(), EtcdModel(lambda: 0.0), EtcdLayout())
     leader, controller = Writer("b2", SessionId(10)), Writer("b3", SessionId(9))
     recorder.wrote(Revision(209), leader)
     recorder.wrote(Revision(209), controller)  # it deleted a key that was gone already

@@ -35,6 +35,14 @@ DRAIN_TIMEOUT_S = 60.0
 """A broker that was asked to end must have ended after this."""
 ORDER_TIMEOUT_S = 5.0
 POLL_S = 0.1
+COMPACTION = {
+    "compact": "true",
+    "compaction-interval-ms": "1000",
+    "compaction-due-age-ms": "3000",
+    "delete-grace-ms": "5000",
+    "merge-files-min": "4",
+}
+"""What takes minutes and hours elsewhere takes seconds: segments are compacted and deleted while brokers die and readers read."""
 PREFIX = "chaos"
 TIDELOG = ("tidelog.cli.main",)
 
@@ -83,6 +91,7 @@ class Broker:
             "session-timeout-ms": f"{SESSION_TIMEOUT_S * 1000:g}",
             "linger-ms": "100",
             "output": "ndjson",
+            **COMPACTION,
         }
         flags = [word for name, value in arguments.items() for word in (f"--{name}", value)]
         self.ends_by_order = False

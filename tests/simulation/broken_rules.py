@@ -14,6 +14,8 @@ from unittest.mock import patch
 
 import msgspec
 
+from compaction import collection, collector
+from compaction.wal_state import SessionState
 from gateway import controller, handover, leadership, takeover
 from gateway.bucket_reach import BucketReach
 from metadata import partition_assignments
@@ -67,6 +69,10 @@ class BrokenRule(Enum):
     """A leader whose lease may have ended answers readers without a look for its seal."""
     REMOVED_WITHOUT_PROOF = "removed-without-proof"
     """A broker that says that it can't write is removed by one that has not shown that it can."""
+    TRIMMED_TOO_EARLY = "trimmed-too-early"
+    """A compactor marks all that it knows of a session as trimmed, compacted or not."""
+    COLLECTED_UNFENCED = "collected-unfenced"
+    """A file that no manifest names is deleted while its writer may still come to name it."""
 
 
 @contextlib.contextmanager
@@ -114,6 +120,10 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(Log, "check_appointed", _sure)]
         case BrokenRule.REMOVED_WITHOUT_PROOF:
             return [(BucketReach, "_proves", _proven)]
+        case BrokenRule.TRIMMED_TOO_EARLY:
+            return [(SessionState, "done_to", SessionState.known_to)]
+        case BrokenRule.COLLECTED_UNFENCED:
+            return [(collector, "fate_of_file", _hasty(collection.fate_of_file))]
 
 
 async def _acknowledged_early(self: Log, pending: PendingAppend, *, timeout_s: float) -> Appended:
@@ -210,6 +220,14 @@ async def _sure(self: Log) -> None:
 
 async def _proven(self: BucketReach, size: int) -> bool:
     return True
+
+
+def _hasty(fate: Callable[..., str]) -> Callable[..., str]:
+    def deleted(*args: Any) -> str:
+        told = fate(*args)
+        return "delete" if told == "wait" else told
+
+    return deleted
 
 
 def _end_remembered() -> list[tuple[Any, str, Callable[..., Any]]]:

@@ -19,6 +19,7 @@ from itertools import takewhile
 
 from gateway.bucket_reach import LOOKS_S, PROOFS
 from gateway.cluster_settings import ClusterSettings
+from metadata.errors import TidelogError
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
 from segments.settings import SegmentSettings
@@ -198,7 +199,12 @@ class World:
     async def _judge_compaction(self, archived: BucketContents, load: Load) -> list[Violation]:
         """reachable and equivalent: `archived` is what all segments together say that there ever were."""
         found = [Violation(Invariant.REACHABLE, evidence) for evidence in self._bucket.wrongly_deleted]
-        present = await read_bucket(self._bucket)
+        try:
+            present = await read_bucket(self._bucket)
+        except TidelogError as error:
+            return [*found, Violation(Invariant.REACHABLE, str(error))]
+        except AssertionError as error:  # of the reader: history and segments contradict each other
+            return [*found, Violation(Invariant.EQUIVALENT, str(error))]
         for partition in map(str, load.partitions):
             before, after = archived.log.get(partition, []), present.log.get(partition, [])
             if before != after:

@@ -78,7 +78,8 @@ def run_demo(options: DemoOptions) -> None:
     watch = Watch(Console(stderr=True, highlight=False))
     logging.getLogger("tidelog").setLevel(logging.ERROR)  # the SDK warns of a broker that is away, which is the point here
     flights = load_flights(options.rows)
-    with _directory(options, watch) as directory, BrokerProcess(directory) as broker:
+    broker_flags = ("--compact", "false")  # what is counted at the end are segments
+    with _directory(options, watch) as directory, BrokerProcess(directory, flags=broker_flags) as broker:
         try:
             uvloop.run(_demo(flights, broker, watch))
         except asyncio.CancelledError:

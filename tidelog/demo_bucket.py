@@ -30,24 +30,27 @@ class Objects:
     segment_bytes: int
     claims: int
     seals: int
+    indexes: int
 
     @property
     def puts(self) -> int:
-        return self.segments + self.claims + self.seals
+        return self.segments + self.claims + self.seals + self.indexes
 
 
 async def count_objects(bucket: ObjectStore) -> Objects:
-    segments = segment_bytes = claims = seals = 0
+    segments = segment_bytes = claims = seals = indexes = 0
     async for found in objects_under(bucket, WAL):
         parsed = parse_wal_key(found.key)
-        if parsed is None or parsed.seq is None:
+        if parsed is not None and parsed.indexed is not None:
+            indexes += 1
+        elif parsed is None or parsed.seq is None:
             claims += 1
         elif found.size == SEAL_BYTES:
             seals += 1
         else:
             segments += 1
             segment_bytes += found.size
-    return Objects(segments, segment_bytes, claims, seals)
+    return Objects(segments, segment_bytes, claims, seals, indexes)
 
 
 async def committed_ends(bucket: ObjectStore) -> dict[int, int]:

@@ -241,7 +241,7 @@ def _told_of_the_bucket(bucket: Objects, rows: int) -> str:
     segment_kib = bucket.segment_bytes / max(1, bucket.segments) / 1024
     return (
         f"{bucket.puts:,} PUTs, one for {rows / bucket.puts:,.0f} records: {bucket.segments:,} segments of {segment_kib:,.0f} KiB "
-        f"on average, {bucket.claims} claims of a session, {bucket.seals} seals."
+        f"on average, {bucket.indexes} indexes of their footers, {bucket.claims} claims of a session, {bucket.seals} seals."
     )
 
 

@@ -1,1 +1,1 @@
-"""The data pipeline on Spark: see README.md in this folder. Nothing is built yet."""
+"""The data pipeline on Spark, which reads the bucket alone: see README.md in this folder."""

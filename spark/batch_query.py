@@ -1,0 +1,77 @@
+"""Plans a batch query on the driver: what is asked and what lies on the bucket, to the tasks that executors read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from metadata.model import TopicPartition
+from segments.object_store import ObjectStore
+from spark.bucket_thread import BucketThread
+from spark.log_snapshot import PartitionSnapshot, take_snapshot
+from spark.offset_ranges import TimeAsked, offset_ranges, times_asked
+from spark.scan_plan import ALL_ROWS, TASK_BYTES, OffsetRange, Rows, Task, plan_tasks
+from spark.source_options import SourceOptions
+from spark.time_lookup import first_at
+from spark.topics_on_bucket import find_partitions
+
+LOOKUPS_MAX: Final = 16
+"""Row groups that are read for times, at the same time."""
+
+log = logging.getLogger(__name__)
+
+
+def plan_batch(bucket: BucketThread, options: SourceOptions, rows: Rows = ALL_ROWS) -> list[Task]:
+    """Raises InvalidArgument, OutOfRange, UnknownTopic, UnknownPartition, Corrupt, and what the store raises."""
+    snapshots, ranges = bucket.run(lambda store: resolve(store, options))
+    return tasks_of(options, snapshots, ranges, rows)
+
+
+async def resolve(
+    store: ObjectStore, options: SourceOptions
+) -> tuple[dict[TopicPartition, PartitionSnapshot], dict[TopicPartition, OffsetRange]]:
+    """What there is, and what of it is asked for."""
+    snapshots = await take_snapshot(store, await find_partitions(store, options.topics))
+    asked = times_asked(options, snapshots)
+    turns = asyncio.Semaphore(LOOKUPS_MAX)
+
+    async def look_up(time: TimeAsked) -> int | None:
+        async with turns:
+            return await first_at(store, snapshots[time.partition], time.timestamp_ms)
+
+    found = dict(zip(asked, await asyncio.gather(*map(look_up, asked)), strict=True))
+    ranges = offset_ranges(
+        options, snapshots, lambda partition, timestamp_ms: found[TimeAsked(partition, timestamp_ms)], log.warning
+    )
+    return snapshots, ranges
+
+
+def tasks_of(
+    options: SourceOptions,
+    snapshots: dict[TopicPartition, PartitionSnapshot],
+    ranges: dict[TopicPartition, OffsetRange],
+    rows: Rows,
+) -> list[Task]:
+    """In the order of the partitions, and of their offsets. Pure."""
+    wanted = {
+        partition: snapshot
+        for partition, snapshot in snapshots.items()
+        if rows.partitions is None or partition.partition in rows.partitions
+    }
+
+    def cut(task_bytes: int) -> list[Task]:
+        return [
+            task
+            for where, snapshot in wanted.items()
+            for task in plan_tasks(
+                snapshot, ranges[where], task_bytes=task_bytes, task_records=options.max_records_per_partition, rows=rows
+            )
+        ]
+
+    tasks = cut(TASK_BYTES)
+    task_bytes = min(TASK_BYTES, sum(task.size_bytes for task in tasks) // max(1, options.min_partitions))
+    while len(tasks) < options.min_partitions and task_bytes:  # a row group or a run is not divided, so it may take smaller ones
+        tasks = cut(task_bytes)
+        task_bytes //= 2
+    return tasks

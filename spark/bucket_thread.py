@@ -1,0 +1,61 @@
+"""The bucket for code that blocks: Spark's driver and executors call from threads of their own.
+
+One thread runs the store's event loop. Whoever opened it closes it; what is under way then is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from threading import Thread
+from types import TracebackType
+from typing import Any, TypeVar
+
+from segments.object_store import ObjectStore
+from segments.store_url import open_store
+
+T = TypeVar("T")
+Work = Callable[[ObjectStore], Coroutine[Any, Any, T]]
+
+
+class BucketThread:
+    def __init__(self, url: str) -> None:
+        """Raises InvalidArgument and Denied as `open_store` does."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, name="tidelog-bucket", daemon=True)
+        self._thread.start()
+        try:
+            self._store = asyncio.run_coroutine_threadsafe(open_store(url), self._loop).result()
+        except BaseException:
+            self._end()
+            raise
+
+    def start(self, work: Work[T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work(self._store), self._loop)
+
+    def run(self, work: Work[T]) -> T:
+        """Its result, or what it raises."""
+        return self.start(work).result()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._cancel_and_close(), self._loop).result()
+        self._end()
+
+    async def _cancel_and_close(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._store.close()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> BucketThread:
+        return self
+
+    def __exit__(self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,295 @@
+"""What is asked of the source, by the names of the options of Spark's Kafka source. Pure.
+
+    bucket               the URL, as brokers take it
+    which partitions     subscribe, subscribePattern or assign
+    from where           startingTimestamp, else startingOffsetsByTimestamp, else startingOffsets
+    up to where          endingTimestamp, else endingOffsetsByTimestamp, else endingOffsets
+    how                  minPartitions, maxRecordsPerPartition, failOnDataLoss, includeHeaders, startingOffsetsByTimestampStrategy
+    a stream's triggers  maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay
+
+Names are compared without regard to case, as Spark does. What is unknown or malformed is refused on the driver, before a
+task starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+
+from metadata.errors import InvalidArgument
+from metadata.model import check_topic_name
+
+EARLIEST: Final = -2
+"""In place of an offset: the first that there is."""
+LATEST: Final = -1
+"""In place of an offset: behind the last that there is."""
+
+T = TypeVar("T")
+ByPartition = Mapping[str, Mapping[int, int]]
+"""By topic and partition: an offset, or milliseconds since 1970."""
+
+
+class Unmatched(StrEnum):
+    """What a partition without a record at or after its starting timestamp means."""
+
+    ERROR = "error"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    pattern: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    partitions: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """The same in every partition: EARLIEST or LATEST."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    offsets: ByPartition
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamps:
+    timestamps_ms: ByPartition
+
+
+Topics = Subscribed | Matching | Assigned
+Position = AtOffset | AtOffsets | AtTimestamp | AtTimestamps
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    bucket: str
+    topics: Topics
+    start: Position | None
+    """None: the earliest for a batch, the latest for a stream."""
+    end: Position
+    unmatched: Unmatched = Unmatched.ERROR
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    min_partitions: int = 0
+    """Spark partitions that are wanted at least; 0: as many as the data suggest."""
+    max_records_per_partition: int = 0
+    """Of a Spark partition; 0: without a limit."""
+    max_offsets_per_trigger: int = 0
+    min_offsets_per_trigger: int = 0
+    max_trigger_delay_ms: int = 900_000
+
+
+class Options:
+    """The options as Spark hands them over; remembers which were asked for, so that the rest can be refused."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        self._known: dict[str, str] = {}
+
+    def text(self, name: str) -> str | None:
+        self._known[name.lower()] = name
+        return self._given.get(name.lower())
+
+    def parsed(self, name: str, parse: Callable[[str], T], default: T, wanted: str) -> T:
+        """`parse` raises ValueError for what is not `wanted`."""
+        value = self.text(name)
+        if value is None:
+            return default
+        try:
+            return parse(value)
+        except ValueError as error:
+            told = f": {error}" if str(error) else ""
+            raise _refused(name, value, f"is not {wanted}{told}", f"Give {wanted}.") from None
+
+    def refuse_others(self, passed_over: frozenset[str] = frozenset({"path"})) -> None:
+        for name, value in self._given.items():
+            if name in self._known or name in passed_over:
+                continue
+            if name.startswith("kafka."):
+                raise _refused(name, value, "is an option of Kafka's brokers", "Tidelog is read from its bucket: give `bucket`.")
+            near = difflib.get_close_matches(name, self._known, n=1)
+            meant = f"Did you mean {self._known[near[0]]}?" if near else f"There are: {', '.join(sorted(self._known.values()))}."
+            raise _refused(name, value, "is no option of this source", meant)
+
+
+def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
+    """Raises InvalidArgument, which names the option, its value, and what to do."""
+    options = Options(given)
+    bucket = options.text("bucket")
+    if not bucket:
+        raise InvalidArgument(
+            "the option bucket is missing: where does the log lie?",
+            hint='.option("bucket", "s3://BUCKET/PREFIX"), as its brokers have it.',
+        )
+    parsed = SourceOptions(
+        bucket=bucket,
+        topics=_topics(options),
+        start=_position(options, "starting"),
+        end=_position(options, "ending") or AtOffset(LATEST),
+        unmatched=options.parsed("startingOffsetsByTimestampStrategy", Unmatched, Unmatched.ERROR, "error or latest"),
+        fail_on_data_loss=options.parsed("failOnDataLoss", _bool, True, "true or false"),
+        include_headers=options.parsed("includeHeaders", _bool, False, "true or false"),
+        min_partitions=options.parsed("minPartitions", _count, 0, "a number from 1 on"),
+        max_records_per_partition=options.parsed("maxRecordsPerPartition", _count, 0, "a number from 1 on"),
+        max_offsets_per_trigger=options.parsed("maxOffsetsPerTrigger", _count, 0, "a number from 1 on"),
+        min_offsets_per_trigger=options.parsed("minOffsetsPerTrigger", _count, 0, "a number from 1 on"),
+        max_trigger_delay_ms=options.parsed("maxTriggerDelay", _duration_ms, 900_000, "a time as 15m, 30s or 500ms"),
+    )
+    options.refuse_others()
+    if parsed.min_offsets_per_trigger > parsed.max_offsets_per_trigger > 0:
+        value = str(parsed.min_offsets_per_trigger)
+        above = f"is above maxOffsetsPerTrigger, {parsed.max_offsets_per_trigger}"
+        raise _refused("minOffsetsPerTrigger", value, above, "Give less, or leave one of them out.")
+    return parsed
+
+
+def _topics(options: Options) -> Topics:
+    ways: dict[str, Callable[[str], Topics]] = {
+        "subscribe": _subscribed,
+        "subscribePattern": lambda pattern: Matching(re.compile(pattern)),
+        "assign": lambda json: Assigned(_assigned(json)),
+    }
+    wanted = {
+        "subscribe": "names of topics, with commas between them",
+        "subscribePattern": "a regular expression",
+        "assign": 'JSON as {"orders":[0,1]}',
+    }
+    found = {name: options.parsed(name, _or_value_error(parse), None, wanted[name]) for name, parse in ways.items()}
+    chosen = [topics for topics in found.values() if topics is not None]
+    if len(chosen) != 1:
+        given = [name for name, topics in found.items() if topics is not None]
+        told = f"{' and '.join(given)} are given" if given else "none of subscribe, subscribePattern and assign is given"
+        raise InvalidArgument(f"which topics? {told}", hint='Give one of them, as .option("subscribe", "orders").')
+    return chosen[0]
+
+
+def _or_value_error(parse: Callable[[str], Topics]) -> Callable[[str], Topics | None]:
+    def parse_or_raise(value: str) -> Topics | None:
+        try:
+            return parse(value)
+        except (re.error, InvalidArgument) as error:
+            raise ValueError(str(error)) from None
+
+    return parse_or_raise
+
+
+def _subscribed(value: str) -> Subscribed:
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    if not names:
+        raise ValueError("it names none")
+    return Subscribed(tuple(dict.fromkeys(check_topic_name(name) for name in names)))
+
+
+def _assigned(json: str) -> dict[str, tuple[int, ...]]:
+    try:
+        found = msgspec.json.decode(json, type=dict[str, list[int]])
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+    if not any(found.values()) or any(number < 0 for numbers in found.values() for number in numbers):
+        raise ValueError("it names no partition, or one below 0")
+    return {check_topic_name(name): tuple(dict.fromkeys(numbers)) for name, numbers in found.items()}
+
+
+def _position(options: Options, which: str) -> Position | None:
+    """The most exact one that is given; all of them are checked."""
+    is_end = which == "ending"
+    offsets_wanted = '"latest", or JSON as {"orders":{"0":23,"1":-1}}'
+    if not is_end:
+        offsets_wanted = '"earliest", "latest", or JSON as {"orders":{"0":23,"1":-2}}'
+    by_timestamp_wanted = 'JSON as {"orders":{"0":1767225600000}}'
+    timestamp = options.parsed(f"{which}Timestamp", _timestamp, None, "milliseconds since 1970")
+    timestamps = options.parsed(f"{which}OffsetsByTimestamp", _timestamps, None, by_timestamp_wanted)
+    offsets = options.parsed(f"{which}Offsets", _end_offsets if is_end else _start_offsets, None, offsets_wanted)
+    return timestamp or timestamps or offsets
+
+
+def _timestamp(value: str) -> Position | None:
+    return AtTimestamp(_not_negative(value))
+
+
+def _timestamps(json: str) -> Position | None:
+    return AtTimestamps(_by_partition(json, lowest=0))
+
+
+def _start_offsets(value: str) -> Position | None:
+    if value.lower() in {"earliest", "latest"}:
+        return AtOffset(EARLIEST if value.lower() == "earliest" else LATEST)
+    return AtOffsets(_by_partition(value, lowest=EARLIEST))
+
+
+def _end_offsets(value: str) -> Position | None:
+    if value.lower() == "latest":
+        return AtOffset(LATEST)
+    if value.lower() == "earliest":
+        raise ValueError("nothing would be read")
+    return AtOffsets(_by_partition(value, lowest=LATEST))
+
+
+def _by_partition(json: str, *, lowest: int) -> dict[str, dict[int, int]]:
+    try:
+        found = msgspec.json.decode(json, type=dict[str, dict[int, int]])
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+    for topic, partitions in found.items():
+        for partition, number in partitions.items():
+            if partition < 0 or number < lowest:
+                raise ValueError(f"{number} for {topic}/{partition}")
+    return found
+
+
+def _bool(value: str) -> bool:
+    if value.lower() not in {"true", "false"}:
+        raise ValueError
+    return value.lower() == "true"
+
+
+def _not_negative(value: str) -> int:
+    number = int(value)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _count(value: str) -> int:
+    number = int(value)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration_ms(value: str) -> int:
+    matched = re.fullmatch(r"(\d+)\s*([a-z]+)", value.strip().lower())
+    if matched is None or matched[2] not in _UNITS_MS:
+        raise ValueError
+    return int(matched[1]) * _UNITS_MS[matched[2]]
+
+
+def _refused(name: str, value: str, why: str, hint: str) -> InvalidArgument:
+    shown = value if len(value) <= 120 else f"{value[:120]}…"
+    return InvalidArgument(f"option {name}: {shown!r} {why}", hint=hint)

@@ -1,0 +1,182 @@
+"""Reads the parts of a task from the bucket, as rows of the source. Runs in an executor.
+
+    parts ─▶ reads: a row group, or runs of up to RUNS_BYTES ─▶ GETs, some reads ahead ─▶ checked ─▶ columns ─▶ rows of the range
+
+Invariant: what comes out was checked to its last byte, by the CRC-32C of the manifest or of each batch, and is in offset order. At
+most READ_AHEAD_BYTES of the bucket are in memory beside what is being decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from metadata.errors import Corrupt, NotFound, OutOfRange
+from segments.cold_run import open_run
+from segments.manifest import HistoryFile, RowGroup
+from segments.object_store import ObjectStore
+from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
+from segments.record_columns import decode_batches
+from segments.run_index import RunPlace
+from spark.bucket_thread import BucketThread
+from spark.scan_plan import FilePart, RunPart, Task
+from spark.source_schema import as_source_rows, decoded_columns
+
+RUNS_BYTES: Final = 4 << 20
+"""Of segments, that are decoded at a time."""
+READ_AHEAD_BYTES: Final = 32 << 20
+GETS_MAX: Final = 16
+"""At the same time, of one read of small runs."""
+DECOMPRESSED_BYTES_MAX: Final = 1 << 30
+"""Of a batch: brokers have checked theirs when they took it."""
+
+log = logging.getLogger(__name__)
+
+
+class _Group(NamedTuple):
+    """A row group to read; the first one of a file brings its footer along."""
+
+    key: str
+    file: HistoryFile
+    group: RowGroup
+
+    @property
+    def size_bytes(self) -> int:
+        return self.group.end - self.group.start
+
+    async def get(self, store: ObjectStore) -> list[bytes]:
+        return [await store.get(self.key, start=self.group.start, end=self.group.end)]
+
+
+class _Footer(NamedTuple):
+    key: str
+    file: HistoryFile
+
+    @property
+    def size_bytes(self) -> int:
+        return self.file.size_bytes - self.file.footer_start
+
+    async def get(self, store: ObjectStore) -> list[bytes]:
+        return [await store.get(self.key, start=self.file.footer_start, end=self.file.size_bytes)]
+
+
+class _Runs(NamedTuple):
+    places: tuple[RunPlace, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(place.size_bytes for place in self.places)
+
+    async def get(self, store: ObjectStore) -> list[bytes]:
+        turns = asyncio.Semaphore(GETS_MAX)
+
+        async def one(place: RunPlace) -> bytes:
+            async with turns:
+                return await store.get(place.key, start=place.start, end=place.end)
+
+        return await asyncio.gather(*map(one, self.places))
+
+
+_Read = _Footer | _Group | _Runs
+
+
+def read_task(
+    bucket: BucketThread, task: Task, columns: Sequence[str], *, fail_on_data_loss: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in offset order, as batches of `arrow_schema(columns)`.
+
+    Raises Corrupt for what is damaged, OutOfRange where the plan is older than what was collected meanwhile, and what the store
+    raises. Without `fail_on_data_loss` what is damaged is left out, and logged.
+    """
+    footer: ParquetFooter | None = None
+    for read, bodies in _read_ahead(bucket, _reads(task.parts)):
+        try:
+            match read:
+                case _Footer(key, file):
+                    footer = parse_parquet_footer(bodies[0], file, key)
+                    continue
+                case _Group(key, _, group):
+                    if footer is None or footer.key != key:
+                        continue  # its footer is damaged, which was told
+                    records = [read_row_group(bodies[0], group, footer, columns=decoded_columns(columns))]
+                case _Runs(places):
+                    records = list(_decoded(places, bodies, fail_on_data_loss))
+        except Corrupt as error:
+            if fail_on_data_loss:
+                raise
+            log.warning("it is left out: %s", error)
+            continue
+        for decoded in records:
+            rows = _rows_in(decoded, task)
+            if rows.num_rows:
+                yield as_source_rows(rows, columns, topic=task.topic, partition=task.partition.partition)
+
+
+def _reads(parts: Sequence[FilePart | RunPart]) -> Iterator[_Read]:
+    for part in parts:
+        if isinstance(part, FilePart):
+            yield _Footer(part.key, part.file)
+            for group in part.file.row_groups[part.first : part.end]:
+                yield _Group(part.key, part.file, group)
+            continue
+        held: list[RunPlace] = []
+        for place in part.runs:
+            if held and sum(one.size_bytes for one in held) + place.size_bytes > RUNS_BYTES:
+                yield _Runs(tuple(held))
+                held = []
+            held.append(place)
+        yield _Runs(tuple(held))
+
+
+def _read_ahead(bucket: BucketThread, reads: Iterator[_Read]) -> Iterator[tuple[_Read, list[bytes]]]:
+    under_way: deque[tuple[_Read, Future[list[bytes]]]] = deque()
+    ahead_bytes = 0
+    following = next(reads, None)
+    try:
+        while under_way or following is not None:
+            while following is not None and (not under_way or ahead_bytes + following.size_bytes <= READ_AHEAD_BYTES):
+                under_way.append((following, bucket.start(following.get)))
+                ahead_bytes += following.size_bytes
+                following = next(reads, None)
+            read, answer = under_way.popleft()
+            ahead_bytes -= read.size_bytes
+            try:
+                bodies = answer.result()
+            except NotFound as error:
+                raise OutOfRange(
+                    f"{error.message}: it was deleted after this query was planned",
+                    hint="Run the query again. Plans hold for the brokers' delete_grace_ms; raise it for longer queries.",
+                ) from error
+            yield read, bodies
+    finally:
+        for _, answer in under_way:
+            answer.cancel()
+
+
+def _decoded(places: Sequence[RunPlace], bodies: Sequence[bytes], fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    """Raises Corrupt, or leaves out the batches that are damaged."""
+    batches = []
+    for place, body in zip(places, bodies, strict=True):
+        run = open_run(body, place)
+        for index in range(run.batch_count):
+            try:
+                batches.append(run.batch(index))
+            except Corrupt as error:
+                if fail_on_data_loss:
+                    raise
+                log.warning("it is left out: %s", error)
+    if batches:
+        yield decode_batches(batches, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+
+
+def _rows_in(records: pa.RecordBatch, task: Task) -> pa.RecordBatch:
+    offsets = records.column("offset").to_numpy()
+    first, end = np.searchsorted(offsets, [task.offsets.start, task.offsets.end])
+    return records.slice(first, end - first)

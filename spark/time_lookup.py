@@ -1,0 +1,56 @@
+"""Finds the first record of a partition at or after a time, on the driver: what footers and manifest rule out is not read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from segments.cold_run import open_run
+from segments.history import GroupPlace
+from segments.object_store import ObjectStore
+from segments.parquet_file import parse_parquet_footer, read_row_group
+from segments.record_columns import decode_batches, timestamps_of
+from segments.run_index import RunPlace
+from spark.log_snapshot import PartitionSnapshot
+from spark.task_reader import DECOMPRESSED_BYTES_MAX
+
+
+async def first_at(store: ObjectStore, snapshot: PartitionSnapshot, timestamp_ms: int) -> int | None:
+    """Its offset: the first in offset order; None where there is none. Raises Corrupt, and what the store raises."""
+    for place in _candidates(snapshot, timestamp_ms):
+        if isinstance(place, GroupPlace):
+            bodies = [
+                await store.get(place.key, start=place.start, end=place.end),
+                await store.get(place.key, start=place.file.footer_start, end=place.file.size_bytes),
+            ]
+        else:
+            bodies = [await store.get(place.key, start=place.start, end=place.end)]
+        found = await asyncio.to_thread(_first_in, place, bodies, timestamp_ms, snapshot.start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def _candidates(snapshot: PartitionSnapshot, timestamp_ms: int) -> Iterator[GroupPlace | RunPlace]:
+    yield from snapshot.history.from_timestamp(timestamp_ms, from_offset=snapshot.start_offset)
+    yield from snapshot.runs.from_timestamp(timestamp_ms)
+
+
+def _first_in(place: GroupPlace | RunPlace, bodies: list[bytes], timestamp_ms: int, log_start_offset: int) -> int | None:
+    if isinstance(place, GroupPlace):
+        footer = parse_parquet_footer(bodies[1], place.file, place.key)
+        records = read_row_group(bodies[0], place.group, footer, columns=["offset", "timestamp"])
+    else:
+        run = open_run(bodies[0], place)
+        batches = [run.batch(index) for index in range(run.batch_count)]
+        records = decode_batches(batches, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    return _first_row(records, timestamp_ms, log_start_offset)
+
+
+def _first_row(records: pa.RecordBatch, timestamp_ms: int, log_start_offset: int) -> int | None:
+    offsets = records.column("offset").to_numpy()
+    rows = np.flatnonzero((timestamps_of(records) >= timestamp_ms) & (offsets >= log_start_offset))
+    return int(offsets[rows[0]]) if len(rows) else None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from gateway import consume_wire as wire
@@ -52,6 +52,10 @@ class Ownership(Protocol):
 
     async def committed(self) -> StoredOffsets:
         """By the group."""
+        ...
+
+    async def keep(self, ends: Mapping[Consumed, int]) -> Collection[Consumed]:
+        """Remembers that these begin there, at the ends of their logs. Answers those of which it did."""
         ...
 
     def waits(self) -> None:
@@ -119,6 +123,7 @@ class Pusher:
             terms,
             partitions,
             committed=lambda: self.ownership.committed(),
+            keep=lambda ends: self.ownership.keep(ends),
             refused=self._refused,
             fail=self.fail,
             placed=self._wake,
@@ -230,7 +235,7 @@ class Pusher:
         return await self._looked_at(readable, wait_ms=max(0.0, 1000 * (until_s - clock())))
 
     async def _looked_at(self, partitions: Sequence[Consumed], *, wait_ms: float) -> _There | None:
-        targets = [FetchTarget(each.partition, each.offset, 1) for each in partitions]
+        targets = self._targets(partitions, 1)
         answers = await self._broker.routed_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
         first: int | None = None
         bytes_seen = 0
@@ -254,6 +259,10 @@ class Pusher:
         if is_unled:
             await asyncio.sleep(PAUSE_S)
         return None
+
+    def _targets(self, partitions: Sequence[Consumed], bytes_max: int) -> list[FetchTarget]:
+        places_bytes_min = self._broker.routed_log.places_bytes_min(self._terms.client_rack)
+        return [FetchTarget(each.partition, each.offset, bytes_max, places_bytes_min=places_bytes_min) for each in partitions]
 
     def _refused(self, consumed: Consumed, error: TidelogError) -> bool:
         """Whether that is final; then the client is told, and the partition is not read any more."""
@@ -285,7 +294,7 @@ class Pusher:
         partitions = there.partitions[:1] if self._singly else there.partitions
         terms = Terms(min(self._terms.bytes_max, self.credit_bytes), 0, 0, self._terms.structured)
         with self._fetch.room.place() as place:
-            targets = [FetchTarget(each.partition, each.offset, terms.bytes_max) for each in partitions]
+            targets = self._targets(partitions, terms.bytes_max)
             try:
                 answers = await self._fetch.admitted(targets, there.bytes_seen, terms, place, log, timeout_s=0)
             except Throttled:

@@ -18,6 +18,7 @@ from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.group_model import check_group_name, shown
 from metadata.member_settings import MemberSettings
+from metadata.rack import check_client_rack
 
 HEARTBEAT_MS: Final = 5_000
 HEARTBEAT_MS_LEAST: Final = 100
@@ -57,6 +58,7 @@ class ConsumeTerms(NamedTuple):
     bytes_max: int
     structured: bool
     heartbeat_s: float
+    client_rack: str = ""
 
 
 # ── asked ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -98,6 +100,7 @@ def terms_of(start: log_pb2.ConsumeStart, settings: GatewaySettings) -> ConsumeT
         min(start.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max),
         start.format == log_pb2.FETCH_FORMAT_RECORDS,
         heartbeat_ms / 1000,
+        check_client_rack(start.client_rack, field="start.client_rack"),
     )
 
 

@@ -27,13 +27,19 @@ from gateway.grpc_status import status_of
 from gateway.leader_epochs import current_epoch_of
 from gateway.led_here import LedHere
 from gateway.long_waits import LongWaits
+from gateway.places_wire import places_of
 from gateway.produce import topic_named
 from gateway.proto import log_pb2
 from gateway.reads import RECORDS_MAX, open_records, room_for
-from metadata.errors import InvalidArgument, Stopping, TidelogError
+from gateway.topic_states import BOUNDS_WAIT_S
+from metadata.broker_registry import Registration
+from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, TidelogError, UnknownLeaderEpoch
+from metadata.model import Offset
+from metadata.rack import check_client_rack
 from metadata.topic import Topic
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
+from segments.partition_log import check_epoch
 
 PARTITIONS_MAX: Final = 10_000
 COPIES: Final = 2
@@ -46,6 +52,8 @@ class Asked(NamedTuple):
     request: log_pb2.FetchPartition
     topic: Topic | None
     target: FetchTarget | TidelogError
+    preferred: Registration | None = None
+    """Where to read it, in place of records."""
 
 
 class Terms(NamedTuple):
@@ -55,6 +63,8 @@ class Terms(NamedTuple):
     bytes_min: int
     wait_ms: int
     structured: bool
+    client_rack: str = ""
+    is_forwarded: bool = False
 
 
 class GrpcFetch:
@@ -69,13 +79,16 @@ class GrpcFetch:
 
         async def call(message: bytes, context: Context) -> bytes:
             place = self.room.place()
-            context.add_done_callback(lambda _: place.keep(0))  # type: ignore[arg-type]  # the stubs take no function here
-            log = self._broker.led_here if is_forwarded(context) else self._broker.routed_log
-            answered = unary_bytes(log_pb2.FetchRequest, lambda request: self._fetch(request, place, log)).unary_unary
+            context.add_done_callback(lambda _: place.keep(0))  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
+            forwarded = is_forwarded(context)
+            log = self._broker.led_here if forwarded else self._broker.routed_log
+            answered = unary_bytes(
+                log_pb2.FetchRequest, lambda request: self._fetch(request, place, log, forwarded=forwarded)
+            ).unary_unary
             answer = cast(bytes, await answered(message, context))  # type: ignore[arg-type,misc]  # typed for blocking servers
             if place.bytes_held:
                 ended = self.under_way(context, len(answer))
-                context.add_done_callback(lambda _: ended())  # type: ignore[arg-type]  # the same
+                context.add_done_callback(lambda _: ended())  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
             return answer
 
         return grpc.unary_unary_rpc_method_handler(call)
@@ -85,10 +98,10 @@ class GrpcFetch:
         delivery = self._deliveries.begin(context.peer(), local_address=self._broker.grpc_address, size_bytes=size_bytes)
         return lambda: self._deliveries.end(delivery)
 
-    async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace, log: LedHere) -> bytes:
+    async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace, log: LedHere, *, forwarded: bool = False) -> bytes:
         """The FetchResponse; `place` then holds room for it, and none where it has no records."""
-        terms = self._terms(request)
-        asked = [self._asked(partition, terms.bytes_max) for partition in request.partitions]
+        terms = self._terms(request, forwarded)
+        asked = [self._asked(partition, terms, log) for partition in request.partitions]
         answers = await self._fetched(asked, terms, place, log)
         return await self.laid_out(asked, answers, terms, place, log, encode_fetch_response)
 
@@ -114,7 +127,7 @@ class GrpcFetch:
             place.keep(COPIES * len(message))
         return message
 
-    def _terms(self, request: log_pb2.FetchRequest) -> Terms:
+    def _terms(self, request: log_pb2.FetchRequest, forwarded: bool) -> Terms:
         settings = self._broker.settings
         if not 1 <= len(request.partitions) <= PARTITIONS_MAX:
             raise InvalidArgument(
@@ -128,9 +141,10 @@ class GrpcFetch:
             raise InvalidArgument(f"format {request.format} is not known", field="format")
         bytes_max = min(request.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max)
         structured = request.format == log_pb2.FETCH_FORMAT_RECORDS
-        return Terms(bytes_max, min(request.min_bytes, bytes_max), request.max_wait_ms, structured)
+        client_rack = check_client_rack(request.client_rack)
+        return Terms(bytes_max, min(request.min_bytes, bytes_max), request.max_wait_ms, structured, client_rack, forwarded)
 
-    def _asked(self, partition: log_pb2.FetchPartition, bytes_max: int) -> Asked:
+    def _asked(self, partition: log_pb2.FetchPartition, terms: Terms, log: LedHere) -> Asked:
         try:
             topic = topic_named(self._broker, partition.topic)
             check_topic_id(topic, partition.topic_id)
@@ -138,18 +152,24 @@ class GrpcFetch:
             current_leader_epoch = current_epoch_of(partition)
         except TidelogError as error:
             return Asked(partition, None, error)
-        target = FetchTarget(topic_partition, partition.offset, partition.max_bytes or bytes_max, current_leader_epoch)
-        return Asked(partition, topic, target)
+        bytes_max = partition.max_bytes or terms.bytes_max
+        places_bytes_min = log.places_bytes_min(terms.client_rack)
+        if terms.is_forwarded and partition.HasField("places_bytes_min"):
+            places_bytes_min = partition.places_bytes_min
+        target = FetchTarget(topic_partition, partition.offset, bytes_max, current_leader_epoch, places_bytes_min)
+        return Asked(partition, topic, target, log.preferred_broker(topic_partition, terms.client_rack))
 
     async def _fetched(
         self, asked: Sequence[Asked], terms: Terms, place: AnswerPlace, log: LedHere
     ) -> list[Fetched | TidelogError]:
         """An answer for each partition, as much as there is room for; `place` holds that room, and none where there is nothing."""
         loop = asyncio.get_running_loop()
-        targets = [target for _, _, target in asked if isinstance(target, FetchTarget)]
+        sent_on = [target for _, _, target, preferred in asked if preferred and isinstance(target, FetchTarget)]
+        bounds = iter(await _bounds_alone(log, sent_on) if sent_on else ())
+        targets = [target for _, _, target, preferred in asked if not preferred and isinstance(target, FetchTarget)]
         terms = terms if len(targets) == len(asked) else terms._replace(wait_ms=0)
         ends_s = loop.time() + terms.wait_ms / 1000
-        answers = await self._look(targets, terms, log)
+        answers = await self._look(targets, terms, log) if targets else []
         bytes_there = sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched))
         if bytes_there:
             errors = [answer if isinstance(answer, TidelogError) else None for answer in answers]
@@ -158,7 +178,10 @@ class GrpcFetch:
             read = iter(await self.admitted(readable, bytes_there, terms, place, log, timeout_s=ends_s - loop.time()))
             answers = [next(read) if error is None else error for error in errors]  # an error is told once
         found = iter(answers)
-        return [next(found) if isinstance(target, FetchTarget) else target for _, _, target in asked]
+        return [
+            target if isinstance(target, TidelogError) else next(bounds if preferred else found)
+            for _, _, target, preferred in asked
+        ]
 
     async def admitted(
         self, targets: Sequence[FetchTarget], bytes_there: int, terms: Terms, place: AnswerPlace, log: LedHere, *, timeout_s: float
@@ -184,13 +207,35 @@ class GrpcFetch:
         return await log.fetch(targets, bytes_max=1, bytes_min=0)
 
 
+async def _bounds_alone(log: LedHere, targets: Sequence[FetchTarget]) -> list[Fetched | TidelogError]:
+    """Answers without records, as their leaders give them at once."""
+    found = await log.bounds_of([target.partition for target in targets], wait_s=BOUNDS_WAIT_S)
+    answers: list[Fetched | TidelogError] = []
+    for target, bounds in zip(targets, found, strict=True):
+        if isinstance(bounds, TidelogError):
+            answers.append(bounds)
+            continue
+        held, current = bounds.leader_epoch, target.current_leader_epoch
+        try:
+            if current is not None:
+                check_epoch(target.partition, held=held, current=current)
+        except FencedLeaderEpoch as error:
+            answers.append(log.fenced(target.partition, error.with_traceback(None)))
+        except UnknownLeaderEpoch as error:
+            answers.append(error.with_traceback(None))
+        else:
+            offset = Offset(target.offset)
+            answers.append(Fetched([], 0, offset, bounds.high_watermark, bounds.log_start_offset, held))
+    return answers
+
+
 def _told(
     asked: Sequence[Asked], answers: Sequence[Fetched | TidelogError], terms: Terms, bytes_max: int, decompressed_bytes_max: int
 ) -> list[PartitionAnswer]:
     """The answers in the places of the request; opened, where that was asked for, as far as `bytes_max` reach."""
     told: list[PartitionAnswer] = []
     records_max = RECORDS_MAX
-    for (partition, topic, _), answer in zip(asked, answers, strict=True):
+    for (partition, topic, _, preferred), answer in zip(asked, answers, strict=True):
         head = log_pb2.FetchedPartition(topic=partition.topic, partition=partition.partition)
         if isinstance(answer, TidelogError):
             head.error.CopyFrom(status_of(named(answer, topic) if topic else answer))
@@ -198,7 +243,14 @@ def _told(
             continue
         head.high_watermark, head.log_start_offset = answer.high_watermark, answer.log_start_offset
         head.next_offset = answer.next_offset
-        if not terms.structured:
+        if preferred is not None:
+            head.preferred_broker.broker_id = preferred.broker_id
+            head.preferred_broker.grpc_address = preferred.grpc_address
+            head.preferred_broker.http_address = preferred.http_address
+        if answer.located is not None:
+            head.places.CopyFrom(places_of(answer.located))
+            told.append(PartitionAnswer(head, leader_epoch=answer.leader_epoch))
+        elif not terms.structured:
             told.append(PartitionAnswer(head, answer.batches, answer.size_bytes, leader_epoch=answer.leader_epoch))
         elif bytes_max <= 0 or records_max == 0:
             head.next_offset = partition.offset

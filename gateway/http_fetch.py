@@ -29,6 +29,7 @@ from gateway.record_answers import Formats
 from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
 from metadata.model import TopicPartition
+from metadata.rack import check_client_rack
 from metadata.topic import Topic
 from segments.json_values import JsonFormat
 from segments.log import FetchTarget
@@ -39,7 +40,8 @@ BYTES_MAX_DEFAULT: Final = 1 << 20
 EPOCH_MAX: Final = 2**31 - 1
 
 _FORMATS: Final = {form.value: form for form in JsonFormat}
-_QUERY: Final = frozenset({"offset", "timestamp", "tail", "max_records", "max_bytes", "wait_ms", "key_format", "value_format"})
+_WHERE: Final = frozenset({"offset", "timestamp", "tail"})
+_QUERY: Final = _WHERE | {"max_records", "max_bytes", "wait_ms", "key_format", "value_format", "client_rack"}
 _PARTITION_QUERY: Final = _QUERY | {"current_leader_epoch"}
 
 
@@ -69,9 +71,9 @@ class HttpFetch:
                 stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=True)
                 await stream.send(request, events=True)
             else:
-                await self._send_once(
-                    request, answer_type, FetchTarget(partition, start, limits.bytes_max, current_leader_epoch), limits
-                )
+                places_bytes_min = self._broker.routed_log.places_bytes_min(limits.client_rack)
+                target = FetchTarget(partition, start, limits.bytes_max, current_leader_epoch, places_bytes_min)
+                await self._send_once(request, answer_type, target, limits)
 
     async def topic(self, request: Request, topic_name: str) -> None:
         topic = topic_named(self._broker, topic_name)
@@ -92,7 +94,7 @@ class HttpFetch:
 
     async def _start(self, query: Query, partition: TopicPartition) -> int:
         """The offset that the query means: the earliest, where it says nothing."""
-        if sum(name in query for name in ("offset", "timestamp", "tail")) > 1:
+        if sum(name in query for name in _WHERE) > 1:
             raise InvalidArgument("offset, timestamp and tail exclude each other")
         log = self._broker.routed_log
         bounds = await log.bounds(partition)
@@ -162,13 +164,14 @@ class HttpFetch:
 
 
 def limits_of(query: Query, settings: GatewaySettings) -> Limits:
-    """What max_records, max_bytes, wait_ms, key_format and value_format say, within the broker's bounds."""
+    """What max_records, max_bytes, wait_ms, key_format, value_format and client_rack say, within the broker's bounds."""
     bytes_max = query.integer("max_bytes", least=1, most=settings.fetch_bytes_max)
     return Limits(
         query.integer("max_records", least=1, most=RECORDS_MAX),
         min(BYTES_MAX_DEFAULT, settings.fetch_bytes_max) if bytes_max is None else bytes_max,
         query.integer("wait_ms", least=0, most=settings.fetch_wait_ms_max),
         Formats(query.choice("key_format", _FORMATS) or JsonFormat.AUTO, query.choice("value_format", _FORMATS) or JsonFormat.AUTO),
+        check_client_rack(query.text("client_rack")),
     )
 
 

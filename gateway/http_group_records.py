@@ -52,6 +52,7 @@ _QUERY: Final = (
     "wait_ms",
     "key_format",
     "value_format",
+    "client_rack",
 )
 _Found = TypeVar("_Found")
 
@@ -108,7 +109,9 @@ class HttpGroupRecords:
         member, cursor = asked.member, asked.cursor
         if asked.commit and cursor.uncommitted:
             cursor, _ = await self._offsets.commit_cursor(member, cursor)
-        reading = MemberReading(self._broker, await self._assigned(member), cursor, from_latest=asked.from_latest)
+        assigned = await self._assigned(member)
+        client_rack = asked.limits.client_rack
+        reading = MemberReading(self._broker, assigned, cursor, from_latest=asked.from_latest, client_rack=client_rack)
         pieces: list[bytes] = []
         if await self._alive(member, self._found(reading, asked, place)):
             pieces = await reading.read(asked.limits, place, self._room)

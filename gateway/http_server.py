@@ -161,7 +161,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     async def _answer(self, app: ASGI3Application, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await app(scope, receive, send)  # type: ignore[arg-type]
+            await app(scope, receive, send)  # type: ignore[arg-type]  # ASGI's messages are dicts here, TypedDicts there
         except Disconnected:
             self._tell_of_the_end()
             self.transport.abort()  # a polite end would keep what nobody takes until it is a stall

@@ -51,6 +51,8 @@ class Limits(NamedTuple):
     wait_ms: int | None
     """None: a single answer does not wait, a stream does not end."""
     formats: Formats
+    client_rack: str = ""
+    """Of the reader: see routed_log.places_bytes_min."""
 
 
 class Laid(NamedTuple):
@@ -152,8 +154,10 @@ class RecordStream:
 
     async def _fetch(self, *, bytes_max: int, wait_ms: int) -> dict[int, Fetched]:
         """One answer for each partition that has a leader. Raises other errors, and that there was none for too long."""
+        places_bytes_min = self._broker.routed_log.places_bytes_min(self._limits.client_rack)
         targets = [
-            FetchTarget(partition_of(self._topic, partition), offset, bytes_max) for partition, offset in self._positions.items()
+            FetchTarget(partition_of(self._topic, partition), offset, bytes_max, places_bytes_min=places_bytes_min)
+            for partition, offset in self._positions.items()
         ]
         answers = await self._broker.routed_log.fetch(targets, bytes_max=bytes_max, wait_ms_max=wait_ms)
         fetched: dict[int, Fetched] = {}

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from gateway.cluster_view import ClusterView
 from gateway.forwarded_append import ForwardedAppend
+from metadata.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, TidelogError
 from metadata.model import Offset, ProducerId, TopicPartition
 from segments.byte_budget import Admission
@@ -127,6 +128,14 @@ class LedHere:
             self._told(target.partition, answer) if isinstance(answer, TidelogError) else answer
             for target, answer in zip(targets, answers, strict=True)
         ]
+
+    def places_bytes_min(self, client_rack: str) -> int | None:
+        """Of the targets of a reader of this rack, as in FetchTarget: what others lead is read here where it is this broker's."""
+        return None
+
+    def preferred_broker(self, partition: TopicPartition, client_rack: str) -> Registration | None:
+        """To which a reader of this rack is sent; None: it is answered."""
+        return None
 
     async def ends_of_epochs(self, questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
         """As Log.end_of_epoch, for each; the error of a question stands in its place."""

@@ -50,11 +50,20 @@ class Reset(NamedTuple):
 
 
 class MemberReading:
-    def __init__(self, broker: Broker, assigned: Sequence[TopicPartitionName], cursor: Cursor, *, from_latest: bool) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        assigned: Sequence[TopicPartitionName],
+        cursor: Cursor,
+        *,
+        from_latest: bool,
+        client_rack: str = "",
+    ) -> None:
         """`from_latest`: where nothing is committed, or the place is gone; else from the earliest record. InvalidArgument for a
         cursor that tells of partitions of others."""
         self._broker = broker
         self._from_latest = from_latest
+        self._client_rack = client_rack
         self._topics: dict[TopicPartition, Topic] = {}
         self._unknown: dict[TopicPartitionName, TidelogError] = {}
         for topic_name, number in assigned:
@@ -138,8 +147,11 @@ class MemberReading:
         return False
 
     def _targets(self) -> list[FetchTarget]:
+        places_bytes_min = self._broker.routed_log.places_bytes_min(self._client_rack)
         return [
-            FetchTarget(partition, offset, 1) for partition, offset in self.positions.targets() if partition not in self._failed
+            FetchTarget(partition, offset, 1, places_bytes_min=places_bytes_min)
+            for partition, offset in self.positions.targets()
+            if partition not in self._failed
         ]
 
     async def _is_anything_there(self, targets: Sequence[FetchTarget], *, wait_ms: float) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from gateway.openapi_groups import group_routes, group_schemas
+from gateway.openapi_groups import CLIENT_RACK, group_routes, group_schemas
 
 JsonObject = dict[str, Any]
 
@@ -248,6 +248,7 @@ def _reading() -> list[JsonObject]:
         ),
         _parameter("key_format", "query", formats, "How keys are given: auto is JSON, else text, else binary."),
         _parameter("value_format", "query", formats, "The same for values."),
+        _parameter("client_rack", "query", {"type": "string", "maxLength": 255}, CLIENT_RACK),
     ]
 
 

@@ -10,6 +10,9 @@ from gateway import http_group_bodies as bodies
 
 JsonObject = dict[str, Any]
 
+CLIENT_RACK: Final = (
+    "Where the reader is. A broker of this rack reads from the bucket what leaders in other racks have: no records cross zones."
+)
 _TEMPLATE: Final = "#/components/schemas/{name}"
 _REQUESTS: Final = tuple(bodies.EXAMPLES)
 _ANSWERS: Final = (
@@ -249,5 +252,6 @@ def _reading() -> list[JsonObject]:
         _parameter("wait_ms", "query", {"type": "integer", "minimum": 0, "default": 0}, "How long to wait for the first record."),
         _parameter("key_format", "query", formats, "How keys are given: auto is JSON, else text, else binary."),
         _parameter("value_format", "query", formats, "The same for values."),
+        _parameter("client_rack", "query", {"type": "string", "maxLength": 255}, CLIENT_RACK),
         _INSTANCE_ID,
     ]

@@ -12,6 +12,7 @@ from typing import Final
 from gateway.grpc_status import error_of
 from gateway.led_here import EpochQuestion
 from gateway.peers import Peers
+from gateway.places_wire import located_from
 from gateway.proto import admin_pb2, log_pb2
 from metadata.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
@@ -56,6 +57,7 @@ class PeerReads:
                     offset=target.offset,
                     max_bytes=target.bytes_max,
                     current_leader_epoch=target.current_leader_epoch,
+                    places_bytes_min=target.places_bytes_min,
                 )
                 for topic, target in targets
             ],
@@ -221,6 +223,7 @@ def _fetched(partition: log_pb2.FetchedPartition) -> Fetched | TidelogError:
         Offset(partition.high_watermark),
         Offset(partition.log_start_offset),
         LeaderEpoch(partition.leader_epoch),
+        located_from(partition.places) if partition.HasField("places") else None,
     )
 
 

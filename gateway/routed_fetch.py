@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from gateway.caller_deadline import caller_waits_s
 from gateway.cluster_view import ClusterView
 from gateway.leaders import Leaders
-from gateway.peer_reads import PeerReads
+from gateway.rack_reads import RackReads
 from metadata.broker_registry import Registration
 from metadata.errors import NoLeader, NotLeader, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import Offset, SessionId
@@ -56,7 +56,7 @@ class RoutedFetch:
         here: FetchHere,
         view: ClusterView,
         leaders: Leaders,
-        peers: PeerReads,
+        elsewhere: RackReads,
         *,
         leader_wait_s: float,
         is_hopeless: Callable[[], bool],
@@ -65,7 +65,7 @@ class RoutedFetch:
         self._here = here
         self._view = view
         self._leaders = leaders
-        self._peers = peers
+        self._elsewhere = elsewhere
         self._leader_wait_s = leader_wait_s
         self._is_hopeless = is_hopeless
         self._silent: set[SessionId] = set()
@@ -167,9 +167,10 @@ class RoutedFetch:
         """From one leader. What it can't answer at all stands in the place of each target."""
         try:
             if leader is None:
-                return await self._here(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+                here = [target._replace(places_bytes_min=None) for target in targets]
+                return await self._here(here, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
             named = [(self._leaders.topic_name(target.partition), target) for target in targets]
-            answer = self._peers.fetch(leader, named, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+            answer = self._elsewhere.fetch(leader, named, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
             found = await self._leaders.asked(leader, [target.partition for target in targets], answer)
             return [self._leaders.unless_of_before(target.partition, told) for target, told in zip(targets, found, strict=True)]
         except TidelogError as error:

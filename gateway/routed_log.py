@@ -25,6 +25,8 @@ from gateway.forwarding import Forwarding
 from gateway.leaders import Leaders, itself
 from gateway.led_here import EpochQuestion, LedHere, Pending
 from gateway.peer_reads import PeerReads
+from gateway.preferred_brokers import PreferredBrokers
+from gateway.rack_reads import RackReads
 from gateway.routed_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, RoutedFetch, may_be_led_soon
 from metadata.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
@@ -55,8 +57,11 @@ class RoutedLog(LedHere):
         settings: SegmentSettings,
         budget: ByteBudget,
         leader_wait_s: float,
+        rack: str = "",
+        rack_read_bytes_min: int = 1,
     ) -> None:
-        """`settings` and `budget` are those of every session's Log; `leader_wait_s`: as long as a failover takes."""
+        """`settings` and `budget` are those of every session's Log; `leader_wait_s`: as long as a failover takes. `rack`: this
+        broker's; `rack_read_bytes_min`: of what it reads from the bucket for readers of its rack."""
         super().__init__(log, view)
         self._cluster = view
         self._forwarding = forwarding
@@ -65,11 +70,13 @@ class RoutedLog(LedHere):
         self._budget = budget
         self.leader_wait_s = leader_wait_s
         self._leaders = Leaders(log, view, broker_id=broker_id)
+        self.racks = RackReads(peers.fetch, log, rack=rack, part_bytes_min=rack_read_bytes_min)
+        self.preferred = PreferredBrokers(view.brokers, rack=rack)
         self._fetch = RoutedFetch(
             super().fetch,
             view,
             self._leaders,
-            peers,
+            self.racks,
             leader_wait_s=leader_wait_s,
             is_hopeless=lambda: forwarding.why_nobody() is not None,
         )
@@ -228,6 +235,12 @@ class RoutedLog(LedHere):
         self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
     ) -> list[Fetched | TidelogError]:
         return await self._fetch.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+
+    def places_bytes_min(self, client_rack: str) -> int | None:
+        return self.racks.places_bytes_min(client_rack)
+
+    def preferred_broker(self, partition: TopicPartition, client_rack: str) -> Registration | None:
+        return self.preferred.of(partition, client_rack, self._cluster.leader(partition)) if client_rack else None
 
     # ── until somebody leads ────────────────────────────────────────────────────────────────────────────────────────────────
 

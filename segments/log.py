@@ -24,6 +24,7 @@ from segments.cold_pool import ColdPool
 from segments.disk_tier import DiskTier
 from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
 from segments.led_history import LedHistory
+from segments.located_reads import LocatedReads, ToldTarget
 from segments.log_reader import Explanation, Fetched, LedPartition, LogReader, TimestampedOffset
 from segments.log_reader import FetchTarget as FetchTarget  # what `fetch` is asked for
 from segments.manifest import Manifest
@@ -117,6 +118,13 @@ class Log:
         )
         self._reader = LogReader(
             self._hot, cold, decompressed_bytes_max=settings.decompressed_bytes_max, adopt_newest=self.adopt_newest
+        )
+        self._located = LocatedReads(
+            store,
+            cold,
+            spawn=self._spawn,
+            decompressed_bytes_max=settings.decompressed_bytes_max,
+            read_timeout_s=settings.put_deadline_ms / 1000,
         )
         self._history = LedHistory(
             store,
@@ -405,6 +413,10 @@ class Log:
         except TidelogError as error:
             return [error.with_traceback(None)] * len(targets)
         return answers
+
+    async def fetch_located(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Fetched | TidelogError]:
+        """Of partitions that others lead, by what these have told of the places: see LocatedReads.fetch."""
+        return await self._located.fetch(asked, bytes_max=bytes_max)
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         """The first record at or after `timestamp_ms`, or None when there is none yet."""

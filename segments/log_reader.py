@@ -30,6 +30,7 @@ from segments.cold_reads import ColdReads
 from segments.fetch_plan import FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
 from segments.hot_pool import HotPool
 from segments.led_partition import LedPartition as LedPartition  # what `led_at` answers
+from segments.located_records import Located, located
 from segments.object_store import Buffer
 from segments.record_lookup import AdoptNewest, RecordLookup
 from segments.record_lookup import Explanation as Explanation
@@ -42,6 +43,9 @@ class FetchTarget(NamedTuple):
     bytes_max: int
     current_leader_epoch: int | None = None
     """That the reader knows: a leader of another epoch refuses to answer. None: whoever leads."""
+    places_bytes_min: int | None = None
+    """Another broker asks, which reads from the bucket itself: it is told where the records lie, in parts of so many bytes and
+    more on average. None: it is answered with the records."""
 
 
 class Fetched(NamedTuple):
@@ -53,6 +57,8 @@ class Fetched(NamedTuple):
     log_start_offset: Offset
     leader_epoch: LeaderEpoch
     """Of the leader that answered."""
+    located: Located | None = None
+    """Where the records lie, in place of them; `size_bytes` is about what they have then."""
 
     @property
     def more(self) -> bool:
@@ -154,6 +160,8 @@ class LogReader:
         """
         log = led.log
         log.check_readable(target.offset)
+        if target.places_bytes_min is not None and (told := self._located(led, target, bytes_max)) is not None:
+            return _Look(target, led, told)
         batches: list[Buffer] = []
         size_bytes, next_offset = 0, Offset(target.offset)
         missing: tuple[Place, ...] = ()
@@ -190,11 +198,21 @@ class LogReader:
             # the reader meets the error again when it comes for the rest
         return _Look(target, led, _fetched(led, batches, size_bytes, next_offset), missing, last)
 
-    def _plan(self, led: LedPartition, offset: Offset, bytes_max: int) -> list[FetchPart]:
+    def _located(self, led: LedPartition, target: FetchTarget, bytes_max: int) -> Fetched | None:
+        """Where it lies on the bucket, whatever is in memory here; None where that is not worth it."""
+        parts = self._plan(led, Offset(target.offset), bytes_max, from_bucket=True)
+        found = located(parts, led.history, part_bytes_min=target.places_bytes_min or 0)
+        if found is None:
+            return None
+        places, extent = found
+        next_offset = Offset(min(extent.next_offset, led.log.high_watermark))
+        return _fetched(led, [], min(extent.size_bytes, max(1, bytes_max)), next_offset)._replace(located=places)
+
+    def _plan(self, led: LedPartition, offset: Offset, bytes_max: int, *, from_bucket: bool = False) -> list[FetchPart]:
         return plan_fetch(
             offset,
             high_watermark=led.log.high_watermark,
-            hot_start_offset=self._hot.start_offset(led.log.partition),
+            hot_start_offset=None if from_bucket else self._hot.start_offset(led.log.partition),
             runs=led.runs,
             history=led.history,
             bytes_max=bytes_max,

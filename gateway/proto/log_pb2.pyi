@@ -143,34 +143,38 @@ class Placement(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., base_offset: _Optional[int] = ..., count: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., duplicate: _Optional[bool] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("partitions", "max_bytes", "min_bytes", "max_wait_ms", "format")
+    __slots__ = ("partitions", "max_bytes", "min_bytes", "max_wait_ms", "format", "client_rack")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_RACK_FIELD_NUMBER: _ClassVar[int]
     partitions: _containers.RepeatedCompositeFieldContainer[FetchPartition]
     max_bytes: int
     min_bytes: int
     max_wait_ms: int
     format: FetchFormat
-    def __init__(self, partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., format: _Optional[_Union[FetchFormat, str]] = ...) -> None: ...
+    client_rack: str
+    def __init__(self, partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., max_bytes: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., format: _Optional[_Union[FetchFormat, str]] = ..., client_rack: _Optional[str] = ...) -> None: ...
 
 class FetchPartition(_message.Message):
-    __slots__ = ("topic", "partition", "offset", "max_bytes", "topic_id", "current_leader_epoch")
+    __slots__ = ("topic", "partition", "offset", "max_bytes", "topic_id", "current_leader_epoch", "places_bytes_min")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PLACES_BYTES_MIN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     offset: int
     max_bytes: int
     topic_id: str
     current_leader_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ...) -> None: ...
+    places_bytes_min: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., topic_id: _Optional[str] = ..., current_leader_epoch: _Optional[int] = ..., places_bytes_min: _Optional[int] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
     __slots__ = ("partitions",)
@@ -179,7 +183,7 @@ class FetchResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[FetchedPartition, _Mapping]]] = ...) -> None: ...
 
 class FetchedPartition(_message.Message):
-    __slots__ = ("topic", "partition", "error", "high_watermark", "log_start_offset", "next_offset", "record_batches", "records", "leader_epoch")
+    __slots__ = ("topic", "partition", "error", "high_watermark", "log_start_offset", "next_offset", "record_batches", "records", "leader_epoch", "preferred_broker", "places")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +193,8 @@ class FetchedPartition(_message.Message):
     RECORD_BATCHES_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_BROKER_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     error: _status_pb2.Status
@@ -198,7 +204,47 @@ class FetchedPartition(_message.Message):
     record_batches: bytes
     records: _containers.RepeatedCompositeFieldContainer[Record]
     leader_epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., record_batches: _Optional[bytes] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    preferred_broker: PreferredBroker
+    places: RecordPlaces
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., record_batches: _Optional[bytes] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., leader_epoch: _Optional[int] = ..., preferred_broker: _Optional[_Union[PreferredBroker, _Mapping]] = ..., places: _Optional[_Union[RecordPlaces, _Mapping]] = ...) -> None: ...
+
+class PreferredBroker(_message.Message):
+    __slots__ = ("broker_id", "grpc_address", "http_address")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    broker_id: str
+    grpc_address: str
+    http_address: str
+    def __init__(self, broker_id: _Optional[str] = ..., grpc_address: _Optional[str] = ..., http_address: _Optional[str] = ...) -> None: ...
+
+class RecordPlaces(_message.Message):
+    __slots__ = ("manifest_version", "runs")
+    MANIFEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    manifest_version: int
+    runs: _containers.RepeatedCompositeFieldContainer[SegmentRun]
+    def __init__(self, manifest_version: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[SegmentRun, _Mapping]]] = ...) -> None: ...
+
+class SegmentRun(_message.Message):
+    __slots__ = ("base_offset", "last_offset", "session", "seq", "start", "end", "leader_epoch", "max_timestamp")
+    BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MAX_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    base_offset: int
+    last_offset: int
+    session: int
+    seq: int
+    start: int
+    end: int
+    leader_epoch: int
+    max_timestamp: int
+    def __init__(self, base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., session: _Optional[int] = ..., seq: _Optional[int] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., max_timestamp: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("queries",)
@@ -351,7 +397,7 @@ class ConsumeRequest(_message.Message):
     def __init__(self, start: _Optional[_Union[ConsumeStart, _Mapping]] = ..., commit: _Optional[_Union[ConsumeCommit, _Mapping]] = ..., released: _Optional[int] = ..., pause: _Optional[_Iterable[_Union[_groups_pb2.TopicPartitions, _Mapping]]] = ..., resume: _Optional[_Iterable[_Union[_groups_pb2.TopicPartitions, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., leave: _Optional[bool] = ...) -> None: ...
 
 class ConsumeStart(_message.Message):
-    __slots__ = ("topics", "group", "starts", "auto_offset_reset", "format", "max_bytes", "heartbeat_interval_ms", "instance_id", "client_id", "session_timeout_ms", "max_poll_interval_ms", "assignors")
+    __slots__ = ("topics", "group", "starts", "auto_offset_reset", "format", "max_bytes", "heartbeat_interval_ms", "client_rack", "instance_id", "client_id", "session_timeout_ms", "max_poll_interval_ms", "assignors")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +405,7 @@ class ConsumeStart(_message.Message):
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_RACK_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -371,12 +418,13 @@ class ConsumeStart(_message.Message):
     format: FetchFormat
     max_bytes: int
     heartbeat_interval_ms: int
+    client_rack: str
     instance_id: str
     client_id: str
     session_timeout_ms: int
     max_poll_interval_ms: int
     assignors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, topics: _Optional[_Iterable[str]] = ..., group: _Optional[str] = ..., starts: _Optional[_Iterable[_Union[ConsumeFrom, _Mapping]]] = ..., auto_offset_reset: _Optional[_Union[AutoOffsetReset, str]] = ..., format: _Optional[_Union[FetchFormat, str]] = ..., max_bytes: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., max_poll_interval_ms: _Optional[int] = ..., assignors: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., group: _Optional[str] = ..., starts: _Optional[_Iterable[_Union[ConsumeFrom, _Mapping]]] = ..., auto_offset_reset: _Optional[_Union[AutoOffsetReset, str]] = ..., format: _Optional[_Union[FetchFormat, str]] = ..., max_bytes: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., client_rack: _Optional[str] = ..., instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., session_timeout_ms: _Optional[int] = ..., max_poll_interval_ms: _Optional[int] = ..., assignors: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ConsumeFrom(_message.Message):
     __slots__ = ("topic", "partition", "offset", "earliest", "latest", "timestamp_ms", "topic_id")

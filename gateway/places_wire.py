@@ -1,0 +1,32 @@
+"""Where records lie, in protobuf's words and in ours, from one broker to another. Pure."""
+
+from __future__ import annotations
+
+from gateway.proto import log_pb2
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
+from segments.located_records import Located
+from segments.run_index import RunPlace
+
+
+def places_of(located: Located) -> log_pb2.RecordPlaces:
+    return log_pb2.RecordPlaces(
+        manifest_version=located.manifest_version,
+        runs=[log_pb2.SegmentRun(**run._asdict()) for run in located.runs],
+    )
+
+
+def located_from(places: log_pb2.RecordPlaces) -> Located:
+    runs = tuple(
+        RunPlace(
+            Offset(run.base_offset),
+            Offset(run.last_offset),
+            SessionId(run.session),
+            SegmentSeq(run.seq),
+            run.start,
+            run.end,
+            LeaderEpoch(run.leader_epoch),
+            run.max_timestamp,
+        )
+        for run in places.runs
+    )
+    return Located(places.manifest_version, runs)

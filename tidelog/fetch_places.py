@@ -1,0 +1,73 @@
+"""Where a reader fetches each partition: from its leader, or a broker of its own rack that the leader names (KIP-392). Pure.
+
+    leader, rack named ──names a broker──▶ that broker, until who leads is asked again ──▶ leader, rack named
+                                               └ any failure there ─▶ leader, no rack named, for as long
+
+So a broker of the rack that is registered and fails does not send a reader in circles. Who names no rack fetches from leaders
+alone. Invariant: a partition is fetched from one place at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from metadata.assignors import TopicPartitionName
+
+
+class FetchPlace(NamedTuple):
+    """Partitions of one place are fetched together."""
+
+    address: str
+    client_rack: str
+    """That the fetch names; empty where the broker is to answer whatever its rack is."""
+
+
+class _Elsewhere(NamedTuple):
+    place: FetchPlace | None
+    """None: at its leader, whichever that is, without a rack."""
+    until_s: float
+
+
+class FetchPlaces:
+    """Of one reader. `now_s` is of any clock that does not go back."""
+
+    def __init__(self, client_rack: str, *, age_s: float) -> None:
+        """`age_s`: until the leader is asked again."""
+        self._client_rack = client_rack
+        self._age_s = age_s
+        self._elsewhere: dict[TopicPartitionName, _Elsewhere] = {}
+        self._leaders: dict[str, FetchPlace] = {}
+        """By address: thousands of partitions are asked for, again and again."""
+
+    def of(self, partition: TopicPartitionName, leader: str, now_s: float) -> FetchPlace:
+        """`leader`: its address, as it is known now."""
+        if partition in self._elsewhere:
+            held = self._elsewhere[partition]
+            if held.until_s > now_s:
+                return held.place or FetchPlace(leader, "")
+            del self._elsewhere[partition]
+        place = self._leaders.get(leader)
+        if place is None:
+            place = self._leaders[leader] = FetchPlace(leader, self._client_rack)
+        return place
+
+    def is_elsewhere(self, partition: TopicPartitionName) -> bool:
+        """Whether it is fetched from a broker that need not lead it: what goes wrong there says nothing of the partition."""
+        held = self._elsewhere.get(partition)
+        return held is not None and held.place is not None
+
+    def prefer(self, partition: TopicPartitionName, address: str, now_s: float) -> None:
+        """Its leader has named this broker. One that was named itself, and names another, is not followed further."""
+        place = None if self.is_elsewhere(partition) else FetchPlace(address, self._client_rack)
+        self._elsewhere[partition] = _Elsewhere(place, now_s + self._age_s)
+
+    def avoid(self, partitions: Iterable[TopicPartitionName], now_s: float) -> list[TopicPartitionName]:
+        """Those that were fetched elsewhere than at their leaders, which failed, and are fetched from these now."""
+        moved = [partition for partition in partitions if self.is_elsewhere(partition)]
+        self._elsewhere.update((partition, _Elsewhere(None, now_s + self._age_s)) for partition in moved)
+        return moved
+
+    def forget(self, partition: TopicPartitionName) -> None:
+        """It is read no more, or anew."""
+        self._elsewhere.pop(partition, None)

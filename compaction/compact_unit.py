@@ -17,24 +17,22 @@ that is to name it first.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import pyarrow as pa
-
 from compaction.context import CompactionContext
+from compaction.history_upload import take_back, take_back_unnamed, upload
 from compaction.partition_file import CompactedRuns, Damage, EncodingSettings, compact_runs
 from compaction.plan import Unit, UnitPartition, UnitSegment
 from compaction.scratch import Scratch, StoredRun, Wanted
 from compaction.wal_state import WalState
-from metadata.errors import AlreadyExists, Corrupt, NotFound, TidelogError
+from metadata.errors import Corrupt, NotFound, TidelogError
 from metadata.model import Offset, TopicPartition
 from metadata.topic import Topic
-from segments.bucket_layout import history_file_key, history_file_name, segment_key
-from segments.manifest import HistoryFile, Manifest
+from segments.bucket_layout import history_file_name, segment_key
+from segments.manifest import Manifest
 from segments.next_manifest import compacted
 from segments.parquet_file import ParquetSettings
 from segments.shared_errors import first_of
@@ -213,11 +211,11 @@ async def _commit(context: CompactionContext, state: WalState, topic: Topic, man
     file = None
     if made.written is not None:
         file = made.written.file
-        await _put(context, history_file_key(topic.name, manifest.place, file.name), made.written.body)
+        await upload(context, topic.name, manifest.place, file.name, made.written.body)
     if context.topic(manifest.topic_id) is None:
         log.info("topic %s was deleted while it was compacted", topic.name)
         if file is not None:
-            await _take_back(context, topic, manifest, file)
+            await take_back(context, topic.name, manifest.place, file.name)
         return False
     version = compacted(
         manifest,
@@ -233,27 +231,9 @@ async def _commit(context: CompactionContext, state: WalState, topic: Topic, man
         _count(context, made)
         return True
     context.counters.lost += 1
-    newest = await context.patiently(lambda: context.manifests.read_one(topic.name, manifest.place))
-    if file is not None and newest.version >= version.version and not _names(newest, file):
-        await _take_back(context, topic, manifest, file)
+    if file is not None:
+        await take_back_unnamed(context, topic.name, manifest.place, file.name, version.version)
     return False
-
-
-async def _put(context: CompactionContext, key: str, body: pa.Buffer) -> None:
-    with contextlib.suppress(AlreadyExists):  # its name was drawn by chance: an attempt whose answer was lost has made it
-        await context.patiently(lambda: context.store.create(key, [memoryview(body)]))
-
-
-async def _take_back(context: CompactionContext, topic: Topic, manifest: Manifest, file: HistoryFile) -> None:
-    """Where that fails, the collector finds it."""
-    try:
-        await context.store.delete(history_file_key(topic.name, manifest.place, file.name))
-    except TidelogError as error:
-        log.info("a file that no manifest names was left behind: %s", error)
-
-
-def _names(manifest: Manifest, file: HistoryFile) -> bool:
-    return file.name in {one.name for one in manifest.files} | {one.name for one in manifest.retired}
 
 
 def _count(context: CompactionContext, made: CompactedRuns) -> None:

@@ -28,11 +28,17 @@ from compaction.plan import DueRule, Unit, plan_unit, straddling
 from compaction.trim import run_trim, session_name
 from compaction.wal_view import WalView
 from metadata.errors import Corrupt, TidelogError
-from metadata.model import SessionId, TopicPartition
+from metadata.model import Offset, SessionId, TopicPartition
 from segments.manifest import Manifest
 
 BLOCKED_MS = 600_000
 """A partition with damage is left alone for so long; then it is looked at again, since the object may have been restored."""
+ANEW_MS = 3_600_000
+"""After which all is looked at anew where something is damaged: footers that could not be read, and runs that were put aside."""
+ANEW_MS_MAX = 86_400_000
+"""Each time it takes twice as long, up to this: what stays damaged makes it dearer from day to day."""
+FLOORS_AT_ONCE = 256
+"""Manifests read together: all of them may be more than memory holds."""
 PLANNED_IN_A_THREAD = 20_000
 """Runs that wait: with fewer, a plan holds the event loop for a few milliseconds."""
 
@@ -67,6 +73,8 @@ class Compactor:
         self._rule = DueRule(
             settings.compaction_due_bytes, settings.compaction_due_age_ms, settings.scratch_bytes_max, settings.pending_runs_max
         )
+        self._begun_ms: int | None = None
+        self._anew_after_ms = ANEW_MS
         self._blocked: dict[TopicPartition, tuple[Corrupt, int]] = {}
         self.metrics = CompactionState()
 
@@ -90,16 +98,21 @@ class Compactor:
             self._collector.close()
 
     async def tick(self, *, everything: bool = False) -> TickReport:
-        """One look, and all that is due then; `everything`: all that waits. What fails is in the report, and in the log."""
-        report = TickReport()
+        """One look, and all that is due then; `everything`: all that waits. What fails is in the report, and in the log.
+
+        ExceptionGroup of the errors that were not foreseen: the steps behind them were done all the same.
+        """
+        report, unforeseen = TickReport(), list[Exception]()
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("segments are not looked at", lambda: self.view.look(now_ms=self._context.now_ms())),
+            ("segments are not looked at", self._look),
             ("deleted topics are not looked for", self._deleted.look),
             ("manifests are not read", self._read_floors),
             ("nothing is compacted", lambda: self._compact(report, everything=everything)),
             ("history is not kept in shape", self._keep),
             ("segments are not trimmed", self._trim),
             ("garbage is not collected", self._collect),
+            ("nothing is measured", self._measure),
+            ("brokers are not told", self._tell_brokers),
         ]
         for what, step in steps:
             try:
@@ -108,14 +121,27 @@ class Compactor:
                 self._context.counters.failures += 1
                 log.warning("%s for now: %s", what, error)
                 report.failed.append(error)
-        await self._aside(self._measure)
-        await self._notices.tell(self._context.new_nonce(16), self._context.manifests.changed())
+            except Exception as error:  # noqa: BLE001  # a mistake of ours in one step must not leave the others undone
+                unforeseen.append(error)
+        if unforeseen:
+            raise ExceptionGroup("steps of the compactor", unforeseen)
         report.damaged = self.damaged
         return report
 
     async def _aside(self, work: Callable[[], Answer]) -> Answer:
         """In a thread where it would hold the event loop; nobody changes what is known of the bucket meanwhile."""
         return await asyncio.to_thread(work) if self.view.state.run_count > PLANNED_IN_A_THREAD else work()
+
+    async def _look(self) -> None:
+        now_ms = self._context.now_ms()
+        has_damage = self.view.state.has_damage
+        if self._begun_ms is None or not (has_damage or self._blocked):
+            self._begun_ms, self._anew_after_ms = now_ms, ANEW_MS
+        elif has_damage and now_ms - self._begun_ms >= self._anew_after_ms:
+            self.view.begin_anew()
+            self._blocked.clear()
+            self._begun_ms, self._anew_after_ms = now_ms, min(2 * self._anew_after_ms, ANEW_MS_MAX)
+        await self.view.look(now_ms=now_ms)
 
     async def _read_floors(self) -> None:
         """The newest manifests of partitions that were not seen before, or that another compactor went on with."""
@@ -125,13 +151,14 @@ class Compactor:
             topic = self._context.topic(where.topic_id)
             if topic is not None and where not in self._blocked:
                 names[where] = topic.name
-        if not names:
-            return
-        for where, manifest in (await self._context.manifests.read(names)).items():
-            if isinstance(manifest, Manifest):
-                state.advance(manifest)
-            else:
-                self._block(where, manifest)
+        left = sorted(names)
+        while left:
+            part, left = left[:FLOORS_AT_ONCE], left[FLOORS_AT_ONCE:]
+            for where, manifest in (await self._context.manifests.read({where: names[where] for where in part})).items():
+                if isinstance(manifest, Manifest):
+                    state.advance(manifest)
+                else:
+                    self._block(where, manifest)
 
     async def _compact(self, report: TickReport, *, everything: bool) -> None:
         now_ms = self._context.now_ms()
@@ -148,7 +175,7 @@ class Compactor:
 
             unit = await self._aside(plan)
             if unit is None:
-                return
+                return self._make_room()
             before = self._context.counters.bytes_in, self._context.counters.bytes_out
             done = await compact_unit(self._context, state, unit)
             report.manifests += done.manifests
@@ -158,7 +185,24 @@ class Compactor:
                 if where in state.floors:
                     self._block(where, error)
             if not done.manifests:
-                return  # others were faster, or all of it is damaged: look again first
+                return self._make_room()  # others were faster, or all of it is damaged: look again first
+
+    def _make_room(self) -> None:
+        """Where runs take all the room there is for them, those that wait behind damage give way: or no others would be read."""
+        state = self.view.state
+        if state.run_count < self._rule.runs_max:
+            return
+        damaged = self.damaged
+        stuck = [where for where in state.pending if where in damaged or state.waits_at_gap(where)]
+        if stuck:
+            count = sum(state.put_runs_aside(where) for where in stuck)
+            log.error(
+                "%d runs of %d partitions wait behind damage, or for segments that were not seen; there is no room to keep them in "
+                "mind, so that others go on. They stay on the bucket, and are looked at again later: %s",
+                count,
+                len(stuck),
+                ", ".join(map(str, stuck[:10])),
+            )
 
     async def _look_for(self, done: UnitReport) -> None:
         """Segments that were planned with and are gone: another compactor has trimmed them, or somebody has deleted them."""
@@ -179,9 +223,9 @@ class Compactor:
         """Sharing by session keeps each segment with one compactor."""
         return self._context.topic(where.topic_id) is not None and self._context.is_mine(session_name(session))
 
-    def _pending_bytes(self, where: TopicPartition) -> int:
+    def _pending_bytes(self, where: TopicPartition, from_offset: Offset) -> int:
         runs = self.view.state.pending.get(where)
-        return runs.bytes_pending if runs is not None else 0
+        return runs.bytes_from(from_offset) if runs is not None else 0
 
     def _block(self, where: TopicPartition, error: Corrupt) -> None:
         if where not in self._blocked:
@@ -195,8 +239,17 @@ class Compactor:
             f"{(counters.bytes_in - bytes_in) / 1e6:.3f} MB became {(counters.bytes_out - bytes_out) / 1e6:.3f} MB"
         )
 
-    def _measure(self) -> None:
-        state = self.view.state
-        self.metrics.bytes_pending = state.bytes_pending
-        self.metrics.oldest_pending_ms = min((state.oldest_ms(runs) for runs in state.pending.values()), default=0)
-        self.metrics.damaged = len(self.damaged) + sum(len(session.damaged) for session in state.sessions.values())
+    async def _measure(self) -> None:
+        state, metrics = self.view.state, self.metrics
+
+        def measure() -> None:
+            metrics.bytes_pending = state.bytes_pending
+            metrics.oldest_pending_ms = min((state.oldest_ms(runs) for runs in state.pending.values()), default=0)
+            metrics.damaged = len(self.damaged.keys() | state.put_aside) + sum(
+                len(session.damaged) for session in state.sessions.values()
+            )
+
+        await self._aside(measure)
+
+    async def _tell_brokers(self) -> None:
+        await self._notices.tell(self._context.new_nonce(16), self._context.manifests.changed())

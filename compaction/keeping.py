@@ -25,7 +25,7 @@ from compaction.merge_plan import MergeBounds, plan_merge
 from compaction.merges import merge_files
 from compaction.retention import HeldBack, next_retention_ms, plan_retention
 from metadata.errors import Corrupt, TidelogError
-from metadata.model import TopicId, TopicPartition
+from metadata.model import Offset, TopicId, TopicPartition
 from metadata.topic import Topic
 from metadata.topic_settings import TopicSettings
 from segments.bucket_layout import history_file_key, manifest_key
@@ -53,7 +53,8 @@ class _Known:
 class Keeping:
     """Of one compactor, for as long as it runs. Its owner calls `run` from time to time, one call at a time."""
 
-    def __init__(self, context: CompactionContext, *, pending_bytes: Callable[[TopicPartition], int]) -> None:
+    def __init__(self, context: CompactionContext, *, pending_bytes: Callable[[TopicPartition, Offset], int]) -> None:
+        """`pending_bytes`: of a partition's runs in segments from an offset on, as far as they are known."""
         self._context = context
         self._pending_bytes = pending_bytes
         self._known: dict[TopicPartition, _Known] = {}
@@ -68,7 +69,10 @@ class Keeping:
         self._context.manifests.on_newest = None
 
     async def run(self) -> int:
-        """Does what is due, and answers how many manifests it wrote. What fails is told in the log, and due again later."""
+        """Does what is due, and answers how many manifests it wrote. What fails is told in the log, and due again later.
+
+        ExceptionGroup of the errors that were not foreseen: the other partitions were looked after all the same.
+        """
         context = self._context
         now_ms, self._rewritten = context.now_ms(), 0
         if self._altered:
@@ -76,7 +80,7 @@ class Keeping:
                 if partition.topic_id in self._altered:
                     known.due_ms = now_ms
             self._altered.clear()
-        written = 0
+        written, unforeseen = 0, list[Exception]()
         for partition in [partition for partition, known in self._known.items() if known.due_ms <= now_ms]:
             if self._rewritten >= REWRITTEN_AT_ONCE:
                 break
@@ -84,7 +88,14 @@ class Keeping:
             if not known.is_ours and not context.is_mine(str(partition)):
                 known.due_ms = now_ms + AFTER_FAILURE_MS  # it may be ours by then
                 continue
-            written += await self._look_after(partition)
+            try:
+                written += await self._look_after(partition)
+            except Exception as error:  # noqa: BLE001  # a mistake of ours with one partition must not stop retention of all others
+                error.add_note(f"It was {partition} that was looked after; it is left as it is for now.")
+                unforeseen.append(error)
+                known.due_ms = now_ms + AFTER_DAMAGE_MS
+        if unforeseen:
+            raise ExceptionGroup("partitions that were looked after", unforeseen)
         return written
 
     async def _look_after(self, partition: TopicPartition) -> int:
@@ -130,7 +141,8 @@ class Keeping:
     async def _expire(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
         context = self._context
         now_ms = context.now_ms()
-        plan = plan_retention(manifest, settings, pending_bytes=self._pending_bytes(manifest.place), now_ms=now_ms)
+        pending_bytes = self._pending_bytes(manifest.place, manifest.compacted_to)  # what another has compacted is in its files
+        plan = plan_retention(manifest, settings, pending_bytes=pending_bytes, now_ms=now_ms)
         if plan.held_back is not None:
             self._tell_held_back(topic, manifest, plan.held_back)
         if plan.log_start_offset is None:
@@ -205,8 +217,8 @@ class Keeping:
             known.is_ours = committed
 
     def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
-        if old is not None and new is not None:
-            self._altered.add(new.id)
+        if old is not None:
+            self._altered.add(old.id)  # those of a topic that is gone are forgotten when they are looked at
 
     def _tell_held_back(self, topic: str, manifest: Manifest, held: HeldBack) -> None:
         if (manifest.place, held.file.name) in self._told:

@@ -1,21 +1,22 @@
 """The newest offset of each key, in bounded memory: what key compaction asks of every record. Pure.
 
-    keys of a row group ─▶ one of each ─▶ BLAKE2b-128 under the secret of this pass ─▶ rows (high, low, offset), 24 bytes a key
+    keys of a row group ─▶ one of each ─▶ SipHash-128 under the secret of this pass ─▶ rows (high, low, offset), 24 bytes a key
 
 A key is known by its hash. Under a secret drawn for each pass nobody can choose two keys that have the same, and by chance it takes
-2^64 keys in one pass. Memory counts the arrays and what sorting them takes for a moment; hashing is a Python step for each key, not
-for each record.
+2^64 keys in one pass. Memory counts the arrays and what sorting them takes for a moment. No step of Python is for a single key.
 """
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from segments.key_hash_kernel import hash_values
+from segments.record_columns import bytes_of, value_offsets
 
 BYTES_PER_KEY: Final = 100
 """Row, and its share of the arrays that sorting needs."""
@@ -27,6 +28,7 @@ _Offsets = npt.NDArray[np.int64]
 
 class KeyMap:
     def __init__(self, *, bytes_max: int, secret: bytes) -> None:
+        """`secret`: 16 bytes."""
         self._keys_max = max(1, bytes_max // BYTES_PER_KEY)
         self._secret = secret
         self._hashes: _Words = np.empty((0, 2), np.uint64)
@@ -96,9 +98,10 @@ class KeyMap:
         self._hashes, self._newest = hashes[last], newest[last]
 
     def _hashes_of(self, keys: pa.Array) -> _Words:
-        secret = self._secret
-        digests = b"".join([blake2b(key, digest_size=16, key=secret).digest() for key in keys.to_pylist()])
-        return np.frombuffer(digests, np.uint64).reshape(-1, 2)
+        hashes = np.empty((len(keys), 2), np.uint64)
+        if len(keys):
+            hash_values(hashes.reshape(-1).data, value_offsets(keys).data, bytes_of(keys.buffers()[2]), self._secret)
+        return hashes
 
 
 def _distinct(keys: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from compaction.scratch import StoredRun
 from metadata.errors import Corrupt, InvalidRecord, TooLarge
 from metadata.model import Offset, ProducerId, TopicPartition
+from segments.compression import Codec
 from segments.manifest import EpochStart, Manifest, RememberedProducer
 from segments.object_store import Buffer
 from segments.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, verify_history
@@ -29,7 +30,9 @@ from segments.record_checksum import checksum_of_columns, checksum_of_opened
 from segments.record_columns import decode_opened, open_batches
 
 DECODED_AT_ONCE: Final = 2 << 20
-"""Bytes of batches. It bounds for how long other threads wait for the interpreter, some milliseconds."""
+"""Bytes of batches, those that are compressed counted as LIKELY_RATIO times as large. It bounds for how long other threads wait for
+the interpreter, some milliseconds, and the memory that is decompressed into."""
+LIKELY_RATIO: Final = 4
 
 
 class EncodingSettings(NamedTuple):
@@ -124,7 +127,7 @@ class _Encoder:
             self._producers.remember(_sequenced(header), now_ms=run.written_at_ms)
             if header.last_offset >= self._log_start_offset:
                 self._waiting.append(_Waiting(at, run, batch))
-                self._waiting_bytes += len(batch)
+                self._waiting_bytes += len(batch) * (1 if header.codec is Codec.NONE else LIKELY_RATIO)
             if self._waiting_bytes >= DECODED_AT_ONCE:
                 self._decode()
         if run.leader_epoch > self._epoch:

@@ -97,6 +97,10 @@ class PendingRuns:
                 column.insert(at, value)
         self.bytes_pending += run.size_bytes
 
+    def bytes_from(self, offset: int) -> int:
+        """Of the runs that do not end below `offset`."""
+        return self.bytes_pending - sum(self._columns[5][: bisect_left(self._columns[1], offset)])
+
     def drop_below(self, offset: int) -> list[tuple[SessionId, SegmentSeq]]:
         """Forgets the runs that end below `offset`, and answers where they lay."""
         count = bisect_left(self._columns[1], offset)
@@ -105,11 +109,12 @@ class PendingRuns:
     def drop_in(self, session: SessionId, below: SegmentSeq) -> list[tuple[SessionId, SegmentSeq]]:
         """Forgets those in places of the session before `below`."""
         table = self.table()
-        dropped = np.flatnonzero((table.sessions == session) & (table.seqs < below)).tolist()
+        dropped = np.flatnonzero((table.sessions == session) & (table.seqs < below))
         del table  # or the columns can't be shortened
         places: list[tuple[SessionId, SegmentSeq]] = []
-        for at in reversed(dropped):
-            places += self._drop(slice(at, at + 1))
+        stretches = np.split(dropped, np.flatnonzero(np.diff(dropped) > 1) + 1) if len(dropped) else []
+        for stretch in reversed(stretches):
+            places += self._drop(slice(int(stretch[0]), int(stretch[-1]) + 1))
         return places
 
     def table(self, count: int | None = None) -> RunTable:

@@ -1,7 +1,7 @@
 """What is compacted next: which partitions, how far, and which segments are read for it. Pure.
 
     due      a partition has `due_bytes` in segments · its oldest batch there is `due_age_ms` old · records below its log start
-             wait · all partitions together have more than there is room for
+             wait · all that may be compacted now is more than there is room for
     along    a quarter of these bytes, or half of this age, in a session that is read anyway: so segments can be trimmed sooner,
              and a partition that gets little is not written as a file of its own each time another one is due
 
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compaction.pending_runs import PendingRuns
-from compaction.wal_state import WalState
+from compaction.wal_state import Floor, WalState
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 
@@ -74,14 +74,17 @@ def plan_unit(
 ) -> Unit | None:
     """None where nothing is due. `may`: whether the partition, whose first run lies in that session, is this compactor's to do;
     `everything`: whatever waits is due."""
-    everything = everything or state.bytes_pending >= rule.scratch_bytes_max or state.run_count >= rule.runs_max
-    due: dict[TopicPartition, int] = {}
-    along: dict[TopicPartition, int] = {}
+    candidates: dict[TopicPartition, tuple[PendingRuns, Floor]] = {}
     for where, runs in state.pending.items():
         if where in blocked or where in state.damaged or not (floor := state.floors.get(where)):
             continue
-        if runs.base_offset != floor.compacted_to or not may(where, runs.first_place[0]):
-            continue
+        if runs.base_offset == floor.compacted_to and may(where, runs.first_place[0]):
+            candidates[where] = runs, floor
+    bytes_pending = sum(runs.bytes_pending for runs, _ in candidates.values())  # what waits behind damage makes nobody else's due
+    everything = everything or bytes_pending >= rule.scratch_bytes_max or state.run_count >= rule.runs_max
+    due: dict[TopicPartition, int] = {}
+    along: dict[TopicPartition, int] = {}
+    for where, (runs, floor) in candidates.items():
         age_ms = now_ms - state.oldest_ms(runs)
         if (
             everything

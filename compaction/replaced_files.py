@@ -10,7 +10,6 @@ name. Old files stay for the grace of their readers.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -18,9 +17,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from compaction.context import CompactionContext
-from metadata.errors import AlreadyExists
+from compaction.history_upload import take_back_unnamed, upload
 from metadata.model import TopicPartition
-from segments.bucket_layout import history_file_key, history_file_name
+from segments.bucket_layout import history_file_name
 from segments.manifest import Cause, HistoryFile, KeyPass, Manifest
 from segments.next_manifest import replaced
 from segments.parquet_file import WrittenFile
@@ -57,7 +56,10 @@ async def replace_files(
             return None
         new = []
         if written is not None:
-            new = [await _upload(context, topic, partition, written, newest.version + 1)]
+            base, last = written.file.base_offset, written.file.last_offset
+            name = history_file_name(base, last, newest.version + 1, context.new_nonce(8))
+            await upload(context, topic, partition, name, written.body)
+            new = [msgspec.structs.replace(written.file, name=name)]
         following = replaced(
             newest,
             old=[file.name for file in old],
@@ -70,7 +72,7 @@ async def replace_files(
         if await context.manifests.commit(topic, following):
             return following
         for file in new:
-            await _delete_unnamed(context, topic, partition, file, following.version)
+            await take_back_unnamed(context, topic, partition, file.name, following.version)
     log.info("%s of %s: others change its manifest all the time; tried again later", partition, topic)
     return None
 
@@ -80,27 +82,3 @@ def stand_side_by_side(manifest: Manifest, files: Sequence[HistoryFile]) -> bool
     return tuple(files) in {
         manifest.files[at : at + len(files)] for at, file in enumerate(manifest.files) if file.name == files[0].name
     }
-
-
-async def _upload(
-    context: CompactionContext, topic: str, partition: TopicPartition, written: WrittenFile, version: int
-) -> HistoryFile:
-    name = history_file_name(written.file.base_offset, written.file.last_offset, version, context.new_nonce(8))
-    key = history_file_key(topic, partition, name)
-
-    async def create() -> None:
-        with contextlib.suppress(AlreadyExists):  # ours, of a create whose answer was lost: nobody else draws the same nonce
-            await context.store.create(key, [memoryview(written.body)])
-
-    await context.patiently(create)
-    return msgspec.structs.replace(written.file, name=name)
-
-
-async def _delete_unnamed(
-    context: CompactionContext, topic: str, partition: TopicPartition, file: HistoryFile, version: int
-) -> None:
-    """Only where a manifest that was read says so: it has that version or a later one, and does not name the file."""
-    newest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
-    named = {one.name for one in newest.files} | {one.name for one in newest.retired}
-    if newest.version >= version and file.name not in named:
-        await context.deletions.delete([history_file_key(topic, partition, file.name)])

@@ -107,6 +107,17 @@ class WalState:
         self.deleted_topics: set[TopicId] = set()
         self.damaged: dict[TopicPartition, Corrupt] = {}
         """Partitions whose runs contradict each other."""
+        self.put_aside: set[TopicPartition] = set()
+        """Partitions that wait behind damage, and whose runs are not kept in mind. Their segments stay."""
+        self.run_count = 0
+
+    def clear(self) -> None:
+        """Forgets all that is to be found again on the bucket."""
+        self.sessions.clear()
+        self.pending.clear()
+        self.floors.clear()
+        self.damaged.clear()
+        self.put_aside.clear()
         self.run_count = 0
 
     # ── what is found ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,10 +144,12 @@ class WalState:
             floor = self.floors.get(where)
             if where.topic_id in self.deleted_topics or (floor is not None and run.last_offset < floor.compacted_to):
                 continue
+            waiting += 1
+            if where in self.put_aside:
+                continue
             runs = self.pending.get(where)
             if runs is None:
                 runs = self.pending[where] = PendingRuns()
-            waiting += 1
             size = run.end - run.start
             try:
                 runs.add(PendingRun(run.base_offset, run.last_offset, footer.session, footer.seq, run.start, size))
@@ -187,6 +200,13 @@ class WalState:
         table = runs.table()
         return bool(((table.sessions == session) & (table.seqs < to)).any())
 
+    def put_runs_aside(self, where: TopicPartition) -> int:
+        """Forgets the runs of a partition, and leaves them where they are; answers how many."""
+        runs = self.pending.pop(where)
+        self.put_aside.add(where)
+        self.run_count -= len(runs)
+        return len(runs)
+
     def _done(self, where: TopicPartition, runs: PendingRuns, places: Iterable[tuple[SessionId, SegmentSeq]]) -> None:
         for session, seq in places:
             self.run_count -= 1
@@ -201,6 +221,16 @@ class WalState:
     @property
     def bytes_pending(self) -> int:
         return sum(runs.bytes_pending for runs in self.pending.values())
+
+    @property
+    def has_damage(self) -> bool:
+        """That somebody may restore."""
+        return bool(self.put_aside or any(state.damaged for state in self.sessions.values()))
+
+    def waits_at_gap(self, where: TopicPartition) -> bool:
+        """Whether records are missing before the first that is known."""
+        floor = self.floors.get(where)
+        return floor is not None and self.pending[where].base_offset > floor.compacted_to
 
     def without_floor(self) -> list[TopicPartition]:
         """Partitions of which no manifest was read since they were found, or since another compactor went on with them."""

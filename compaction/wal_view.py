@@ -1,6 +1,7 @@
 """Follows the segments on the bucket, from the bucket alone: who writes them is not asked.
 
     start     LIST wal/, once ─▶ footers of all that is not trimmed, through indexes where there are any
+    later     LIST of a number below the newest session's that nobody has claimed: its broker may be slow
     each look LIST for sessions that are new · LIST of each that is not sealed, from where it is known · their footers
     sealed    nothing, but for the markers of another compactor, while something waits there
 
@@ -34,10 +35,25 @@ RUNS_IN_A_ROW: Final = 2_000
 """Taken in before others get their turn on the loop."""
 HOLES_BEHIND: Final = 64
 """Numbers below a new session that may belong to brokers which were slow to claim theirs."""
+HOLES_MAX: Final = 256
 HOLES_LOOKED_MS: Final = 600_000
+"""For so long a number that nobody has claimed is looked for at each look,"""
+HOLES_LATER_MS: Final = 3_600_000
+"""and from then on so seldom: a broker that stood still may claim its own an hour later."""
 MARKERS_LOOKED_MS: Final = 60_000
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Hole:
+    """A number that nobody has claimed."""
+
+    since_ms: int
+    looked_ms: int
+
+    def is_due(self, now_ms: int) -> bool:
+        return now_ms - self.since_ms <= HOLES_LOOKED_MS or now_ms - self.looked_ms >= HOLES_LATER_MS
 
 
 @dataclass(slots=True)
@@ -47,8 +63,7 @@ class _Listed:
     oldest_seq: SegmentSeq | None = None
 
     def take_in(self, found: ObjectInfo) -> None:
-        self.look.take_in(found)
-        parsed = parse_wal_key(found.key)
+        parsed = self.look.take_in(found)
         if parsed is None:
             return
         if parsed.trimmed_to is not None:
@@ -65,14 +80,14 @@ class WalView:
         self.state = WalState()
         self._begun = False
         self._last_session = SessionId(0)
-        self._holes: dict[SessionId, int] = {}
-        """Numbers that nobody has claimed, and since when that is known."""
+        self._holes: dict[SessionId, _Hole] = {}
         self._markers_looked_ms = 0
 
     async def look(self, *, now_ms: int) -> None:
         """Raises what the store raises; what was found until then is kept."""
         if not self._begun:
             await self._list(WAL, now_ms=now_ms)
+            self._note_holes(max(1, self._last_session - HOLES_BEHIND), self._last_session, now_ms)
             self._begun = True
             self._markers_looked_ms = now_ms
         else:
@@ -85,6 +100,13 @@ class WalView:
         await self._read_on()
         for state in [state for state in self.state.sessions.values() if state.is_over]:
             del self.state.sessions[state.session]
+
+    def begin_anew(self) -> None:
+        """The next look lists and reads everything, as the first one did: what was damaged may have been restored."""
+        self.state.clear()
+        self._begun = False
+        self._last_session = SessionId(0)
+        self._holes.clear()
 
     # ── what is listed ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,17 +135,22 @@ class WalView:
         self.state.sessions[session] = state
         self._holes.pop(session, None)
         if self._begun:
-            for number in range(max(self._last_session + 1, session - HOLES_BEHIND), session):
-                if SessionId(number) not in self.state.sessions:
-                    self._holes[SessionId(number)] = now_ms
+            self._note_holes(max(self._last_session + 1, session - HOLES_BEHIND), session, now_ms)
         self._last_session = max(self._last_session, session)
+
+    def _note_holes(self, first: int, end: int, now_ms: int) -> None:
+        for number in map(SessionId, range(first, end)):
+            if number not in self.state.sessions:
+                self._holes[number] = _Hole(now_ms, now_ms)
+        while len(self._holes) > HOLES_MAX:
+            del self._holes[next(iter(self._holes))]
 
     async def _list_late(self, now_ms: int) -> None:
         """Brokers take their numbers in order, but a slow one may claim its own after the next one did."""
-        for session, since_ms in list(self._holes.items()):
-            await self._list(session_prefix(session), now_ms=now_ms)
-            if now_ms - since_ms > HOLES_LOOKED_MS:
-                self._holes.pop(session, None)
+        for session, hole in list(self._holes.items()):
+            if hole.is_due(now_ms):
+                await self._list(session_prefix(session), now_ms=now_ms)
+                hole.looked_ms = now_ms
 
     async def _list_on(self, state: SessionState) -> None:
         known_to = state.known_to

@@ -37,6 +37,7 @@ CATCH_UPS: Final = 4
 AGAIN_S: Final = 0.2
 """Between two looks that prove nothing."""
 FORMER_MAX: Final = 100
+_ASK_ANOTHER: Final = "Ask another broker who coordinates it, or retry with back-off."
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class SeenThere(NamedTuple):
 
 
 class ProvenView:
-    """Its owner runs `run()` as a task."""
+    """Its owner runs `run()` as a task. When that ends, however it does, nothing is sure any more, and nobody waits."""
 
     def __init__(
         self,
@@ -87,6 +88,7 @@ class ProvenView:
         self._wanted = asyncio.Event()
         self._looked: asyncio.Future[None] | None = None
         """Of the look that begins next, or is under way."""
+        self._is_over = False
         self._subscribers: list[Callable[[float], None]] = []
         self._former: dict[str, Registration] = {}
         """Brokers that were registered: one that has started again may know more than those that are."""
@@ -103,6 +105,8 @@ class ProvenView:
 
     async def make_sure(self) -> None:
         """Returns where what this broker sees was proven PROOF_S ago at most. Raises NoCoordinator."""
+        if self._is_over:
+            raise NoCoordinator("this broker stops, and coordinates no group any more", hint=_ASK_ANOTHER)
         if _now_s() - self._proven_s < REFRESH_S:
             return
         self._wanted.set()
@@ -114,21 +118,27 @@ class ProvenView:
         if _now_s() - self._proven_s >= PROOF_S:
             raise NoCoordinator(
                 "this broker can't make sure that it still coordinates the group: neither the metadata store nor others confirm it",
-                hint="Ask another broker who coordinates it, or retry with back-off.",
+                hint=_ASK_ANOTHER,
             )
 
     async def run(self) -> None:
-        while True:
-            await self._until_wanted()
-            try:
+        try:
+            while True:
+                await self._until_wanted()
                 proven_s = await self._look()
-            finally:
                 self._wanted.clear()
-                looked, self._looked = self._looked, None
-                if looked is not None and not looked.done():
-                    looked.set_result(None)
-            if proven_s is None:
-                await asyncio.sleep(AGAIN_S)
+                self._wake()
+                if proven_s is None:
+                    await asyncio.sleep(AGAIN_S)
+        finally:  # whoever came before a look began, or while one was paused for, would wait for ever
+            self._is_over = True
+            self._wake()
+
+    def _wake(self) -> None:
+        """All who wait for this look."""
+        looked, self._looked = self._looked, None
+        if looked is not None and not looked.done():
+            looked.set_result(None)
 
     async def _until_wanted(self) -> None:
         while not self._wanted.is_set():

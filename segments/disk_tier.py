@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -38,6 +38,8 @@ class DiskTier:
         self._bytes_max = bytes_max
         self._stored: OrderedDict[Hashable, _Stored] = OrderedDict()
         self._next_number = 0
+        self._unneeded: list[Path] = []
+        """Files that a thread is to remove: the next one that gets to it, since a call may be cancelled before a thread is free."""
         self._is_off = False
         self.bytes_used = 0
 
@@ -60,44 +62,50 @@ class DiskTier:
         if self._is_off or identity in self._stored or len(body) > self._bytes_max:
             return
         self.bytes_used += len(body)
-        evicted: list[Path] = []
         while self.bytes_used > self._bytes_max and self._stored:
-            evicted.append(self._forget(next(iter(self._stored))))
+            self._forget(next(iter(self._stored)))
         if self.bytes_used > self._bytes_max:  # with those that are written at this moment
             self.bytes_used -= len(body)
-            await asyncio.to_thread(_remove, evicted)
+            await asyncio.to_thread(_remove, self._unneeded)
             return
         stored = _Stored(self._folder / f"{self._next_number:016x}{_SUFFIX}", len(body))
         self._next_number += 1
         try:
-            await asyncio.to_thread(_write, stored.path, body, evicted)
+            await asyncio.to_thread(_write, stored.path, body, self._unneeded)
         except OSError as error:
             log.warning("%s can't be written; the disk tier is off until the broker is started again: %s", stored.path, error)
             self._is_off = True
             self.bytes_used -= len(body)
-            await asyncio.to_thread(_remove, [stored.path, *map(self._forget, list(self._stored))])
+            self._unneeded.append(stored.path)
+            for other in list(self._stored):
+                self._forget(other)
+            await asyncio.to_thread(_remove, self._unneeded)
         except asyncio.CancelledError:
-            self._stored[identity] = stored  # the thread ends what it has begun
+            self._stored[identity] = stored  # the thread ends what it has begun; where it has not, nothing is found there
             raise
         else:
             self._stored[identity] = stored
 
     async def drop(self, identity: Hashable) -> None:
         if identity in self._stored:
-            await asyncio.to_thread(_remove, [self._forget(identity)])
+            self._forget(identity)
+            await asyncio.to_thread(_remove, self._unneeded)
 
-    def _forget(self, identity: Hashable) -> Path:
+    def _forget(self, identity: Hashable) -> None:
         stored = self._stored.pop(identity)
         self.bytes_used -= stored.size_bytes
-        return stored.path
+        self._unneeded.append(stored.path)
 
 
-def _write(path: Path, body: bytes, evicted: Sequence[Path]) -> None:
-    _remove(evicted)
+def _write(path: Path, body: bytes, unneeded: list[Path]) -> None:
+    _remove(unneeded)
     path.write_bytes(body)
 
 
-def _remove(paths: Sequence[Path]) -> None:
-    for path in paths:
-        with suppress(OSError):
-            path.unlink()
+def _remove(unneeded: list[Path]) -> None:
+    """Empties the list, beside other threads that may be at it, too."""
+    with suppress(IndexError):
+        while True:
+            path = unneeded.pop()
+            with suppress(OSError):
+                path.unlink()

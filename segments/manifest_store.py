@@ -17,6 +17,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from awscrt.checksums import crc32c
+
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import TopicPartition
 from segments.bucket_layout import manifest_key, manifests_prefix, parse_topic_key
@@ -42,7 +44,7 @@ async def newest_manifest(store: ObjectStore, topic: str, partition: TopicPartit
         if version is None:
             return None
         try:
-            return await _read(store, topic, partition, version)
+            return await read_manifest(store, topic, partition, version)
         except NotFound:
             await asyncio.sleep(GONE_PAUSE_S)
     raise Unavailable(f"the manifests of {partition} of {topic!r} are deleted faster than they can be read")
@@ -72,7 +74,7 @@ async def newest_manifests(
             return held
         async with turns:
             try:
-                return await _read(store, topics[partition], partition, version)
+                return await read_manifest(store, topics[partition], partition, version)
             except NotFound:  # superseded, and deleted since the listing
                 return await newest_manifest(store, topics[partition], partition)
             except Corrupt as error:
@@ -95,7 +97,8 @@ async def commit_manifest(store: ObjectStore, topic: str, manifest: Manifest, *,
     An unknown outcome is asked after until it is known. After `timeout_s` raises OutcomeUnknown where the version may exist, or
     may yet, and what the store said where it surely does not.
     """
-    key, body = manifest_key(topic, manifest.place, manifest.version), [encode_manifest(manifest)]
+    key, body = manifest_key(topic, manifest.place, manifest.version), encode_manifest(manifest)
+    checksum = crc32c(body)
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + timeout_s
     pause_s, may_exist, last = 0.05, False, "no answer"
@@ -104,7 +107,7 @@ async def commit_manifest(store: ObjectStore, topic: str, manifest: Manifest, *,
             async with asyncio.timeout(min(TRY_S, left_s)):
                 created = False
                 try:
-                    await store.create(key, body)
+                    await store.create(key, [body], crc32c=checksum)
                     created = may_exist = True
                 except AlreadyExists:
                     pass  # ours, of a create whose answer was lost, or another's: the look tells
@@ -174,7 +177,8 @@ def _is_behind(key: str, prefix: str) -> bool:
     return key > prefix and not key.startswith(prefix)
 
 
-async def _read(store: ObjectStore, topic: str, partition: TopicPartition, version: int) -> Manifest:
+async def read_manifest(store: ObjectStore, topic: str, partition: TopicPartition, version: int) -> Manifest:
+    """Raises NotFound, Corrupt, and what else the store raises."""
     key = manifest_key(topic, partition, version)
     body = await store.get(key)
     if len(body) > DECODED_IN_A_THREAD:

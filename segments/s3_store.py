@@ -100,7 +100,8 @@ class S3Store:
                 **self._object(key), Body=payload, ContentLength=payload.bytes_count, IfNoneMatch="*", **checksum
             )
 
-        await self._once("create", key, put, self._creates, writes=True)
+        timeout_s = self._settings.create_timeout_s(payload.bytes_count)
+        await self._once("create", key, put, self._creates, writes=True, timeout_s=timeout_s)
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         check_key(key)
@@ -197,11 +198,18 @@ class S3Store:
         raise AssertionError("read_tries_max is 1 or more")
 
     async def _once(
-        self, doing: str, key: str, send: Callable[[], Awaitable[_Answer]], places: asyncio.Semaphore, *, writes: bool
+        self,
+        doing: str,
+        key: str,
+        send: Callable[[], Awaitable[_Answer]],
+        places: asyncio.Semaphore,
+        *,
+        writes: bool,
+        timeout_s: float | None = None,
     ) -> _Answer:
         async with self._place(places, doing, key):
             try:
-                async with asyncio.timeout(self._settings.request_timeout_s):
+                async with asyncio.timeout(timeout_s or self._settings.request_timeout_s):
                     return await send()
             except _ERRORS as error:
                 raise translated(error, doing=doing, url=self.url, key=key, writes=writes) from error

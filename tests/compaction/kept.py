@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Literal
 
 import pyarrow as pa
 
@@ -118,6 +119,31 @@ class Guarded:
             raise Crash
 
 
+class Meanwhile(Guarded):
+    """Something else happens in one request, the first of its kind: before a manifest is created, or behind a read of a file."""
+
+    def __init__(self, scene: Scene, at: Literal["create manifest", "get file"], happens: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(plain(scene.store), scene)
+        self._at: str | None = at
+        self._happens = happens
+
+    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        if "/_log/" in key:
+            await self._reached("create manifest")
+        await super().create(key, body, crc32c=crc32c)
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        body = await super().get(key, start=start, end=end)
+        if key.endswith(".parquet"):
+            await self._reached("get file")
+        return body
+
+    async def _reached(self, at: str) -> None:
+        if self._at == at:
+            self._at = None
+            await self._happens()
+
+
 async def check_deletable(scene: Scene, key: str) -> None:
     parsed = parse_topic_key(key)
     if parsed is None:
@@ -167,6 +193,12 @@ async def write_files(
     return following
 
 
+async def small_files(scene: Scene, count: int = 4, *, partition: TopicPartition = ORDERS, **settings: str) -> Manifest:
+    """Files of two records each, which are to become one; of the topic with these settings, or with records for ever."""
+    await configure(scene, **(settings or {"retention_ms": "-1"}))
+    return await write_files(scene, *(some(n * 2, 2, at_ms=0) for n in range(count)), partition=partition)
+
+
 async def records_in(scene: Scene, partition: TopicPartition = ORDERS) -> list[Record]:
     """What the newest manifest names, of files that are read back whole; from the log start on."""
     manifest = await scene.manifest(partition)
@@ -196,7 +228,7 @@ class Keeper:
         settings: CompactionSettings = SETTINGS,
         *,
         store: ObjectStore | None = None,
-        pending_bytes: Callable[[TopicPartition], int] = lambda partition: 0,
+        pending_bytes: Callable[[TopicPartition, Offset], int] = lambda partition, from_offset: 0,
     ) -> None:
         self.scene = scene
         self.context: CompactionContext = scene.context(settings, store=store)
@@ -223,9 +255,14 @@ class Keeper:
         raise AssertionError("it goes on and on")
 
 
+def guarded_keeper(scene: Scene, settings: CompactionSettings = SETTINGS) -> Keeper:
+    """One whose deletes are looked at."""
+    return Keeper(scene, settings, store=Guarded(plain(scene.store), scene))
+
+
 async def settle(scene: Scene, settings: CompactionSettings = SETTINGS) -> None:
     """A new process does what there is to do."""
-    keeper = Keeper(scene, settings, store=Guarded(plain(scene.store), scene))
+    keeper = guarded_keeper(scene, settings)
     try:
         await keeper.until_quiet()
     finally:

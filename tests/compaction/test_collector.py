@@ -276,6 +276,7 @@ def test_scratch_of_proofs_goes_when_two_listings_show_it() -> None:
 # ── many objects ──
 
 
+@pytest.mark.slow
 def test_a_listing_of_many_objects_goes_on_over_several_calls_and_is_never_in_memory() -> None:
     """100,000 orphans of one topic, and pages of a thousand: what is held at a time is a few partitions."""
 

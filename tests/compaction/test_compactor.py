@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compaction import partition_file
-from compaction.compactor import Compactor
+from compaction.compactor import ANEW_MS, Compactor
 from compaction.settings import CompactionSettings
 from metadata.compaction_notices import decode_notices
-from metadata.errors import Corrupt, Unavailable
-from metadata.model import Offset, SegmentSeq, SessionId
-from segments.bucket_layout import history_file_key, manifest_key, segment_key
-from segments.manifest import no_manifest
+from metadata.errors import Corrupt, Denied, Unavailable
+from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
+from segments.bucket_layout import history_file_key, manifest_key, segment_key, trimmed_key
+from segments.manifest import Manifest, no_manifest
 from segments.manifest_store import commit_manifest
 from segments.next_manifest import log_start_raised
 from tests.compaction.blows import StruckStore
@@ -155,6 +157,76 @@ def test_a_segment_that_is_gone_or_unreadable_holds_up_those_that_have_records_i
     on_a_bucket(work)
 
 
+def test_of_many_partitions_only_so_many_manifests_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of 100,000 partitions would be more than memory holds."""
+
+    async def work(scene: Scene) -> None:
+        monkeypatch.setattr("compaction.compactor.FLOORS_AT_ONCE", 3)
+        partitions = [partition_of(number) for number in range(8)]
+        scene.store.segment(7, {where: [batch_of(b"v")] for where in partitions})
+        compactor, together = scene.compactor(), list[int]()
+        read = compactor._context.manifests.read
+
+        async def counted(topics: Mapping[TopicPartition, str]) -> dict[TopicPartition, Manifest | Corrupt]:
+            together.append(len(topics))
+            return await read(topics)
+
+        monkeypatch.setattr(compactor._context.manifests, "read", counted)
+        report = await compactor.tick()
+        assert report.manifests == 8
+        assert together[:3] == [3, 3, 2]
+
+    on_a_bucket(work)
+
+
+def test_what_waits_behind_damage_does_not_take_the_room_of_others() -> None:
+    async def work(scene: Scene) -> None:
+        keys = [scene.store.segment(7, {ORDERS: [batch_of(b"v")]}) for _ in range(30)]
+        sound = damage(scene, keys[0], at=60)
+        compactor = scene.compactor(replace(AT_ONCE, pending_runs_max=20))
+        await compactor.tick()
+        for n in range(1, 4):
+            keys.append(scene.store.segment(7, {ORDERS: [batch_of(b"v")], PAYMENTS: [batch_of(b"p")]}))
+            await compactor.tick()
+            assert (await scene.manifest(PAYMENTS)).compacted_to == n
+        assert (compactor.metrics.damaged, compactor.view.state.run_count) == (1, 0)
+        assert all(scene.store.has(key) for key in keys)
+        scene.store.plant(keys[0], sound)
+        scene.ahead_ms += ANEW_MS
+        await compactor.tick()
+        assert (await scene.manifest()).compacted_to == 33
+        assert (await compactor.tick()).damaged == {}
+        assert compactor.metrics.damaged == 0
+
+    on_a_bucket(work)
+
+
+def test_a_segment_whose_footer_was_restored_is_compacted_without_a_restart() -> None:
+    async def work(scene: Scene) -> None:
+        keys = [scene.store.segment(7, {ORDERS: [batch_of(b"v")]}) for _ in range(3)]
+        sound = damage(scene, keys[1], at=-6)
+        compactor = scene.compactor()
+        for hours in (0, 1, 2):
+            scene.ahead_ms += hours * ANEW_MS
+            await compactor.tick()
+            assert ((await scene.manifest()).compacted_to, compactor.metrics.damaged) == (1, 1)
+        scene.store.plant(keys[1], sound)
+        scene.ahead_ms += 4 * ANEW_MS
+        await compactor.tick()
+        assert ((await scene.manifest()).compacted_to, compactor.metrics.damaged) == (3, 0)
+
+    on_a_bucket(work)
+
+
+def damage(scene: Scene, key: str, *, at: int) -> bytes:
+    """Changes one byte, and answers what was there."""
+    sound = scene.store.content(key)
+    body = bytearray(sound)
+    body[at] ^= 1
+    scene.store.plant(key, bytes(body))
+    return sound
+
+
 def test_a_damaged_manifest_refuses_its_partition_alone() -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(b"v")], PAYMENTS: [batch_of(b"p")]})
@@ -229,7 +301,13 @@ def test_of_compactors_that_race_for_the_same_runs_each_run_becomes_history_once
     on_a_bucket(work, seed=seed)
 
 
-async def stalled_at_its_manifest(scene: Scene) -> tuple[Compactor, asyncio.Task[object], asyncio.Event]:
+async def nothing() -> None:
+    """In the place of what would tidy up."""
+
+
+async def stalled_at_its_manifest(
+    scene: Scene, *, may_delete: bool = True
+) -> tuple[Compactor, asyncio.Task[object], asyncio.Event]:
     """A compactor that has written its file, and wants to name it now."""
     store = StruckStore(scene.store)
     reached, go_on = asyncio.Event(), asyncio.Event()
@@ -238,6 +316,8 @@ async def stalled_at_its_manifest(scene: Scene) -> tuple[Compactor, asyncio.Task
         if kind == "create" and "/_log/" in key:
             reached.set()
             await go_on.wait()
+        if kind == "delete" and not may_delete:
+            raise Denied("AccessDenied")
 
     store.hold = stall
     compactor = scene.compactor(store=store)
@@ -250,9 +330,6 @@ async def stalled_at_its_manifest(scene: Scene) -> tuple[Compactor, asyncio.Task
 def test_a_compactor_that_stalls_before_its_commit_loses_to_another_and_nothing_is_left_of_it(
     collected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nothing() -> None:
-        pass
-
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(*values(0, 10))]})
         _, tick, go_on = await stalled_at_its_manifest(scene)
@@ -268,6 +345,23 @@ def test_a_compactor_that_stalls_before_its_commit_loses_to_another_and_nothing_
         assert not scene.orphans([await scene.manifest()])
 
     on_a_bucket(work)
+
+
+def test_a_loser_that_may_not_delete_its_file_tells_of_the_permission_that_is_missing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(scene: Scene) -> None:
+        scene.store.segment(7, {ORDERS: [batch_of(*values(0, 10))]})
+        _, tick, go_on = await stalled_at_its_manifest(scene, may_delete=False)
+        other = scene.compactor()
+        monkeypatch.setattr(other, "_collect", nothing)
+        await other.tick()
+        go_on.set()
+        await tick
+        assert await scene.history() == expected(0, 10)
+
+    on_a_bucket(work)
+    assert sum("s3:DeleteObject" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_one_that_stalls_until_all_it_knew_was_replaced_trimmed_and_collected_changes_nothing() -> None:
@@ -309,6 +403,25 @@ def test_a_bucket_that_is_away_is_waited_for() -> None:
         assert not report.failed
         assert await scene.history() == expected(0, 10)
         assert 60 <= asyncio.get_running_loop().time() < 90
+
+    on_a_bucket(work)
+
+
+def test_an_error_that_nobody_foresaw_stops_its_own_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(scene: Scene) -> None:
+        scene.store.segment(7, {ORDERS: [batch_of(b"v")]})
+        compactor = scene.compactor()
+
+        async def mistaken() -> None:
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(compactor, "_keep", mistaken)
+        with pytest.raises(ExceptionGroup) as raised:
+            await compactor.tick()
+        assert [str(error) for error in raised.value.exceptions] == ["a bug"]
+        assert await scene.history() == [(0, b"v")]
+        assert scene.store.has(trimmed_key(SessionId(7), SegmentSeq(1)))
+        assert (await scene.metadata.range(LAYOUT.compactions)).items, "brokers are told"
 
     on_a_bucket(work)
 
@@ -390,10 +503,11 @@ def test_a_file_lies_where_its_manifest_says() -> None:
     on_a_bucket(work)
 
 
+@pytest.mark.slow
 def test_a_cluster_at_rest_costs_a_request_for_each_open_session_and_one_more_however_many_partitions_it_has() -> None:
     async def work(scene: Scene) -> None:
         partitions = [partition_of(number) for number in range(300)]
-        scene.store.segment(7, {partition: [batch_of(b"v")] for partition in partitions})
+        scene.store.segment(1, {partition: [batch_of(b"v")] for partition in partitions})
         store = StruckStore(scene.store)
         compactor = scene.compactor(store=store)
         for _ in range(4):
@@ -403,6 +517,6 @@ def test_a_cluster_at_rest_costs_a_request_for_each_open_session_and_one_more_ho
         store.calls.clear()
         scene.ahead_ms += 10_000
         await compactor.tick()
-        assert store.calls == [("list", "wal/"), ("list", "wal/0000000000000007/")]
+        assert store.calls == [("list", "wal/"), ("list", "wal/0000000000000001/")]
 
     on_a_bucket(work)

@@ -3,38 +3,39 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
+from compaction import keeping, key_pass
+from compaction.merge_plan import MergeBounds, plan_merge
 from compaction.merges import check_conserved
 from compaction.settings import CompactionSettings
 from metadata.errors import Corrupt
-from metadata.model import TopicPartition
+from metadata.model import Offset, Partition, TopicPartition
 from segments.bucket_layout import history_file_key, manifest_key
-from segments.manifest import encode_manifest
-from segments.next_manifest import log_start_raised
+from segments.manifest import HistoryFile, KeyPass, Manifest, encode_manifest
+from segments.manifest_store import commit_manifest
+from segments.next_manifest import keys_compacted, log_start_raised
+from segments.parquet_file import HistoryWriter
 from tests.compaction.compacting import Scene, on_a_bucket, plain
 from tests.compaction.kept import (
     GRACE_MS,
     SETTINGS,
-    Guarded,
     Keeper,
     configure,
+    guarded_keeper,
     record,
     records_in,
     settle,
+    small_files,
     some,
     unnamed,
     write_files,
 )
 from tests.compaction.manifests import file_of
 from tests.segments.batches import ORDERS
-
-Work = Callable[[Scene], Coroutine[Any, Any, None]]
-
 
 # ── what each is for ──
 
@@ -44,7 +45,7 @@ def test_files_that_expire_go_and_their_objects_after_the_grace() -> None:
         now = scene.now_ms()
         await configure(scene, retention_ms="500000")
         await write_files(scene, some(0, 5, at_ms=now - 600_000), some(5, 5, at_ms=now - 499_000), some(10, 5, at_ms=now))
-        keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
+        keeper = guarded_keeper(scene)
         await keeper.tick()
         manifest = await scene.manifest()
         assert (manifest.log_start_offset, manifest.cause, len(manifest.files)) == (5, "retention", 2)
@@ -64,11 +65,11 @@ def test_bytes_in_segments_count_for_retention_bytes() -> None:
         manifest = await write_files(scene, some(0, 5, at_ms=0), some(5, 5, at_ms=0))
         kept = sum(file.size_bytes for file in manifest.files)
         await configure(scene, retention_ms="-1", retention_bytes=str(kept))
-        keeper = Keeper(scene, pending_bytes=lambda partition: 0)
+        keeper = Keeper(scene, pending_bytes=lambda partition, from_offset: 0)
         await keeper.tick()
         assert (await scene.manifest()).log_start_offset == 0
         keeper.close()
-        keeper = Keeper(scene, pending_bytes=lambda partition: kept)
+        keeper = Keeper(scene, pending_bytes=lambda partition, from_offset: kept)
         await keeper.tick()
         assert (await scene.manifest()).log_start_offset == 10
         keeper.close()
@@ -115,7 +116,7 @@ def test_small_files_become_one_with_the_same_records() -> None:
         await configure(scene, retention_ms="-1")
         before = await write_files(scene, *(some(n * 20, 20, at_ms=n) for n in range(5)))
         records = await records_in(scene)
-        keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
+        keeper = guarded_keeper(scene)
         await keeper.tick()
         after = await scene.manifest()
         assert after.cause == "merge"
@@ -134,10 +135,9 @@ def test_small_files_become_one_with_the_same_records() -> None:
 
 def test_a_file_that_is_damaged_is_not_merged_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     async def work(scene: Scene) -> None:
-        other = TopicPartition(ORDERS.topic_id, ORDERS.partition + 1)  # type: ignore[arg-type]  # a number
-        await configure(scene, retention_ms="-1")
-        manifest = await write_files(scene, *(some(n * 2, 2, at_ms=0) for n in range(4)))
-        await write_files(scene, *(some(n * 2, 2, at_ms=0) for n in range(4)), partition=other)
+        other = TopicPartition(ORDERS.topic_id, Partition(ORDERS.partition + 1))
+        manifest = await small_files(scene)
+        await small_files(scene, partition=other)
         key = history_file_key("orders", ORDERS, manifest.files[2].name)
         body = bytearray(scene.store.content(key))
         body[manifest.files[2].row_groups[0].start + 3] ^= 1
@@ -152,6 +152,48 @@ def test_a_file_that_is_damaged_is_not_merged_and_the_others_go_on(caplog: pytes
     on_a_bucket(work)
 
 
+def test_an_error_that_nobody_foresaw_stops_its_own_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(scene: Scene) -> None:
+        other = TopicPartition(ORDERS.topic_id, Partition(ORDERS.partition + 1))
+        await small_files(scene)
+        await small_files(scene, partition=other)
+
+        def mistaken(manifest: Manifest, bounds: MergeBounds) -> tuple[HistoryFile, ...]:
+            if manifest.place == ORDERS and is_broken:
+                raise ValueError("a bug")
+            return plan_merge(manifest, bounds)
+
+        is_broken = True
+        monkeypatch.setattr(keeping, "plan_merge", mistaken)
+        keeper = guarded_keeper(scene)
+        with pytest.raises(ExceptionGroup) as raised:
+            await keeper.tick()
+        assert str(ORDERS) in raised.value.exceptions[0].__notes__[0]
+        assert len((await scene.manifest(other)).files) == 1
+        assert not await keeper.tick(), "it is left alone"
+        is_broken = False
+        scene.ahead_ms += keeping.AFTER_DAMAGE_MS
+        await keeper.tick()
+        assert len((await scene.manifest()).files) == 1
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+def test_partitions_of_a_topic_that_is_deleted_are_forgotten() -> None:
+    async def work(scene: Scene) -> None:
+        await small_files(scene)
+        keeper = guarded_keeper(scene)
+        await keeper.until_quiet()
+        assert list(keeper.keeping._known) == [ORDERS]
+        await scene.delete_topic("orders", ORDERS.topic_id)
+        await keeper.tick()
+        assert not keeper.keeping._known
+        keeper.close()
+
+    on_a_bucket(work)
+
+
 def test_keys_are_compacted_and_tombstones_go_when_their_time_is_over() -> None:
     async def work(scene: Scene) -> None:
         await configure(scene, cleanup_policy="compact", delete_retention_ms="100000")
@@ -161,7 +203,7 @@ def test_keys_are_compacted_and_tombstones_go_when_their_time_is_over() -> None:
             [record(4, b"c"), record(5, b"b", None)],
             [record(6, b"c"), record(7, b"d")],
         )
-        keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
+        keeper = guarded_keeper(scene)
         await keeper.tick()
         assert [one[0] for one in await records_in(scene)] == [2, 3, 5, 6, 7]
         manifest = await scene.manifest()
@@ -169,7 +211,7 @@ def test_keys_are_compacted_and_tombstones_go_when_their_time_is_over() -> None:
         assert [(one.end_offset, one.tombstones) for one in manifest.key_passes] == [(8, 1)]
         seen_ms = manifest.key_passes[0].at_ms
         keeper.close()
-        keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))  # whoever comes next knows of the deadline
+        keeper = guarded_keeper(scene)  # whoever comes next knows of the deadline
         await keeper.tick()
         scene.ahead_ms += seen_ms + 99_000 - scene.now_ms()
         await keeper.tick()
@@ -184,13 +226,58 @@ def test_keys_are_compacted_and_tombstones_go_when_their_time_is_over() -> None:
     on_a_bucket(work)
 
 
+def test_files_of_which_no_record_goes_are_read_and_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[pa.RecordBatch] = []
+
+    class Watched(HistoryWriter):
+        def append(self, columns: pa.RecordBatch, *, checksum: int | None = None) -> None:
+            encoded.append(columns)
+            super().append(columns, checksum=checksum)
+
+    monkeypatch.setattr(key_pass, "HistoryWriter", Watched)
+
+    async def work(scene: Scene) -> None:
+        await configure(scene, cleanup_policy="compact", delete_retention_ms="100000")
+        before = await write_files(scene, [record(n, b"%d" % n) for n in range(20)] + [record(20, b"20", None)])
+        keeper = guarded_keeper(scene)
+        await keeper.tick()
+        after = await scene.manifest()
+        assert [file.name for file in after.files] == [file.name for file in before.files]
+        assert [(one.end_offset, one.tombstones) for one in after.key_passes] == [(21, 1)]
+        assert encoded == []
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+def test_a_pass_for_tombstones_alone_leaves_what_is_too_young_though_it_shares_their_row_group() -> None:
+    """As when memory ended the pass before in the middle of a file, and that file was merged with younger ones since."""
+
+    async def work(scene: Scene) -> None:
+        now = scene.now_ms()
+        await configure(scene, cleanup_policy="compact", delete_retention_ms="1000", min_compaction_lag_ms="500000")
+        young = [record(2, b"c", at_ms=now), record(3, b"c", at_ms=now), record(4, b"a", at_ms=now)]
+        manifest = await write_files(scene, [record(0, b"a"), record(1, b"b", None), *young])
+        passed = keys_compacted(manifest, passes=[KeyPass(Offset(2), now - 2000, tombstones=1)], writer="test", now_ms=now)
+        await commit_manifest(plain(scene.store), "orders", passed)
+        keeper = guarded_keeper(scene)
+        await keeper.tick()
+        assert [one[0] for one in await records_in(scene)] == [0, 2, 3, 4]
+        scene.ahead_ms += 600_000
+        await keeper.tick()
+        assert [one[0] for one in await records_in(scene)] == [3, 4]
+        keeper.close()
+
+    on_a_bucket(work)
+
+
 def test_tombstones_that_retention_has_taken_are_forgotten() -> None:
     async def work(scene: Scene) -> None:
         now = scene.now_ms()
         await configure(scene, cleanup_policy="compact,delete", delete_retention_ms="100000", retention_ms="50000")
         await write_files(scene, [record(0, b"a", at_ms=now), record(1, b"b", None, at_ms=now)])
         await write_files(scene, [record(2, b"c", at_ms=now + 10**6)])
-        keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
+        keeper = guarded_keeper(scene)
         await keeper.tick()
         assert [one.tombstones for one in (await scene.manifest()).key_passes] == [1]
         scene.ahead_ms += 101_000
@@ -243,11 +330,10 @@ def test_a_file_of_which_nothing_is_left_goes_and_the_offsets_stay() -> None:
 
 def test_a_manifest_that_another_deletes_records_with_stops_nothing() -> None:
     async def work(scene: Scene) -> None:
-        await configure(scene, retention_ms="-1")
-        await write_files(scene, *(some(n * 2, 2, at_ms=0) for n in range(4)))
+        await small_files(scene)
         keeper = Keeper(scene)
         manifest = await keeper.context.manifests.newest("orders", ORDERS)
-        raised = log_start_raised(manifest, 3, writer="test", now_ms=scene.now_ms())  # type: ignore[arg-type]  # an offset
+        raised = log_start_raised(manifest, Offset(3), writer="test", now_ms=scene.now_ms())
         assert await keeper.context.manifests.commit("orders", raised)
         await keeper.tick()
         assert [one[0] for one in await records_in(scene)] == [3, 4, 5, 6, 7]
@@ -259,8 +345,7 @@ def test_a_manifest_that_another_deletes_records_with_stops_nothing() -> None:
 
 def test_a_merge_that_does_not_hold_what_the_manifest_says_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def work(scene: Scene) -> None:
-        await configure(scene, retention_ms="-1")
-        manifest = await write_files(scene, *(some(n * 2, 2, at_ms=0) for n in range(4)))
+        manifest = await small_files(scene)
         wrong = msgspec.structs.replace(manifest.files[1], checksum=f"{1:016x}")
         lying = msgspec.structs.replace(manifest, files=(manifest.files[0], wrong, *manifest.files[2:]))
         scene.store.plant(manifest_key("orders", ORDERS, 1), encode_manifest(lying))

@@ -6,54 +6,47 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from compaction.compactor import Compactor
 from compaction.key_compaction import plan_key_pass
 from compaction.key_pass import run_key_pass
+from compaction.notices import Notices
 from metadata.errors import Denied, Unavailable
-from metadata.model import TopicPartition
-from tests.compaction.compacting import Scene, on_a_bucket, plain
+from metadata.model import Partition, TopicPartition
+from segments.settings import MIB
+from tests.compaction.compacting import AT_ONCE, LAYOUT, Scene, on_a_bucket, plain, values
 from tests.compaction.kept import (
     GRACE_MS,
     Crash,
     Guarded,
     Keeper,
+    Meanwhile,
     Record,
     Unhurried,
     configure,
+    guarded_keeper,
     record,
     records_in,
     settle,
+    small_files,
     some,
     unnamed,
     write_files,
 )
-from tests.segments.batches import ORDERS
-
-Work = Callable[[Scene], Coroutine[Any, Any, None]]
-
+from tests.segments.batches import ORDERS, PAYMENTS, batch_of
 
 # ── others at the same bucket ──
 
 
 def test_a_commit_that_another_was_faster_with_is_made_again_and_leaves_nothing_behind() -> None:
     async def work(scene: Scene) -> None:
-        await configure(scene, retention_ms="-1")
-        await write_files(scene, *(some(n * 2, 2, at_ms=0) for n in range(4)))
+        await small_files(scene)
         records = await records_in(scene)
-
-        class Overtaken(Guarded):
-            overtaken = False
-
-            async def create(self, key: str, body: Any, *, crc32c: int | None = None) -> None:
-                if "/_log/" in key and not self.overtaken:
-                    self.overtaken = True
-                    await write_files(scene, some(8, 2, at_ms=0))
-                await super().create(key, body, crc32c=crc32c)
-
-        keeper = Keeper(scene, store=Overtaken(plain(scene.store), scene))
+        keeper = Keeper(scene, store=Meanwhile(scene, "create manifest", lambda: write_files(scene, some(8, 2, at_ms=0))))
         await keeper.tick()
         assert await records_in(scene) == [*records, *some(8, 2, at_ms=0)]
         assert len((await scene.manifest()).files) == 2
@@ -67,17 +60,8 @@ def test_who_was_overtaken_plans_again_though_nobody_tells_him() -> None:
     async def work(scene: Scene) -> None:
         await configure(scene, retention_ms="1000")
         await write_files(scene, some(0, 2, at_ms=0), some(2, 2, at_ms=scene.now_ms() + 10**9))
-
-        class Overtaken(Guarded):
-            overtaken = False
-
-            async def create(self, key: str, body: Any, *, crc32c: int | None = None) -> None:
-                if "/_log/" in key and not self.overtaken:
-                    self.overtaken = True
-                    await write_files(scene, some(4, 2, at_ms=scene.now_ms() + 10**9))
-                await super().create(key, body, crc32c=crc32c)
-
-        keeper = Keeper(scene, store=Overtaken(plain(scene.store), scene))
+        newer = some(4, 2, at_ms=scene.now_ms() + 10**9)
+        keeper = Keeper(scene, store=Meanwhile(scene, "create manifest", lambda: write_files(scene, newer)))
         await keeper.tick()
         assert (await scene.manifest()).log_start_offset == 0
         await keeper.tick()
@@ -87,25 +71,43 @@ def test_who_was_overtaken_plans_again_though_nobody_tells_him() -> None:
     on_a_bucket(work)
 
 
+def test_what_another_has_compacted_counts_once_for_retention_bytes() -> None:
+    """Found by the simulation: as pending and as a file it counted twice, and what was to stay went."""
+
+    async def work(scene: Scene) -> None:
+        for n in range(2):
+            scene.store.segment(7, {ORDERS: [batch_of(*values(10 * n, 10))]})
+            await scene.compacted()
+        scene.store.segment(7, {ORDERS: [batch_of(*values(20, 10, size=2000))], PAYMENTS: [batch_of(b"not due")]})
+        later = replace(AT_ONCE, compaction_due_bytes=MIB, compaction_due_age_ms=1e12)
+        context = scene.context(later)
+        waiting = Compactor(context, Notices(scene.metadata, LAYOUT), told=lambda text: None)
+        await waiting.tick()
+        await scene.compacted(replace(later, compaction_due_bytes=10_000))
+        context.manifests.forget(ORDERS)  # as when a commit has lost
+        manifest = await scene.manifest()
+        assert manifest.compacted_to == 30
+        await configure(scene, retention_ms="-1", retention_bytes=str(sum(file.size_bytes for file in manifest.files)))
+        await waiting.tick()
+        assert (await scene.manifest()).log_start_offset == 0
+        await configure(scene, retention_ms="-1", retention_bytes=str(sum(file.size_bytes for file in manifest.files[1:])))
+        await waiting.tick()
+        assert (await scene.manifest()).log_start_offset == 10
+
+    on_a_bucket(work)
+
+
 def test_a_merge_of_files_that_another_has_merged_is_given_up() -> None:
     async def work(scene: Scene) -> None:
-        await configure(scene, retention_ms="-1")
-        await write_files(scene, *(some(n * 2, 2, at_ms=0) for n in range(4)))
+        await small_files(scene)
         records = await records_in(scene)
 
-        class Slow(Guarded):
-            waits = True
+        async def merged() -> None:
+            await settle(scene)
+            scene.ahead_ms += 10 * GRACE_MS
+            await settle(scene)
 
-            async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-                body = await super().get(key, start=start, end=end)
-                if key.endswith(".parquet") and self.waits:
-                    self.waits = False
-                    await settle(scene)
-                    scene.ahead_ms += 10 * GRACE_MS
-                    await settle(scene)
-                return body
-
-        keeper = Keeper(scene, store=Slow(plain(scene.store), scene))
+        keeper = Keeper(scene, store=Meanwhile(scene, "get file", merged))
         await keeper.tick()
         await keeper.until_quiet()
         assert await records_in(scene) == records
@@ -123,22 +125,15 @@ def test_a_pass_whose_files_another_has_changed_is_not_remembered(meanwhile: str
         await configure(scene, cleanup_policy="compact")
         await write_files(scene, *([record(n * 2, b"a"), record(n * 2 + 1, b"b%d" % n)] for n in range(4)))
 
-        class Slow(Guarded):
-            waits = True
+        async def changed() -> None:
+            if meanwhile == "merge":
+                await configure(scene, cleanup_policy="delete", retention_ms="-1")
+                await guarded_keeper(scene).tick()
+                await configure(scene, cleanup_policy="compact")
+            else:
+                await guarded_keeper(scene).tick()
 
-            async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-                body = await super().get(key, start=start, end=end)
-                if key.endswith(".parquet") and self.waits:
-                    self.waits = False
-                    if meanwhile == "merge":
-                        await configure(scene, cleanup_policy="delete", retention_ms="-1")
-                        await Keeper(scene, store=Guarded(plain(scene.store), scene)).tick()
-                        await configure(scene, cleanup_policy="compact")
-                    else:
-                        await Keeper(scene, store=Guarded(plain(scene.store), scene)).tick()
-                return body
-
-        keeper = Keeper(scene, store=Slow(plain(scene.store), scene))
+        keeper = Keeper(scene, store=Meanwhile(scene, "get file", changed))
         await keeper.collector.run()
         manifest = await keeper.context.manifests.newest("orders", ORDERS)
         plan = plan_key_pass(manifest, keeper.context.topics.settings(ORDERS.topic_id), dirty_ratio_min=0.5, now_ms=scene.now_ms())
@@ -156,23 +151,14 @@ def test_a_pass_whose_files_another_has_changed_is_not_remembered(meanwhile: str
 
 def test_a_compactor_that_stalls_for_an_hour_before_it_names_its_file_loses_and_leaves_nothing() -> None:
     async def work(scene: Scene) -> None:
-        await configure(scene, retention_ms="-1")
-        await write_files(scene, *(some(n * 2, 2, at_ms=0) for n in range(4)))
+        await small_files(scene)
         records = await records_in(scene)
 
-        class Stalled(Guarded):
-            stalls = True
+        async def an_hour_goes_by() -> None:
+            scene.ahead_ms += 3_600_000
+            await settle(scene)
 
-            async def create(self, key: str, body: Any, *, crc32c: int | None = None) -> None:
-                if "/_log/" in key and self.stalls:
-                    self.stalls = False
-                    scene.ahead_ms += 3_600_000
-                    keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
-                    await keeper.until_quiet()
-                    keeper.close()
-                await super().create(key, body, crc32c=crc32c)
-
-        keeper = Keeper(scene, store=Stalled(plain(scene.store), scene))
+        keeper = Keeper(scene, store=Meanwhile(scene, "create manifest", an_hour_goes_by))
         await keeper.tick()
         assert await records_in(scene) == records
         keeper.close()
@@ -186,8 +172,7 @@ def test_a_compactor_that_stalls_for_an_hour_before_it_names_its_file_loses_and_
 
 def test_a_bucket_that_denies_deletes_is_told_once_and_the_rest_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def work(scene: Scene) -> None:
-        await configure(scene, retention_ms="-1")
-        await write_files(scene, *(some(n * 2, 2, at_ms=0) for n in range(4)))
+        await small_files(scene)
 
         class Denying(Guarded):
             async def delete(self, key: str) -> None:
@@ -216,7 +201,7 @@ def test_an_idle_bucket_costs_no_request() -> None:
     async def work(scene: Scene) -> None:
         await configure(scene, retention_ms="-1")
         for n in range(20):
-            await write_files(scene, some(0, 2, at_ms=0), partition=TopicPartition(ORDERS.topic_id, n))  # type: ignore[arg-type]
+            await write_files(scene, some(0, 2, at_ms=0), partition=TopicPartition(ORDERS.topic_id, Partition(n)))
         store = Guarded(plain(scene.store), scene)
         keeper = Keeper(scene, store=store)
         await keeper.tick()
@@ -329,6 +314,7 @@ async def deleted(scene: Scene) -> list[Record]:
     return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepare", [merging, expiring, compacting_keys, deleted])
 def test_a_process_may_die_at_every_request(prepare: Callable[[Scene], Coroutine[Any, Any, list[Record]]]) -> None:
     """What is there stays readable at every moment, and whoever comes next ends up where nobody had died."""
@@ -351,7 +337,7 @@ def test_a_process_may_die_at_every_request(prepare: Callable[[Scene], Coroutine
         assert await records_in(scene) == expected
         assert unnamed(scene, [await scene.manifest()]) == []
 
-    def dying(at: int, *, after: bool) -> Work:
+    def dying(at: int, *, after: bool) -> Callable[[Scene], Coroutine[Any, Any, None]]:
         async def work(scene: Scene) -> None:
             expected = await prepare(scene)
             keeper = Keeper(scene, store=Guarded(plain(scene.store), scene, dies_at=at, after=after))

@@ -80,6 +80,7 @@ def rows_in(made: CompactedRuns) -> list[tuple[int, Row]]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(batches, st.integers(0, 45), st.sampled_from([1, 50, 1 << 20]))
 def test_every_record_at_or_above_the_log_start_is_in_the_file_as_it_was(

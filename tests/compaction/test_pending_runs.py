@@ -25,6 +25,7 @@ def test_runs_are_in_offset_order_whatever_the_order_of_their_finding(found: lis
     assert runs.bytes_pending == sum(sizes.values())
     assert runs.count_without_gap(0) == len(held)
     below = data.draw(st.integers(0, sum(sizes.values()) + 1))
+    assert runs.bytes_from(below) == sum(run.size_bytes for run in held if run.last_offset >= below)
     gone = runs.drop_below(below)
     assert gone == [(run.session, run.seq) for run in held if run.last_offset < below]
     held = [run for run in held if run.last_offset >= below]

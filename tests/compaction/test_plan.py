@@ -129,6 +129,17 @@ def test_where_there_is_no_room_for_more_all_that_waits_is_due_those_written_fir
     assert planned(plan(state, rule=RULE._replace(due_bytes=1 << 30, runs_max=12))) == {A: (0, 6), B: (0, 6)}
 
 
+def test_what_waits_behind_damage_or_a_gap_takes_no_room_from_others() -> None:
+    """Else they would be written in small files at every look, for as long as it is damaged."""
+    footers = [footer_of((1, 0), {C: (0, 0)})]
+    footers += [footer_of((1, 1 + seq), {A: (seq, seq), B: (1 + seq, 1 + seq)}) for seq in range(6)]
+    state = state_of(footers)
+    rule = RULE._replace(due_bytes=1 << 30, scratch_bytes_max=6 * RUN_BYTES)
+    assert plan_unit(state, rule, now_ms=0, may=lambda where, session: True, blocked={A}) is None
+    assert plan(state, rule=rule._replace(scratch_bytes_max=8 * RUN_BYTES)) is None
+    assert planned(plan(state, rule=rule._replace(scratch_bytes_max=7 * RUN_BYTES))) == {A: (0, 6), C: (0, 1)}
+
+
 def test_a_gap_is_waited_for_and_what_lies_before_it_is_taken() -> None:
     later = [footer_of((2, 0), {A: (0, 1)}), footer_of((2, 1), {A: (5, 6)})]
     state = state_of(later)

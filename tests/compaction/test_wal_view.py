@@ -79,11 +79,11 @@ def test_a_look_at_an_idle_bucket_costs_a_request_for_each_session_that_is_open_
 def test_footers_are_read_through_indexes_and_each_once() -> None:
     async def work() -> None:
         scene = Watched()
-        scene.segments(7, 40)
-        await scene.index(7, 0, 32)
+        scene.segments(1, 40)
+        await scene.index(1, 0, 32)
         calls = await scene.look()
         assert (sum(kind == "get" for kind, _ in calls), sum(kind == "tail" for kind, _ in calls)) == (1, 8)
-        scene.segments(7, 3)
+        scene.segments(1, 3)
         calls = await scene.look()
         assert [kind for kind, _ in calls] == ["list", "list", "tail", "tail", "tail"]
         assert len(scene.waiting()) == 43
@@ -115,7 +115,25 @@ def test_a_session_whose_number_was_claimed_late_is_found() -> None:
         assert [session for _, session, _ in scene.waiting()] == [3, 6, 5]
         scene.now_ms += 10_000_000
         await scene.look()
-        assert len(await scene.look()) == 4, "nobody will claim number 4 any more"
+        assert len(await scene.look()) == 4, "it is not likely that somebody claims number 4 now"
+        scene.segments(4, 1)
+        scene.now_ms += 3_600_000
+        await scene.look()
+        assert [session for _, session, _ in scene.waiting()] == [3, 6, 5, 4]
+
+    watched(work())
+
+
+def test_a_session_that_is_claimed_while_the_view_begins_is_found() -> None:
+    """As when brokers and a compactor are started together."""
+
+    async def work() -> None:
+        scene = Watched()
+        scene.segments(2, 1)
+        await scene.look()
+        scene.segments(1, 1)
+        await scene.look()
+        assert [session for _, session, _ in scene.waiting()] == [2, 1]
 
     watched(work())
 

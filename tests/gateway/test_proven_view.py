@@ -64,6 +64,22 @@ class Stage:
         return SeenThere(by_id, Revision(revision or max(revisions.values())), proven_s_ago)
 
 
+def until_the_view_ends(scenario: Callable[[Stage, asyncio.Task[None]], Awaitable[None]]) -> None:
+    """`scenario` makes the task of the view end; from then on, nobody is sure, at once."""
+
+    async def main() -> None:
+        stage = Stage()
+        running = asyncio.ensure_future(stage.view.run())
+        await asyncio.sleep(0)
+        await scenario(stage, running)
+        assert running.done()
+        before_s = virtual_loop().time()
+        await unsure(stage)
+        assert virtual_loop().time() == before_s
+
+    run(main())
+
+
 def on_stage(scenario: Callable[[Stage], Awaitable[None]]) -> None:
     async def main() -> None:
         stage = Stage()
@@ -235,3 +251,66 @@ def test_a_proof_is_told_with_how_long_there_was_none() -> None:
         assert 20.0 < stage.after_s[1] < 25.0
 
     on_stage(scenario)
+
+
+def test_who_waits_when_the_view_ends_before_it_has_looked_is_not_sure_at_once() -> None:
+    async def scenario(stage: Stage, running: asyncio.Task[None]) -> None:
+        waiting = asyncio.ensure_future(unsure(stage))
+        virtual_loop().call_soon(running.cancel)  # after the waiter's first step, before the view's next one
+        await asyncio.wait((running,))
+        assert stage.asked_etcd == 0
+        async with asyncio.timeout(0.0):
+            await waiting
+
+    until_the_view_ends(scenario)
+
+
+def test_who_waits_when_the_view_ends_between_two_looks_is_not_sure_at_once() -> None:
+    async def scenario(stage: Stage, running: asyncio.Task[None]) -> None:
+        stage.etcd = {"b1": Revision(7)}
+        await unsure(stage)
+        waiting = asyncio.ensure_future(unsure(stage))  # in the pause before the next look
+        await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait((running,))
+        async with asyncio.timeout(0.0):
+            await waiting
+
+    until_the_view_ends(scenario)
+
+
+def test_who_waits_when_the_view_ends_in_a_look_is_not_sure_at_once() -> None:
+    async def scenario(stage: Stage, running: asyncio.Task[None]) -> None:
+        stage.etcd = None
+        waiting = asyncio.ensure_future(unsure(stage))
+        await asyncio.sleep(ANSWER_S / 2)
+        running.cancel()
+        await asyncio.wait((running,))
+        async with asyncio.timeout(0.0):
+            await waiting
+
+    until_the_view_ends(scenario)
+
+
+def test_a_view_that_fails_keeps_nobody_waiting_and_tells_its_owner_why() -> None:
+    async def scenario(stage: Stage, running: asyncio.Task[None]) -> None:
+        def fails(after_s: float) -> None:
+            raise AssertionError("a bug of a subscriber's")
+
+        stage.view.subscribe(fails)
+        waiting = asyncio.ensure_future(stage.view.make_sure())
+        await asyncio.wait((running,))
+        with pytest.raises(AssertionError, match="a bug"):
+            await running
+        await waiting  # the proof itself was good
+
+    until_the_view_ends(scenario)
+
+
+def test_a_proof_is_not_acted_on_once_the_view_has_ended() -> None:
+    async def scenario(stage: Stage, running: asyncio.Task[None]) -> None:
+        await stage.view.make_sure()
+        running.cancel()
+        await asyncio.wait((running,))
+
+    until_the_view_ends(scenario)

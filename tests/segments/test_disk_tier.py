@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,29 @@ def test_writes_at_the_same_time_keep_within_the_bound(tmp_path: Path) -> None:
         await asyncio.gather(*[tier.put(number, b"x" * 10) for number in range(10)])
         assert tier.bytes_used <= 25
         assert files_in(tmp_path) == tier.bytes_used // 10
+
+    asyncio.run(main())
+
+
+def test_reads_that_are_given_up_before_a_thread_is_free_leave_no_file_behind(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop, busy = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        tier = DiskTier(tmp_path, bytes_max=30)
+        for number in range(3):
+            await tier.put(number, b"x" * 10)
+        held_up = loop.run_in_executor(None, busy.wait)
+        for work in (tier.put(3, b"x" * 10), tier.drop(1)):
+            given_up = asyncio.ensure_future(work)
+            await asyncio.sleep(0)
+            given_up.cancel()
+            await asyncio.wait((given_up,))
+        busy.set()
+        await held_up
+        assert await tier.get(3) is None, "it was never written"
+        await tier.put(4, b"x" * 10)
+        assert [await tier.get(number) is not None for number in range(5)] == [False, False, True, False, True]
+        assert (tier.bytes_used, files_in(tmp_path)) == (20, 2)
 
     asyncio.run(main())
 

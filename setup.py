@@ -13,7 +13,7 @@ KERNELS = [
         extra_compile_args=["-O3"],
         optional=True,  # no compiler: slower, not broken; `tidelog doctor` says which one runs
     )
-    for name in ("batch_kernel", "checksum_kernel")
+    for name in ("batch_kernel", "checksum_kernel", "key_hash_kernel")
 ]
 
 setup(ext_modules=cythonize(KERNELS, language_level=3, build_dir="build"))

@@ -36,6 +36,7 @@ from bench import (
     groups_rebalance,
     history_reads,
     idle,
+    idle_partitions,
     machine,
     partitions,
     produce_grpc,
@@ -70,6 +71,7 @@ CLUSTER_BENCHMARKS: dict[str, Benchmark] = {
     "drain": drain.measure,
     "three-brokers": three_brokers.measure,
     "etcd-load": etcd_load.measure,
+    "idle-partitions": idle_partitions.measure,
     "groups-heartbeat": groups_heartbeat.measure,
     "groups-commit": groups_commit.measure,
     "groups-rebalance": groups_rebalance.measure,
@@ -79,7 +81,7 @@ CLUSTER = "cluster"
 DISK = "/var/tmp"
 """Unlike /tmp, never in memory: fsync would cost nothing there."""
 ENDS_AFTER_S = 300
-"""A benchmark that hangs is ended then."""
+"""A benchmark that hangs is ended then, unless it is told otherwise."""
 WRITTEN_GIB_PER_SECOND = 1.5
 """At most, by the fastest benchmark on a fast disk; its files are removed when it ends."""
 
@@ -95,8 +97,9 @@ def main() -> int:
         facts = machine.facts(Path(directory))
         for name in chosen(arguments.benchmarks):
             progress.print(f"[dim]{name} …[/]")
-            signal.alarm(ENDS_AFTER_S)
-            results[name] = (BENCHMARKS | CLUSTER_BENCHMARKS)[name](Run(Path(directory), arguments.seconds, client))
+            signal.alarm(arguments.ends_after)
+            run = Run(Path(directory), arguments.seconds, client, arguments.groups, arguments.heartbeat_every)
+            results[name] = (BENCHMARKS | CLUSTER_BENCHMARKS)[name](run)
             signal.alarm(0)
     facts["seconds"] = round(time.perf_counter() - started_s, 1)
     figures = {name: [figure.as_json() for figure in found] for name, found in results.items()}
@@ -116,6 +119,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"{named}, which all run for {CLUSTER!r}")
     parser.add_argument("--seconds", type=float, default=1.5, help="of one measurement; a figure is the median of several (1.5)")
     parser.add_argument("--directory", type=Path, default=Path(DISK), help=f"on the disk to be measured ({DISK})")
+    parser.add_argument("--groups", type=int, default=10_000, help="of groups-heartbeat and groups-commit (10000)")
+    parser.add_argument(
+        "--heartbeat-every", type=float, default=3.0, metavar="SECONDS", help="of each member of these groups (3, as the SDK)"
+    )
+    parser.add_argument(
+        "--ends-after",
+        type=int,
+        default=ENDS_AFTER_S,
+        metavar="SECONDS",
+        help=f"then a benchmark that hangs is ended ({ENDS_AFTER_S})",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args()
     known = [*BENCHMARKS, *CLUSTER_BENCHMARKS, CLUSTER]
@@ -124,6 +138,8 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(known)}")
     if not arguments.seconds > 0:
         parser.error("--seconds must be above 0")
+    if arguments.groups < 1 or not arguments.heartbeat_every > 0 or arguments.ends_after < 1:
+        parser.error("--groups, --heartbeat-every and --ends-after must be above 0")
     needed_gib = (1 + ROUNDS) * arguments.seconds * WRITTEN_GIB_PER_SECOND
     free_gib = shutil.disk_usage(arguments.directory).free / 2**30
     if free_gib < needed_gib:
@@ -133,7 +149,7 @@ def _arguments() -> argparse.Namespace:
 
 def _ended(number: int, _: object) -> None:
     """As Ctrl-C: the processes that were started are ended, and what they wrote is removed."""
-    sys.exit(f"a benchmark did not end within {ENDS_AFTER_S} s" if number == signal.SIGALRM else 128 + number)
+    sys.exit("a benchmark did not end in time: see --ends-after" if number == signal.SIGALRM else 128 + number)
 
 
 def chosen(names: Sequence[str]) -> list[str]:

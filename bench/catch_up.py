@@ -18,6 +18,7 @@ from bench.figures import Figure, Target, median, percentile, spread
 from bench.grpc_client import OPTIONS, check_produced
 from bench.load import client_process
 from bench.run import Run
+from gateway.freed_memory import KEPT_BYTES_MAX
 from gateway.proto import log_pb2
 
 READERS = 50
@@ -30,8 +31,14 @@ PAUSE_S = 0.02
 BEGIN_S = 1.0
 """After so long, all readers are at work."""
 FETCH_BYTES = 1 << 20
-SETTINGS_MIB = 64 + 96 + 8 + 8 + 64
-"""The cold pool, reads in flight, footers, the hot pool, and answers on their way."""
+SETTINGS_MIB = {
+    "cold pool": 64,
+    "reads in flight": 96,
+    "footers": 8,
+    "hot pool": 8,
+    "answers on their way": 64,
+    "freed memory that is kept": KEPT_BYTES_MAX >> 20,
+}
 
 
 class CaughtUp(NamedTuple):
@@ -58,6 +65,7 @@ def measure(run: Run) -> list[Figure]:
             time.sleep(BEGIN_S)
             beside_s.append(run.client.run(tail_latencies, served.grpc_address, 2 * run.seconds))
             taken_mib.append(served.rss_mib() - history.idle_mib)
+            peak_mib = served.peak_rss_mib() - history.idle_mib
             rates.append(sum(readers.result().bytes_read) / seconds / 1e6)
     ratios = [percentile(beside, 99) / percentile(alone, 99) for alone, beside in zip(alone_s[1:], beside_s[1:], strict=True)]
     tails_ms = {name: median(percentile(each, 99) for each in found) * 1000 for name, found in (("a", alone_s), ("b", beside_s))}
@@ -66,7 +74,14 @@ def measure(run: Run) -> list[Figure]:
         Figure("tail p99 alone", tails_ms["a"], "ms", note="a lone record every 20 ms, from its producer to its reader"),
         Figure("tail p99 beside them", tails_ms["b"], "ms"),
         Figure("what they read together", median(rates), "MB/s", note=f"of {history.megabytes:,.0f} MB of keys and values"),
-        Figure("memory that they take in the broker", max(taken_mib), "MiB", Target(most=SETTINGS_MIB), "as the settings say"),
+        Figure(
+            "memory that they take in the broker, at its peak",
+            peak_mib,
+            "MiB",
+            Target(most=sum(SETTINGS_MIB.values())),
+            f"above {history.idle_mib:.0f} of the idle broker; {max(taken_mib):.0f} while they read; settings: "
+            + ", ".join(f"{part} {mib}" for part, mib in SETTINGS_MIB.items()),
+        ),
     ]
 
 

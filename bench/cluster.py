@@ -86,7 +86,8 @@ def cluster(
             yield ServedCluster(name, brokers, on, bucket)
         except Exception as error:
             for broker_id, broker in brokers.items():
-                error.add_note(f"{broker_id} said: {broker.said()}")
+                if broker.log_path.exists():  # else it was not started yet
+                    error.add_note(f"{broker_id} said: {broker.said()}")
             raise
 
 

@@ -26,8 +26,8 @@ from tidelog.demo_flights import load_flights
 
 RECORDS = 1000
 """In a batch."""
-BATCHES = 100
-"""Decoded in one call: about 30 MiB."""
+BATCHES = {Codec.NONE: 7, Codec.ZSTD: 12}
+"""Decoded in one call: as many as the compactor takes (compaction/partition_file.py, DECODED_AT_ONCE)."""
 PAIRS = 3
 """Of all the flights, one way and the other: half a second each."""
 BOUND = 1 << 26
@@ -39,7 +39,7 @@ EPOCHS = [EpochStart(LeaderEpoch(0), Offset(0))]
 
 def measure(run: Run) -> list[Figure]:
     plain = _flights(Codec.NONE)
-    columns = pa.Table.from_batches([decode_batches(batches, decompressed_bytes_max=BOUND) for batches in plain])
+    columns = pa.Table.from_batches([decode_batches(batches, decompressed_bytes_max=BOUND) for batches in plain]).combine_chunks()
     written = _compact(plain, {})
     figures = []
     for codec, calls in ((Codec.NONE, plain), (Codec.ZSTD, _flights(Codec.ZSTD))):
@@ -72,7 +72,7 @@ def _flights(codec: Codec) -> list[list[bytes]]:
         )
         for start in starts
     ]
-    return [batches[start : start + BATCHES] for start in range(0, len(batches), BATCHES)]
+    return [batches[start : start + BATCHES[codec]] for start in range(0, len(batches), BATCHES[codec])]
 
 
 def _compared(codec: Codec, calls: Sequence[Sequence[bytes]], columns: pa.Table, written: WrittenFile) -> list[Figure]:

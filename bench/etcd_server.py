@@ -26,8 +26,9 @@ _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # whatev
 
 
 class Etcd:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pid: int) -> None:
         self.url = url
+        self.pid = pid
 
     def requests(self) -> Counter[str]:
         """So many it has received since it runs, by method."""
@@ -63,7 +64,7 @@ def etcd(directory: Path) -> Iterator[Etcd]:
     log_path = directory / "etcd.log"
     with log_path.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
         try:
-            found, give_up_s = Etcd(client), time.monotonic() + START_TIMEOUT_S
+            found, give_up_s = Etcd(client, process.pid), time.monotonic() + START_TIMEOUT_S
             while not found.healthy():
                 if process.poll() is not None or time.monotonic() > give_up_s:
                     raise RuntimeError(f"etcd does not serve; it said: {log_path.read_text(errors='replace')[-2000:]}")

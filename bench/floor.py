@@ -70,7 +70,7 @@ class Files:
             self._written += 1
             self._in_flight += 1
             write = asyncio.get_running_loop().run_in_executor(self._threads, _write, path, [batch for batch, _ in batches])
-            write.add_done_callback(lambda done, batches=batches: self._landed(done, batches))  # type: ignore[misc]
+            write.add_done_callback(lambda done, batches=batches: self._landed(done, batches))  # type: ignore[misc]  # mypy infers no lambda with defaults
 
     def _landed(self, write: asyncio.Future[None], batches: list[tuple[memoryview, Receiver]]) -> None:
         self._in_flight -= 1

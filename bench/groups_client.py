@@ -1,50 +1,56 @@
 """Members of many consumer groups: one member in each group, whose heartbeats and commits go out by the clock, whether those before
 were answered or not, as bare frames (http2_calls.py). Runs in the client's process (load.py).
 
-A call counts from when it was due, so a client or a broker that falls behind shows in the waits.
+A call counts from when it was due, so a client or a broker that falls behind shows in the waits; how late the client itself was is
+told apart.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import grpc.aio
 import numpy as np
 import uvloop
-from google.protobuf.message import Message
 
-from bench.http2_calls import UnaryConnection, method
+from bench.groups_joining import Refusals, join_all
+from bench.http2_calls import CallRefused, UnaryConnection, method
 from bench.load import Until
 from gateway.proto import groups_pb2
 from metadata.consumer_protocol import PROTOCOL_TYPE, Subscription, encode_assignment, encode_subscription
-from tidelog.owned_tasks import OwnedTasks, all_of
+from tidelog.owned_tasks import OwnedTasks
 
-HEARTBEAT_EVERY_S, COMMIT_EVERY_S = 3.0, 5.0
+COMMIT_EVERY_S = 5.0
 SESSION_TIMEOUT_MS = 45_000
+REBALANCE_TIMEOUT_MS = 60_000
 JOINING_EVERY_S = SESSION_TIMEOUT_MS / 3000
 """A heartbeat of each that has joined, until all have."""
-JOIN_S_MAX = 60.0
+JOIN_S_MAX = 180.0
+"""For all groups."""
 ANSWER_S_MAX = 1.5
 """Of a heartbeat: what takes longer is lost, since an SDK gives up then, too."""
 COMMIT_S_MAX = 5.0
-JOINING_AT_ONCE = 500
-JOIN_ATTEMPTS = 5
+JOINING_S_MAX = 10.0
+"""Of one call of a join."""
 CONNECTIONS = 4
 """To each broker."""
 TICK_S = 0.01
 LOOK_S = 0.1
 """For calls that were not answered in time."""
-RUN_S_MAX = 280.0
-"""Ends by itself after this, whatever the benchmark does."""
+WINDOW = 16
+"""Calls that each connection keeps unanswered at full speed."""
 _SERVICE: Final = "/tidelog.v1.Groups/"
 _HEARTBEAT: Final = method(_SERVICE + "Heartbeat", timeout_s=ANSWER_S_MAX)
 _COMMIT: Final = method(_SERVICE + "OffsetCommit", timeout_s=COMMIT_S_MAX)
+_FIND, _JOIN, _SYNC, _LEAVE = (
+    method(_SERVICE + name, timeout_s=JOINING_S_MAX) for name in ("FindCoordinator", "JoinGroup", "SyncGroup", "LeaveGroup")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +58,30 @@ class Calls:
     """All that were made of one kind."""
 
     due_s: np.ndarray[tuple[int], np.dtype[np.float64]]
-    """Of those that were answered well, when they were due. So is the next one."""
+    """Of those that were answered well, when they were due. So are the next two."""
     waited_s: np.ndarray[tuple[int], np.dtype[np.float64]]
+    late_s: np.ndarray[tuple[int], np.dtype[np.float64]]
+    """How much later than that the client sent them: this part of their wait is its own doing."""
     failures: tuple[tuple[float, str], ...]
     """When each of the others was due, and what came of it."""
 
     def due_within(self, start_s: float, end_s: float) -> Calls:
         within = (self.due_s >= start_s) & (self.due_s < end_s)
         failures = tuple((due_s, why) for due_s, why in self.failures if start_s <= due_s < end_s)
-        return Calls(self.due_s[within], self.waited_s[within], failures)
+        return Calls(self.due_s[within], self.waited_s[within], self.late_s[within], failures)
+
+    @property
+    def refusals(self) -> Refusals:
+        refusals = Refusals()
+        for _, why in self.failures:
+            refusals.add(why)
+        return refusals
 
 
 class Lived(NamedTuple):
     joined_in_s: float
+    refused: str
+    """Of the calls that joins are made of: what came of those that had to be repeated."""
     heartbeats: Calls
     commits: Calls
 
@@ -73,17 +90,19 @@ class Lived(NamedTuple):
 class _Made:
     due_s: list[float] = field(default_factory=list)
     waited_s: list[float] = field(default_factory=list)
+    late_s: list[float] = field(default_factory=list)
     failures: list[tuple[float, str]] = field(default_factory=list)
 
-    def told(self, due_s: float, answer: bytes | None, instead: str) -> None:
+    def told(self, due_s: float, late_s: float, answer: bytes | None, instead: str) -> None:
         if answer is None:
             self.failures.append((due_s, instead))
         else:
             self.due_s.append(due_s)
             self.waited_s.append(time.monotonic() - due_s)
+            self.late_s.append(late_s)
 
     def calls(self) -> Calls:
-        return Calls(np.array(self.due_s), np.array(self.waited_s), tuple(self.failures))
+        return Calls(np.array(self.due_s), np.array(self.waited_s), np.array(self.late_s), tuple(self.failures))
 
 
 @dataclass(slots=True)
@@ -92,81 +111,113 @@ class _Member:
     heartbeat: bytes
     commit: groups_pb2.OffsetCommitRequest
 
-    def beat(self, due_s: float, made: _Made) -> None:
-        self.coordinator.call(_HEARTBEAT, self.heartbeat, partial(made.told, due_s))
+    def beat(self, due_s: float, late_s: float, made: _Made) -> None:
+        self.coordinator.call(_HEARTBEAT, self.heartbeat, partial(made.told, due_s, late_s))
 
-    def commit_next(self, due_s: float, made: _Made) -> None:
+    def commit_next(self, due_s: float, late_s: float, made: _Made) -> None:
         self.commit.offsets[0].offset += 1
-        self.coordinator.call(_COMMIT, self.commit.SerializeToString(), partial(_told_of_commit, made, due_s))
+        self.coordinator.call(_COMMIT, self.commit.SerializeToString(), partial(_told_of_commit, made, due_s, late_s))
 
 
-def _told_of_commit(made: _Made, due_s: float, answer: bytes | None, instead: str) -> None:
+def _told_of_commit(made: _Made, due_s: float, late_s: float, answer: bytes | None, instead: str) -> None:
     if answer is not None:
         error = groups_pb2.OffsetCommitResponse.FromString(answer).errors[0]
         if error.code:
-            answer, instead = None, error.message
-    made.told(due_s, answer, instead)
+            answer, instead = None, f"refused: {error.message}"
+    made.told(due_s, late_s, answer, instead)
 
 
-class _Broker(NamedTuple):
-    channel: grpc.aio.Channel
-    """For joins."""
-    connections: Sequence[UnaryConnection]
+_Connections = Mapping[str, Sequence[UnaryConnection]]
+"""To each broker, by its address."""
 
 
-def live_in_groups(addresses: Sequence[str], topic: str, groups: int, *, commits: bool, ready: Until, until: Until) -> Lived:
+def live_in_groups(
+    addresses: Sequence[str], topic: str, groups: int, *, every_s: float, commits: bool, ready: Until, until: Until
+) -> Lived:
     """Joins so many groups, one member each, which heartbeats; and, from when all have joined (`ready`), commits partition 0."""
+    benchmark = os.getppid()
 
     async def run() -> Lived:
         members: list[_Member | None] = [None] * groups
         beats, committed = _Made(), _Made()
-        async with asyncio.timeout(RUN_S_MAX), _brokers(addresses) as brokers:
+        async with _connected(addresses) as brokers:
+
+            async def join(number: int) -> None:
+                members[number] = await _joined(f"group-{number:05}", number, brokers, topic)
+
             async with _by_the_clock(members, JOINING_EVERY_S, _Made(), _Member.beat):
                 started_s = time.monotonic()
-                joins = (_join(members, number, brokers, topic) for number in range(groups))
-                await all_of(joins, at_once=JOINING_AT_ONCE)
+                refused = await join_all(groups, join, within_s=JOIN_S_MAX)
                 joined_in_s = time.monotonic() - started_s
             async with AsyncExitStack() as pacers:
-                await pacers.enter_async_context(_by_the_clock(members, HEARTBEAT_EVERY_S, beats, _Member.beat))
+                await pacers.enter_async_context(_by_the_clock(members, every_s, beats, _Member.beat))
                 if commits:
                     await pacers.enter_async_context(_by_the_clock(members, COMMIT_EVERY_S, committed, _Member.commit_next))
                 ready.end()
-                while not until.over:  # noqa: ASYNC110  # another process says so
+                while not until.over and os.getppid() == benchmark:  # noqa: ASYNC110  # another process says so
                     await asyncio.sleep(TICK_S)
-        return Lived(joined_in_s, beats.calls(), committed.calls())
+        return Lived(joined_in_s, str(refused), beats.calls(), committed.calls())
 
     return uvloop.run(run())
 
 
-def beat_at(addresses: Sequence[str], groups: int, *, seconds: float) -> Calls:
+def beat_at(addresses: Sequence[str], groups: int, *, every_s: float, seconds: float) -> Calls:
     """The same heartbeats at the same pace, in turn to each address, whoever answers there."""
 
     async def run() -> Calls:
-        request = groups_pb2.HeartbeatRequest(group="group-00000", member_id=f"bench-{'0' * 32}", generation=1).SerializeToString()
         made = _Made()
-        async with _brokers(addresses) as brokers:
-            connections = [broker.connections[number] for number in range(CONNECTIONS) for broker in brokers.values()]
+        async with _connected(addresses) as brokers:
+            connections = [brokers[address][number] for number in range(CONNECTIONS) for address in addresses]
             none = groups_pb2.OffsetCommitRequest()
-            members = [_Member(connections[number % len(connections)], request, none) for number in range(groups)]
-            async with _by_the_clock(members, HEARTBEAT_EVERY_S, made, _Member.beat):
+            members = [_Member(connections[number % len(connections)], _any_heartbeat(), none) for number in range(groups)]
+            async with _by_the_clock(members, every_s, made, _Member.beat):
                 await asyncio.sleep(seconds)
         return made.calls()
 
     return uvloop.run(run())
 
 
+def beat_at_full_speed(addresses: Sequence[str], *, seconds: float) -> float:
+    """Such heartbeats that are answered in a second where each connection always has some unanswered."""
+
+    async def run() -> float:
+        heartbeat, answered = _any_heartbeat(), 0
+        async with _connected(addresses) as brokers, OwnedTasks() as tasks:
+
+            async def keep_beating(connection: UnaryConnection) -> None:
+                nonlocal answered
+                while True:
+                    with suppress(CallRefused):
+                        await connection.asked(_HEARTBEAT, heartbeat)
+                        answered += 1
+
+            started_s = time.monotonic()
+            for connections in brokers.values():
+                for connection in connections:
+                    for _ in range(WINDOW):
+                        tasks.start(keep_beating(connection), name="heartbeats")
+            await asyncio.sleep(seconds)
+            return answered / (time.monotonic() - started_s)
+
+    return uvloop.run(run())
+
+
+def _any_heartbeat() -> bytes:
+    return groups_pb2.HeartbeatRequest(group="group-00000", member_id=f"bench-{'0' * 32}", generation=1).SerializeToString()
+
+
 @asynccontextmanager
 async def _by_the_clock(
-    members: Sequence[_Member | None], every_s: float, made: _Made, call: Callable[[_Member, float, _Made], None]
+    members: Sequence[_Member | None], every_s: float, made: _Made, call: Callable[[_Member, float, float, _Made], None]
 ) -> AsyncIterator[None]:
     """Until the block is left, each member's turn comes once in `every_s`, all spread over it."""
 
     async def pace() -> None:
         started_s, turn = time.monotonic(), 0
         while True:
-            while (due_s := started_s + turn * every_s / len(members)) <= time.monotonic():
+            while (due_s := started_s + turn * every_s / len(members)) <= (now_s := time.monotonic()):
                 if (member := members[turn % len(members)]) is not None:
-                    call(member, due_s, made)
+                    call(member, due_s, now_s - due_s, made)
                 turn += 1
             await asyncio.sleep(TICK_S)
 
@@ -176,22 +227,19 @@ async def _by_the_clock(
 
 
 @asynccontextmanager
-async def _brokers(addresses: Sequence[str]) -> AsyncIterator[dict[str, _Broker]]:
-    """By their addresses. What is unanswered when the block is left is in no figure."""
+async def _connected(addresses: Sequence[str]) -> AsyncIterator[_Connections]:
+    """What is unanswered when the block is left is in no figure."""
     async with AsyncExitStack() as parts:
-        brokers: dict[str, _Broker] = {}
-        for address in addresses:
-            connections = [await _connected(address) for _ in range(CONNECTIONS)]
-            for connection in connections:
-                parts.enter_context(closing(connection))
-            channel = await parts.enter_async_context(grpc.aio.insecure_channel(address))
-            brokers[address] = _Broker(channel, connections)
+        brokers = {address: [await _connection(address) for _ in range(CONNECTIONS)] for address in addresses}
+        every = [connection for connections in brokers.values() for connection in connections]
+        for connection in every:
+            parts.enter_context(closing(connection))
         tasks = await parts.enter_async_context(OwnedTasks())
-        tasks.start(_give_up([each for broker in brokers.values() for each in broker.connections]), name="deadlines")
+        tasks.start(_give_up(every), name="deadlines")
         yield brokers
 
 
-async def _connected(address: str) -> UnaryConnection:
+async def _connection(address: str) -> UnaryConnection:
     host, _, port = address.rpartition(":")
     _, connection = await asyncio.get_running_loop().create_connection(UnaryConnection, host, int(port))
     return connection
@@ -204,43 +252,32 @@ async def _give_up(connections: Sequence[UnaryConnection]) -> None:
             connection.give_up()
 
 
-async def _join(members: list[_Member | None], number: int, brokers: dict[str, _Broker], topic: str) -> None:
-    """Tried again where the coordinator asks for that: nothing is measured yet."""
-    for attempt in range(1, JOIN_ATTEMPTS + 1):
-        try:
-            members[number] = await _joined(f"group-{number:05}", number, brokers, topic)
-            return
-        except grpc.aio.AioRpcError as error:
-            if attempt == JOIN_ATTEMPTS:
-                raise RuntimeError(f"group {number} could not be joined: {error.code().name}: {error.details()}") from error
-        await asyncio.sleep(attempt * 0.2)
-
-
-async def _joined(group: str, number: int, brokers: dict[str, _Broker], topic: str) -> _Member:
-    asked = list(brokers.values())[number % len(brokers)].channel
-    named = groups_pb2.FindCoordinatorRequest(group=group)
-    found = groups_pb2.FindCoordinatorResponse.FromString(await _call(asked, "FindCoordinator", named))
-    coordinator = brokers[found.grpc_address]
+async def _joined(group: str, number: int, brokers: _Connections, topic: str) -> _Member:
+    """Raises CallRefused. Then no member is left behind, or the next attempt would wait for it."""
+    asked = list(brokers.values())[number % len(brokers)][number % CONNECTIONS]
+    named = groups_pb2.FindCoordinatorRequest(group=group).SerializeToString()
+    found = groups_pb2.FindCoordinatorResponse.FromString(await asked.asked(_FIND, named))
+    coordinator = brokers[found.grpc_address][number % CONNECTIONS]
     joining = groups_pb2.JoinGroupRequest(
         group=group,
         protocol_type=PROTOCOL_TYPE,
         protocols=[groups_pb2.GroupProtocol(name="range", metadata=encode_subscription(Subscription((topic,))))],
         session_timeout_ms=SESSION_TIMEOUT_MS,
-        rebalance_timeout_ms=int(JOIN_S_MAX * 1000),
+        rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
         client_id="bench",
     )
-    joined = groups_pb2.JoinGroupResponse.FromString(await _call(coordinator.channel, "JoinGroup", joining))
+    joined = groups_pb2.JoinGroupResponse.FromString(await coordinator.asked(_JOIN, joining.SerializeToString()))
     member_id, generation = joined.member_id, joined.generation
     mine = {member_id: encode_assignment({topic: [0]})}
     syncing = groups_pb2.SyncGroupRequest(group=group, member_id=member_id, generation=generation, assignments=mine)
-    await _call(coordinator.channel, "SyncGroup", syncing)
+    try:
+        await coordinator.asked(_SYNC, syncing.SerializeToString())
+    except CallRefused:
+        leaving = groups_pb2.LeaveGroupRequest(group=group, members=[groups_pb2.LeavingMember(member_id=member_id)])
+        with suppress(CallRefused):
+            await coordinator.asked(_LEAVE, leaving.SerializeToString())
+        raise
     heartbeat = groups_pb2.HeartbeatRequest(group=group, member_id=member_id, generation=generation)
     offset = groups_pb2.CommittedOffset(topic=topic, partition=0, offset=0)
     commit = groups_pb2.OffsetCommitRequest(group=group, member_id=member_id, generation=generation, offsets=[offset])
-    return _Member(coordinator.connections[number % CONNECTIONS], heartbeat.SerializeToString(), commit)
-
-
-async def _call(channel: grpc.aio.Channel, name: str, request: Message) -> bytes:
-    call: Any = channel.unary_unary(_SERVICE + name)
-    answer: bytes = await call(request.SerializeToString(), timeout=JOIN_S_MAX)
-    return answer
+    return _Member(coordinator, heartbeat.SerializeToString(), commit)

@@ -16,8 +16,8 @@ import uvloop
 from bench.cluster import BROKERS, cluster
 from bench.etcd_server import etcd
 from bench.figures import Figure, Target, median, number, percentile, spread
-from bench.groups_at_scale import GROUPS, watch_groups
-from bench.groups_client import COMMIT_EVERY_S, HEARTBEAT_EVERY_S
+from bench.groups_at_scale import told_of_waits, watch_groups
+from bench.groups_client import COMMIT_EVERY_S
 from bench.run import Run
 from metadata.etcd_layout import EtcdLayout
 from metadata.etcd_messages import transaction
@@ -32,18 +32,18 @@ ALONE_ROUNDS = 3
 _TXN = "/etcdserverpb.KV/Txn"
 
 
-def measure(run: Run, *, groups: int = GROUPS) -> list[Figure]:
+def measure(run: Run) -> list[Figure]:
+    groups = run.groups
     with run.new_directory("groups-commit-etcd") as directory, etcd(directory) as shared:
         with cluster(run, "groups-commit", shared=shared) as served:
-            watched = watch_groups(run, served, groups, commits=True)
+            watched = watch_groups(run, served, commits=True)
         commits = watched.commits
         if not len(commits.due_s):
-            raise RuntimeError(f"of {len(commits.failures):,} commits none was answered; first: {commits.failures[0][1]}")
+            raise RuntimeError(f"of {len(commits.failures):,} commits none was answered: {commits.refusals}")
         transactions = watched.asked["Txn"]
         each = max(1, round(len(commits.due_s) / transactions))
         target = shared.url.removeprefix("http://")
         alone = [run.client.run(transact_alone, target, groups, each, seconds=2 * run.seconds) for _ in range(1 + ALONE_ROUNDS)][1:]
-    waited_ms = list(commits.waited_s * 1000)
     due = len(commits.due_s) + len(commits.failures)
     per_second = transactions / watched.seconds
     beats = watched.heartbeats
@@ -54,14 +54,14 @@ def measure(run: Run, *, groups: int = GROUPS) -> list[Figure]:
             "",
             Target(most=0),
             f"of {due:,} that were due in {watched.seconds:.0f} s; {groups:,} groups, one offset each {COMMIT_EVERY_S:g} s"
-            + (f"; first: {commits.failures[0][1]}" if commits.failures else ""),
+            + (f": {commits.refusals}" if commits.failures else ""),
         ),
         Figure(
             "commit, p99",
-            percentile(waited_ms, 99),
+            percentile(list(commits.waited_s * 1000), 99),
             "ms",
             Target(most=COMMIT_MS_MAX),
-            f"p50 {number(percentile(waited_ms, 50))}, longest {number(max(waited_ms))} ms, from when it was due",
+            told_of_waits(commits),
         ),
         Figure("transactions for each commit", transactions / due, "", note=f"{number(per_second)} of them a second"),
         Figure(
@@ -76,9 +76,10 @@ def measure(run: Run, *, groups: int = GROUPS) -> list[Figure]:
             len(beats.failures),
             "",
             Target(most=0),
-            f"of {len(beats.due_s) + len(beats.failures):,}, one each {HEARTBEAT_EVERY_S:g} s",
+            f"of {len(beats.due_s) + len(beats.failures):,}, one each {run.heartbeat_every_s:g} s"
+            + (f": {beats.refusals}" if beats.failures else ""),
         ),
-        Figure("CPU of the brokers together", watched.cpu_cores, "cores"),
+        Figure("CPU of the brokers together", watched.cores.brokers, "cores", note=str(watched.cores)),
     ]
 
 

@@ -4,7 +4,8 @@ much of the machine as the servers that are measured.
     HEADERS (the same bytes for each call of a method) · DATA, end of stream ─▶
                                HEADERS · DATA · HEADERS, end of stream ◀─ answered; without DATA it was refused
 
-Not read: headers, so nobody is told why a call was refused. Not kept: the window of a single stream, since messages are small.
+Of headers only `grpc-message` is read, which says why a call was refused. Not kept: the window of a single stream, since messages
+are small.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, cast
+from urllib.parse import unquote
 
 Told = Callable[[bytes | None, str], None]
 """The answer's message; or None, and what came in its place."""
@@ -26,6 +28,10 @@ _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _FRAME_HEADER: Final = struct.Struct(">HBBBI")
 _FIRST_WINDOW, _WINDOW_MAX = 65_535, 2**31 - 1
 _CANCEL: Final = 8
+
+
+class CallRefused(Exception):
+    """What came in place of an answer."""
 
 
 class Method(NamedTuple):
@@ -73,6 +79,21 @@ class UnaryConnection(asyncio.Protocol):
         self._held.append(_frame(_DATA, _END_STREAM, stream, b"\0" + len(message).to_bytes(4) + message))
         self._send_held()
 
+    async def asked(self, to: Method, message: bytes) -> bytes:
+        """The answer. Raises CallRefused."""
+        answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def told(answer: bytes | None, instead: str) -> None:
+            if answered.done():
+                return
+            if answer is None:
+                answered.set_exception(CallRefused(instead))
+            else:
+                answered.set_result(answer)
+
+        self.call(to, message, told)
+        return await answered
+
     def give_up(self) -> None:
         """What has not been answered in time. To be called now and then."""
         now_s = time.monotonic()
@@ -114,7 +135,7 @@ class UnaryConnection(asyncio.Protocol):
             self._bodies[stream] = self._bodies.get(stream, b"") + payload
         elif kind == _HEADERS and flags & _END_STREAM:
             body = self._bodies.pop(stream, None)
-            self._finish(stream, body and body[5:], "refused")
+            self._finish(stream, body and body[5:], f"refused: {_message_in(bytes(payload))}")
         elif kind == _RST_STREAM:
             self._finish(stream, None, f"the stream was ended with code {int.from_bytes(payload)}")
         elif kind == _GOAWAY:
@@ -145,6 +166,21 @@ class UnaryConnection(asyncio.Protocol):
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return _FRAME_HEADER.pack(len(payload) >> 8, len(payload) & 0xFF, kind, flags, stream) + payload
+
+
+def _message_in(headers: bytes) -> str:
+    """gRPC's servers send it as a literal that is in no table, its octets as they are, percent-encoded."""
+    _, found, value = headers.partition(b"grpc-message")
+    if not found or not value or value[0] & 0x80:
+        return "without a word"
+    size_bytes, at = value[0] & 0x7F, 1
+    if size_bytes == 0x7F:  # RFC 7541, 5.1: the rest follows, seven bits at a time
+        for shift in range(0, 28, 7):
+            size_bytes += (value[at] & 0x7F) << shift
+            at += 1
+            if not value[at - 1] & 0x80:
+                break
+    return unquote(value[at : at + size_bytes].decode("ascii", "replace"))
 
 
 def _text(text: str) -> bytes:

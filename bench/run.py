@@ -24,6 +24,10 @@ class Run:
     seconds: float
     """Of one measurement; a figure is the median of several."""
     client: ClientProcess
+    groups: int = 10_000
+    """Consumer groups with a live member each, of the benchmarks that have many."""
+    heartbeat_every_s: float = 3.0
+    """Of each of these members; an SDK's default."""
 
     @contextmanager
     def new_directory(self, name: str) -> Iterator[Path]:

@@ -34,9 +34,8 @@ SNAPSHOTS = "metadata/snapshot-"
 PROOFS = "proof/"
 RESTORATIONS = "metadata/restored-"
 
-_SEQ = re.compile(r"[0-9a-f]{16}", re.ASCII)
-_INDEX = re.compile(r"index-([0-9a-f]{16})-([0-9a-f]{16})", re.ASCII)
-_TRIMMED = re.compile(r"trimmed-([0-9a-f]{16})", re.ASCII)
+_N = "([0-9a-f]{16})"
+_WAL_KEY = re.compile(rf"wal/{_N}/(?:{_N}|trimmed-{_N}|index-{_N}-{_N}|claim)", re.ASCII)
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MIRROR = re.compile(r"(?:topic-([0-9]{20})\.json|deleted-([0-9]{20}))", re.ASCII)
 _MANIFEST = re.compile(r"([0-9]{5,})/([0-9]{20})", re.ASCII)
@@ -210,14 +209,15 @@ class WalKey(NamedTuple):
 
 def parse_wal_key(key: str) -> WalKey | None:
     """The parts of a key below `wal/`, or None for a name that Tidelog did not write."""
-    parts = key.removeprefix(WAL).split("/")
-    if not key.startswith(WAL) or len(parts) != 2 or not _SEQ.fullmatch(parts[0]):
+    match = _WAL_KEY.fullmatch(key)
+    if match is None:
         return None
-    session, name = SessionId(int(parts[0], 16)), parts[1]
-    if _SEQ.fullmatch(name):
-        return WalKey(session, seq=SegmentSeq(int(name, 16)))
-    if trimmed := _TRIMMED.fullmatch(name):
-        return WalKey(session, trimmed_to=SegmentSeq(int(trimmed[1], 16)))
-    if index := _INDEX.fullmatch(name):
-        return WalKey(session, indexed=(SegmentSeq(int(index[1], 16)), SegmentSeq(int(index[2], 16))))
-    return WalKey(session) if name == "claim" else None
+    number, seq, trimmed_to, first, end = match.groups()
+    session = SessionId(int(number, 16))
+    if seq is not None:
+        return WalKey(session, seq=SegmentSeq(int(seq, 16)))
+    if trimmed_to is not None:
+        return WalKey(session, trimmed_to=SegmentSeq(int(trimmed_to, 16)))
+    if first is not None:
+        return WalKey(session, indexed=(SegmentSeq(int(first, 16)), SegmentSeq(int(end, 16))))
+    return WalKey(session)

@@ -7,8 +7,9 @@ The checksum of a record is 64 bits, of these words one after the other, each of
     offset · timestamp · (timestamp type << 32 | number of headers) · key · value · of each header its key and its value
 
 where a key or value is the word of its length (2^64 - 1 for null), then its bytes as little-endian words. The last word ends with
-the last byte, so it overlaps the one before; what is shorter than a word is filled up with zeros. Words are mixed as XXH64
-(https://github.com/Cyan4973/xxHash, its specification) mixes those behind its last stripe, and the outcome is finished as there.
+the last byte, so it overlaps the one before; what is shorter than a word is filled up with zeros. As long as there are 32 bytes,
+they are mixed as a stripe of XXH64 (https://github.com/Cyan4973/xxHash, its specification), whose seed is what was mixed so far;
+the words behind the last stripe, and the outcome, as there. A stripe has four lanes: a core works on four words at a time.
 
 Invariant: no byte outside of the given buffers is read, whatever they hold. Sections and columns are read by code that shares
 nothing with what turns one into the other (batch_kernel.py): whatever that loses or changes, the two checksums do not agree.
@@ -281,10 +282,53 @@ def _mix_bytes(mixed: cython.ulonglong, data: cython.p_const_uchar, length: cyth
             word = word << 8 | data[length - 1 - at]
             at += 1
         return _mix(mixed, word)
+    if length >= 32:
+        mixed = _mix_stripes(mixed, data, length)
+        at = length - (length & 31)
+        if at == length:
+            return mixed
     while at + 8 < length:
         mixed = _mix(mixed, _word(data, at))
         at += 8
     return _mix(mixed, _word(data, length - 8))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _mix_stripes(mixed: cython.ulonglong, data: cython.p_const_uchar, length: cython.Py_ssize_t) -> cython.ulonglong:
+    """All whole stripes of 32 bytes, at least one."""
+    at: cython.Py_ssize_t = 0
+    first: cython.ulonglong = _wrapped(mixed + _wrapped(_PRIME_1 + _PRIME_2))
+    second: cython.ulonglong = _wrapped(mixed + _PRIME_2)
+    third: cython.ulonglong = mixed
+    fourth: cython.ulonglong = _wrapped(mixed - _PRIME_1)
+    while at + 32 <= length:
+        first = _in_lane(first, _word(data, at))
+        second = _in_lane(second, _word(data, at + 8))
+        third = _in_lane(third, _word(data, at + 16))
+        fourth = _in_lane(fourth, _word(data, at + 24))
+        at += 32
+    mixed = _wrapped(_rotated(first, 1) + _rotated(second, 7) + _rotated(third, 12) + _rotated(fourth, 18))
+    mixed = _with_lane(_with_lane(mixed, first), second)
+    return _with_lane(_with_lane(mixed, third), fourth)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _in_lane(lane: cython.ulonglong, word: cython.ulonglong) -> cython.ulonglong:
+    return _wrapped(_rotated(_wrapped(lane + _wrapped(word * _PRIME_2)), 31) * _PRIME_1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _with_lane(mixed: cython.ulonglong, lane: cython.ulonglong) -> cython.ulonglong:
+    return _wrapped((mixed ^ _in_lane(0, lane)) * _PRIME_1 + _PRIME_4)
 
 
 @cython.cfunc

@@ -13,6 +13,7 @@ from enum import IntEnum
 
 import cramjam
 import numpy as np
+import pyarrow as pa
 
 from metadata.errors import InvalidRecord, TooLarge
 from segments.object_store import Buffer
@@ -53,6 +54,8 @@ def decompress(codec: Codec, section: Buffer, *, bytes_max: int) -> Buffer:
         return section
     if codec is Codec.SNAPPY:
         return _decompress_snappy(memoryview(section), bytes_max)
+    if (known := _decompress_known(codec, section, bytes_max)) is not None:
+        return known
     size_guess = max(_GUESS_BYTES_MIN, _GUESS_RATIO * len(section))
     if size_guess < bytes_max:
         guess = _decompress_into(codec, section, np.empty(size_guess, np.uint8).data)
@@ -86,6 +89,8 @@ _INTO = {
     Codec.ZSTD: cramjam.zstd.decompress_into,
 }
 _FULL = "failed to write whole buffer"
+_KNOWN_RATIO_MAX = 1000
+"""What a frame says of its size is believed up to so many times its own: nobody gets 64 MiB of memory for 20 bytes."""
 
 
 _ARENA_BYTES = 64 << 20
@@ -105,6 +110,8 @@ class Decompressor:
         self._arena = memoryview(b"")
 
     def decompress(self, codec: Codec, section: Buffer) -> Buffer:
+        if (known := _decompress_known(codec, section, self._bytes_max)) is not None:
+            return known
         guess = min(max(_GUESS_BYTES_MIN, _GUESS_RATIO * len(section)), self._bytes_max)
         if codec not in _INTO or guess > self._arena_bytes:
             return decompress(codec, section, bytes_max=self._bytes_max)
@@ -125,6 +132,43 @@ def _decompress_into(codec: Codec, section: Buffer, out: memoryview) -> memoryvi
         if _FULL in str(error):
             return None
         raise InvalidRecord(f"the record section is not {codec.name.lower()}: {error}") from None
+
+
+# A zstd frame (RFC 8878, 3.1.1), as far as it is read here. The content's size takes 1 byte where the frame is a single segment, or
+# none; 2, which count from 256 on; 4; or 8. Who streams into the frame leaves it away.
+#
+#     28 b5 2f fd | size: 2 bits, single segment, 3 others, dictionary: 2 bits | window, if not a single segment | dictionary | size
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_DICTIONARY_BYTES = (0, 1, 2, 4)
+
+
+def _zstd_content_size(section: Buffer) -> int | None:
+    """Of the first frame, as it says itself."""
+    head = bytes(memoryview(section)[:18])
+    if len(head) < 6 or head[:4] != _ZSTD_MAGIC:
+        return None
+    descriptor = head[4]
+    single_segment = descriptor >> 5 & 1
+    form = descriptor >> 6
+    width = 1 << form if form else single_segment
+    at = 6 - single_segment + _DICTIONARY_BYTES[descriptor & 3]
+    if width == 0 or len(head) < at + width:
+        return None
+    return int.from_bytes(head[at : at + width], "little") + (256 if form == 1 else 0)
+
+
+def _decompress_known(codec: Codec, section: Buffer, bytes_max: int) -> Buffer | None:
+    """Of one zstd frame that tells its size, at once and into as much memory as it takes. None for all others, and for what is
+    malformed."""
+    if codec is not Codec.ZSTD:
+        return None
+    size = _zstd_content_size(section)
+    if not size or size > bytes_max or size > _KNOWN_RATIO_MAX * len(section):
+        return None
+    try:
+        return memoryview(pa.Codec("zstd").decompress(pa.py_buffer(section), size))
+    except (pa.ArrowException, OSError):  # another frame follows, or it is damaged: the other way tells
+        return None
 
 
 # snappy-java's stream:

@@ -26,7 +26,9 @@ class ListPage:
     objects: tuple[ObjectInfo, ...]
     """In ascending byte order of their keys."""
     more: bool
-    """Whether keys follow; pass the last key as `start_after` to read on."""
+    """Whether keys may follow; pass the last key as `start_after` to read on. Only after a full page may there be none: versitygw
+    says that a listing goes on where any key of the bucket follows.
+    """
 
 
 @dataclass(frozen=True, slots=True)

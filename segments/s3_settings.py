@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import urlsplit
 
 from metadata.errors import InvalidArgument
+
+CREATE_BYTES_PER_S_MIN: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class S3Settings:
     read_timeout_s: float = 10.0
     """Silence on a connection after which it is given up."""
     request_timeout_s: float = 30.0
-    """One try of one request, from its first byte to its last; and the wait for a free connection before it."""
+    """One try of one request, from its first byte to its last, and a second more for every 8 MiB that it creates; and the wait for
+    a free connection before it."""
     creates_in_flight_max: int = 16
     reads_in_flight_max: int = 32
     """Reads, listings and deletes at the same time. Each bound is that many connections."""
@@ -45,6 +49,10 @@ class S3Settings:
             raise InvalidArgument(f"{self.region!r} is not a region", hint="Regions look like eu-central-1.")
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
+
+    def create_timeout_s(self, bytes_count: int) -> float:
+        """Of one try: a file of history has hundreds of MiB, and must get there over a slow line, too, or it never does."""
+        return self.request_timeout_s + bytes_count / CREATE_BYTES_PER_S_MIN
 
 
 def _check_endpoint(endpoint_url: str) -> None:

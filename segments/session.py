@@ -152,17 +152,18 @@ class SessionLook:
     trimmed_to: SegmentSeq = _FIRST
     indexes: list[IndexRange] = field(default_factory=list)
 
-    def take_in(self, found: ObjectInfo) -> None:
-        """The next object of the listing; one that Tidelog did not write is passed over."""
+    def take_in(self, found: ObjectInfo) -> bucket_layout.WalKey | None:
+        """The next object of the listing, and what its name says; one that Tidelog did not write is passed over."""
         parsed = bucket_layout.parse_wal_key(found.key)
         if parsed is None:
-            return
+            return None
         if parsed.seq is not None:
             self.places[parsed.seq] = found
         elif parsed.trimmed_to is not None:
             self.trimmed_to = max(self.trimmed_to, parsed.trimmed_to)
         elif parsed.indexed is not None:
             self.indexes.append(IndexRange(*parsed.indexed))
+        return parsed
 
     def committed(self, committed_to: SegmentSeq, evidence: str, *, since: SegmentSeq = _FIRST) -> SessionListing:
         """Up to the first gap at or after `committed_to`, or up to the seal; where all below `since` is known, from there on."""

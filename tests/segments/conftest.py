@@ -1,6 +1,7 @@
-"""Property tests have no deadline per example: the machines that run them are shared, and first examples pay for imports."""
+"""Clients for S3 share what botocore reads of its files, which takes longer than most scenarios: in one session they do anyhow."""
 
-from hypothesis import settings
+import functools
 
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+import botocore.session
+
+botocore.session.create_loader = functools.cache(botocore.session.create_loader)

@@ -68,7 +68,7 @@ def test_both_forms_read_alike(records: list[NewRecordTuple]) -> None:
 
 @pytest.mark.slow
 @needs_compiled
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(record_lists, st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4), st.integers(0, 3))
 def test_both_forms_read_what_was_damaged_alike(records: list[NewRecordTuple], changes: list[tuple[int, int]], cut: int) -> None:
     batch = encode_records(records)

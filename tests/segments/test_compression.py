@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidRecord, TooLarge
-from segments.compression import Codec, Decompressor, compress, decompress
+from segments.compression import Codec, Decompressor, _zstd_content_size, compress, decompress
 
 CODECS = list(Codec)[1:]
 TEXT = b"".join(b'{"id":%d,"name":"alice"}' % number for number in range(4000))
@@ -90,6 +90,23 @@ def test_every_form_that_clients_write_is_read_to_its_end(codec: Codec, section:
     assert read(codec, section, bytes_max=len(TEXT)) == TEXT
     with pytest.raises(TooLarge):
         read(codec, section, bytes_max=len(TEXT) - 1)
+
+
+def test_a_zstd_frame_that_lies_about_its_size_is_refused() -> None:
+    section = bytes(cramjam.zstd.compress(TEXT))
+    assert section[4] >> 5 == 0b101  # 4 bytes of content size, behind 1 byte of descriptor: a single segment has no window
+    for told in (1, len(TEXT) - 1, len(TEXT) + 1, 1 << 20, (1 << 32) - 1):
+        lying = section[:5] + told.to_bytes(4, "little") + section[9:]
+        with pytest.raises((InvalidRecord, TooLarge)):
+            read(Codec.ZSTD, lying)
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 300, 65_535 + 256, 65_536 + 256])
+def test_the_content_size_of_a_zstd_frame_is_read_in_each_of_its_widths(size: int) -> None:
+    section = bytes(cramjam.zstd.compress(TEXT[:size]))
+    assert _zstd_content_size(section) == size
+    assert _zstd_content_size(_streamed_zstd(TEXT[:size])) is None
+    assert read(Codec.ZSTD, section) == TEXT[:size]
 
 
 def test_a_streamed_zstd_frame_in_these_tests_does_not_tell_its_size() -> None:

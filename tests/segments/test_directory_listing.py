@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from segments.directory_listing import objects_in_order
@@ -28,7 +28,6 @@ def listed(root: Path, prefix: str = "", start_after: str = "") -> list[str]:
     return [key for key, _ in objects_in_order(str(root), prefix, start_after)]
 
 
-@settings(max_examples=200, deadline=None)
 @given(tree=trees, data=st.data())
 def test_a_walk_gives_the_keys_in_the_order_of_their_bytes(tree: list[str], data: st.DataObject) -> None:
     places = ["", "a", "a/", "a-", "zz", *tree, *(key[:-1] for key in tree), *(key + "0" for key in tree)]

@@ -35,6 +35,7 @@ def row(offset: int, *, time: int = TIMESTAMP_MS, kind: int = 0, value: bytes = 
     return (offset, time, kind, b"key", value, ())
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(histories(), st.sampled_from([1, 300, 1 << 20]), st.sampled_from([100, 2000, 1 << 20]))
 def test_any_history_is_the_same_records_behind_columns_parquet_and_row_groups(

@@ -100,7 +100,7 @@ def test_a_dropped_partition_leaves_nothing_in_memory() -> None:
     assert len(pool._order) == 0
 
 
-@settings(max_examples=60, stateful_step_count=40)
+@settings(stateful_step_count=40)
 class PoolAgainstModel(RuleBasedStateMachine):
     """The model: every committed batch in order, of which the newest that fit are held."""
 

@@ -109,7 +109,7 @@ def test_librdkafka_reads_what_is_written_here_under_every_codec(codec: Codec) -
         )
         try:
             consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
-            read = [_tuple_of(message) for message in consumer.consume(len(RECORDS), timeout=20)]
+            read = [_tuple_of(message) for message in consumer.consume(len(RECORDS), timeout=60)]
         finally:
             consumer.close()
     assert read == as_read(RECORDS)

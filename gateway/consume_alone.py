@@ -6,7 +6,7 @@ is told in the places of its partitions; a stream that has nothing left to read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from gateway.consume_push import Pusher
 from gateway.consume_wire import ConsumeTerms, NamedStart
@@ -74,6 +74,9 @@ class Alone:
 
     async def committed(self) -> StoredOffsets:
         raise AssertionError("who reads alone has committed nothing")
+
+    async def keep(self, ends: Mapping[Consumed, int]) -> Collection[Consumed]:
+        return ends
 
     def waits(self) -> None:
         pass

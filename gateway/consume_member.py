@@ -103,6 +103,12 @@ class StreamMember:
     async def committed(self) -> StoredOffsets:
         return await self._broker.groups.offsets(self._terms.group)
 
+    async def keep(self, ends: Mapping[Consumed, int]) -> Collection[Consumed]:
+        """As committed by the group: or whoever reads these next, without a commit, would begin where the logs end by then."""
+        offsets = {each: CommittedOffset(offset=offset, committed_at_ms=0) for each, offset in ends.items()}
+        refused = await self._committed(offsets)
+        return ends.keys() - refused.keys()
+
     def waits(self) -> None:
         self._member.polls()
 

@@ -2,6 +2,7 @@
 
     committed ─▶ there        nothing committed ─▶ as the stream's reset says: earliest, latest, or an error
     earliest, latest, timestamp ─▶ asked of the leaders; of those that nobody leads again a little later
+    latest, of a group ─▶ committed before it is read: else what comes while no stream is open would be skipped
 
 It runs beside the reading, so a partition that can't be placed at the moment, and a coordinator that is slow, delay no other.
 """
@@ -9,7 +10,7 @@ It runs beside the reading, so a partition that can't be placed at the moment, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -36,15 +37,18 @@ class ConsumePlacing:
         partitions: ConsumedPartitions,
         *,
         committed: Callable[[], Awaitable[StoredOffsets]],
+        keep: Callable[[Mapping[Consumed, int]], Awaitable[Collection[Consumed]]],
         refused: Callable[[Consumed, TidelogError], bool],
         fail: Callable[[Consumed, TidelogError], None],
         placed: Callable[[], None],
     ) -> None:
-        """`refused` judges what a partition met, `fail` gives it up; `placed` is called when some may be read."""
+        """`keep` remembers where partitions begin that begin at the end of their logs, and answers those of which it did. `refused`
+        judges what a partition met, `fail` gives it up; `placed` is called when some may be read."""
         self._broker = broker
         self._terms = terms
         self._partitions = partitions
         self._committed = committed
+        self._keep = keep
         self._refused = refused
         self._fail = fail
         self._placed = placed
@@ -97,6 +101,7 @@ class ConsumePlacing:
             return
         found = await self._broker.routed_log.bounds_of([each.partition for each in waiting], wait_s=BOUNDS_WAIT_S)
         turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
+        ends: dict[Consumed, int] = {}
         async with asyncio.TaskGroup() as look_ups:
             for each, bounds in zip(waiting, found, strict=True):
                 if isinstance(bounds, TidelogError):
@@ -104,9 +109,11 @@ class ConsumePlacing:
                 elif each.start.whence is Whence.TIMESTAMP:
                     look_ups.create_task(self._at_timestamp(each, bounds.high_watermark, turns))
                 elif each.start.whence is Whence.LATEST:
-                    each.offset = bounds.high_watermark
+                    ends[each] = bounds.high_watermark
                 else:
                     each.offset = bounds.log_start_offset
+        for each in await self._keep(ends) if ends else ():
+            each.offset = ends[each]
 
     async def _at_timestamp(self, consumed: Consumed, high_watermark: int, turns: asyncio.Semaphore) -> None:
         try:

@@ -117,6 +117,8 @@ class CoordinatedGroup:
         self._counts = counts
         self._steps = asyncio.Lock()
         self._in_doubt = False
+        self._committing: set[asyncio.Future[None]] = set()
+        """Writes of offsets that somebody waits for."""
         self._waiting: dict[Waiter, Told] = {}
         self._silent_at_ms: dict[MemberId, int] = {}  # when a member's session ends if nothing is heard of it
         self.begin_sessions_anew()
@@ -243,6 +245,13 @@ class CoordinatedGroup:
         if self._in_doubt:
             await self._work.done(self._settled())
 
+    async def fence(self) -> None:
+        """As `settle`, and what is under way now has landed or never will: what is read after it stays true until somebody asks
+        for something else."""
+        if self._committing:
+            await asyncio.wait(self._committing.copy())
+        await self.settle()
+
     async def _settled(self) -> None:
         async with self._steps:
             self.check_here()
@@ -251,6 +260,15 @@ class CoordinatedGroup:
 
     async def write_offsets(self, writes: Sequence[Put | Delete], check: Callable[[Group], None]) -> None:
         """At most 128. `check` raises what refuses them, and is asked again where the group changed before they were written."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._committing.add(ended)
+        try:
+            await self._write_offsets(writes, check)
+        finally:
+            self._committing.discard(ended)
+            ended.set_result(None)
+
+    async def _write_offsets(self, writes: Sequence[Put | Delete], check: Callable[[Group], None]) -> None:
         while True:
             await self.settle()
             self.check_here()
@@ -262,6 +280,9 @@ class CoordinatedGroup:
             try:
                 await self._writes.write(Compare(self._key, revision), writes)
                 return
+            except asyncio.CancelledError:
+                self.doubt()  # it is written all the same, and nobody is told when
+                raise
             except CompareFailed as error:
                 if self._in_doubt:  # of what was under way before this
                     continue

@@ -242,9 +242,10 @@ class GroupCoordinator:
         return refused
 
     async def offsets(self, name: str) -> StoredOffsets:
-        """What the group has committed. It is adopted first, so that nothing that was sent before lands after it was read."""
+        """What the group has committed. It is adopted first, and what is under way is waited for, so that nothing that was sent
+        before lands after it was read."""
         held = await self._loaded(name)
-        await held.settle()
+        await held.fence()
         return await read_offsets(self._store, self._layout, name)
 
     # ── what operators ask ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -339,6 +340,8 @@ class GroupCoordinator:
             async with self._loads:
                 held = await self._adopted(name)
             self.known_offsets.forget(name)
+            if not held.is_stored:
+                self.known_offsets.has_none_before(name)
             self._groups[name] = held
             return held
         finally:

@@ -2,7 +2,7 @@
 
     commits at the coordinator ─┐
                                 ├─▶ by group      a reading brings what was committed before, and what was missed
-    readings of the store ──────┘
+    readings of the store ──────┘   and none are needed of a group that begins here
 
 Nobody is told from here where to read on, and nothing is decided on it alone. A group that is loaded anew is read anew: another
 broker may have written its offsets meanwhile. Who runs metrics drops the groups that are not its own.
@@ -46,8 +46,12 @@ class KnownOffsets:
         self._groups[group] = _slim(offsets) | newer
         self._read.add(group)
 
+    def has_none_before(self, group: str) -> None:
+        """It has no record in the store, and so no offsets there: they are written under one, and deleted before it."""
+        self._read.add(group)
+
     def is_whole(self, group: str) -> bool:
-        """Whether it was read: then nothing is missing."""
+        """Whether it was read, or need not be: then nothing is missing."""
         return group in self._read
 
     def forget(self, group: str) -> None:
@@ -56,7 +60,7 @@ class KnownOffsets:
         self._read.discard(group)
 
     def keep_only(self, groups: Collection[str]) -> None:
-        for group in [group for group in self._groups if group not in groups]:
+        for group in (self._groups.keys() | self._read).difference(groups):
             self.forget(group)
 
 

@@ -39,7 +39,7 @@ class OpenCalls:
             if self._open >= self._calls_max:
                 return await self._refusing(request, context)
             self._open += 1
-            context.add_done_callback(self._ended)  # type: ignore[arg-type]  # the stubs take no function here
+            context.add_done_callback(self._ended)  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
             return await behavior(request, context)
 
         counted: MethodHandler = _HANDLER_OF[bool(handler.request_streaming), bool(handler.response_streaming)](call)

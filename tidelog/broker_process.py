@@ -10,18 +10,20 @@ import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
 from metadata.errors import Unavailable
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
 LOG_BYTES_SHOWN = 2_000
 
 
@@ -37,6 +39,8 @@ class BrokerProcess:
         self._command = command
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._kept: list[socket.socket] = []
+        """While it is down: bound to its ports."""
 
     @property
     def http_url(self) -> str:
@@ -64,6 +68,7 @@ class BrokerProcess:
             raise Unavailable(f"the broker did not start; it said: {self.said()}", hint=f"Run it yourself: tidelog {self._command}")
         addresses = json.loads(line)
         self.http_address, self.grpc_address = addresses["http_address"], addresses["grpc_address"]
+        self._let_go_of_ports()
 
     def kill(self) -> None:
         """SIGKILL: it has no time for anything."""
@@ -89,7 +94,29 @@ class BrokerProcess:
         code = self._process.wait(timeout_s)
         assert self._process.stdout is not None
         self._process.stdout.close()
+        self._keep_ports()
         return code
+
+    def _keep_ports(self) -> None:
+        """So that the kernel gives them to nobody until it is started again.
+
+        On Linux a socket that is bound, and does not listen, hinders nobody who binds the port by name with SO_REUSEADDR, as
+        servers do.
+        """
+        self._let_go_of_ports()
+        if sys.platform != "linux":
+            return
+        for address in (self.http_address, self.grpc_address):
+            host, _, port = address.rpartition(":")
+            kept = socket.socket()
+            self._kept.append(kept)
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                kept.bind((host, int(port)))
+
+    def _let_go_of_ports(self) -> None:
+        while self._kept:
+            self._kept.pop().close()
 
     def said(self) -> str:
         """The end of its log, since it was started last."""
@@ -100,6 +127,7 @@ class BrokerProcess:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.kill()
+        self._let_go_of_ports()
 
 
 def _environment() -> dict[str, str]:

@@ -130,7 +130,7 @@ def blocking(method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _Answer]
     """The method's twin, for a class with `_thread` and `_original`."""
 
     def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _Answer:
-        return self._thread.wait_for(lambda: method(self._original, *args, **kwargs))  # type: ignore[no-any-return]
+        return self._thread.wait_for(lambda: method(self._original, *args, **kwargs))  # type: ignore[no-any-return]  # `self` is any class that has twins
 
     functools.update_wrapper(call, method)
     return call

@@ -226,7 +226,11 @@ class Connection:
             return answer
 
         found = await self.call(ask, writes=False, first_timeout_s=QUESTION_S)
-        return self._grpc_address_of.get(found.broker_id) or grpc_target(found.grpc_address, reached=self._reached)
+        return self.address_of(found.broker_id, found.grpc_address)
+
+    def address_of(self, broker_id: str, grpc_address: str) -> str:
+        """Where to call a broker that was named with its own address."""
+        return self._grpc_address_of.get(broker_id) or grpc_target(grpc_address, reached=self._reached)
 
     def other_than(self, address: str) -> str:
         """The address of a broker that forwards to one that gives no answer; the same where there is no other."""

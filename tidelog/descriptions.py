@@ -40,6 +40,7 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     grpc_address: str
     session: int
     draining: bool
+    rack: str = ""
 
 
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +135,7 @@ def cluster_info(cluster: admin_pb2.ClusterDescription) -> ClusterInfo:
                 grpc_address=broker.grpc_address,
                 session=broker.session,
                 draining=broker.draining,
+                rack=broker.rack,
             )
             for broker in cluster.brokers
         ),

@@ -1,4 +1,4 @@
-"""One fetch: a long poll of whole record batches, of partitions that one leader leads.
+"""One fetch: a long poll of whole record batches, of partitions that one broker answers: the leader, or one of the reader's rack.
 
 Each partition names its topic's id and the newest leader epoch that is known. So nobody answers for another topic of that name, and
 no leader of before answers at all.
@@ -16,6 +16,7 @@ from metadata.assignors import TopicPartitionName
 from metadata.errors import TidelogError
 from segments.record_batch import parse_header
 from tidelog.connection import Connection
+from tidelog.fetch_places import FetchPlace
 from tidelog.read_progress import named
 from tidelog.routes import NO_LEADER_EPOCH
 from tidelog.rpc_errors import error_of_rpc, error_of_status
@@ -36,10 +37,11 @@ class Asked(NamedTuple):
 
 
 async def fetch(
-    connection: Connection, leader: str, asked: Iterable[Asked], *, wait_s: float, bytes_max: int
+    connection: Connection, at: FetchPlace, asked: Iterable[Asked], *, wait_s: float, bytes_max: int
 ) -> log_pb2.FetchResponse:
     """Raises what the call as a whole met."""
-    request = log_pb2.FetchRequest(max_bytes=bytes_max, min_bytes=1, max_wait_ms=int(wait_s * 1000))
+    leader, client_rack = at
+    request = log_pb2.FetchRequest(max_bytes=bytes_max, min_bytes=1, max_wait_ms=int(wait_s * 1000), client_rack=client_rack)
     request.format = log_pb2.FETCH_FORMAT_BATCHES
     for (topic, partition), topic_id, offset in asked:
         added = request.partitions.add(topic=topic, topic_id=topic_id, partition=partition, offset=offset, max_bytes=bytes_max)

@@ -2,7 +2,7 @@
 
     orders/0, orders/3, payments/1 ──▶ leader A ══Fetch, a long poll══▶ ┐
     orders/1, orders/2             ──▶ leader B ══Fetch══════════════▶  ┴▶ batches in the order of each partition's offsets
-    who leads, new partitions, the topics' ids ◀── followed_routes.py
+    who leads, new partitions, the topics' ids ◀── followed_routes.py       which broker in place of a leader ◀── fetch_places.py
 
 Which partitions, and from where, its owner says, at any moment: a long poll that is under way without a partition that was just
 added is broken off. What was fetched ahead of a partition that is dropped, paused or read from elsewhere is thrown away at once.
@@ -28,12 +28,24 @@ from typing import Final, NamedTuple
 
 from gateway.proto import log_pb2
 from metadata.assignors import TopicPartitionName
-from metadata.errors import Corrupt, InvalidRecord, NotLeader, OutOfRange, Rejected, TidelogError, Unavailable, UnknownTopic
+from metadata.errors import (
+    Corrupt,
+    FencedLeaderEpoch,
+    InvalidRecord,
+    NotLeader,
+    OutOfRange,
+    Rejected,
+    Throttled,
+    TidelogError,
+    Unavailable,
+    UnknownTopic,
+)
 from segments.record_batch import parse_header
 from tidelog.connection import Connection
 from tidelog.decoding import decode
 from tidelog.descriptions import OffsetRange
 from tidelog.fetch_call import Asked, errors_in, fetch, offset_behind, place
+from tidelog.fetch_places import FetchPlace, FetchPlaces
 from tidelog.followed_routes import FollowedRoutes, TopicWatcher
 from tidelog.owned_tasks import first_error, first_of
 from tidelog.read_ahead import Answer, ReadAhead
@@ -44,6 +56,9 @@ from tidelog.settings import ClientSettings, ResetPolicy
 
 SILENCE_S: Final = 1.0
 """How much later than its long poll a broker may begin to answer, before another is asked whether it still leads."""
+PREFERRED_SILENCE_S: Final = 12.0
+"""The same of a broker of the reader's rack, before the leader is asked: after 10 s of reading from the bucket it asks the leader
+itself."""
 
 log = logging.getLogger("tidelog")
 
@@ -82,14 +97,15 @@ class Fetching:
         self._progress = ReadProgress(follow=follow, reset=reset, patience=patience)
         self._ahead = ReadAhead(settings.read_ahead_bytes_max)
         self._routes = FollowedRoutes(connection, settings, self)
-        self._leaders_count = 1
+        self._places = FetchPlaces(settings.client_rack, age_s=settings.topic_age_ms_max / 1000)
+        self._places_count = 1
         self._ends_when_read = False
         self._changed = asyncio.Event()
-        """A leader has got partitions, or has none left to fetch."""
+        """A place has got partitions, or has none left to fetch."""
         self._read = asyncio.Event()
         """Nothing is left."""
-        self._altered: dict[str, asyncio.Event] = {}
-        """By leader: its partitions are others than those of its fetch that is under way."""
+        self._altered: dict[FetchPlace, asyncio.Event] = {}
+        """By place: its partitions are others than those of its fetch that is under way."""
 
     # ── what is read ──
 
@@ -131,6 +147,7 @@ class Fetching:
         for partition in held:
             self._ahead.drop(partition)
             self._progress.drop(partition)
+            self._places.forget(partition)
         for topic in {topic for topic, _ in held}:
             if not self._progress.of_topic(topic):
                 self._routes.forget(topic)
@@ -238,85 +255,93 @@ class Fetching:
     # ── fetching ──
 
     async def _fetch_all(self) -> None:
-        """One task for each leader of what is to be fetched, until the end, or until all that there was has failed."""
-        fetching: dict[str, asyncio.Task[None]] = {}
+        """One task for each place of what is to be fetched, until the end, or until all that there was has failed."""
+        fetching: dict[FetchPlace, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
                 unfinished = self._progress.unfinished()
                 if not unfinished and (self._ends_when_read or self._progress.errors()):
                     break
-                leaders = dict.fromkeys(map(self._routes.leader, unfinished))
-                self._leaders_count = max(1, len(leaders))
-                for leader in leaders:
-                    if leader not in fetching or fetching[leader].done():
-                        fetching[leader] = tasks.create_task(self._fetch_from(leader), name=f"fetch {self._what} from {leader}")
+                places = dict.fromkeys(map(self._place_of, unfinished))
+                self._places_count = max(1, len(places))
+                for at in places:
+                    if at not in fetching or fetching[at].done():
+                        fetching[at] = tasks.create_task(self._fetch_from(at), name=f"fetch {self._what} from {at.address}")
                 await self._changed.wait()
             for task in fetching.values():
                 task.cancel()
         self._ahead.end(None)
         self._read.set()
 
-    async def _fetch_from(self, leader: str) -> None:
-        """Fetches from one leader, in turn between its partitions, as long as it has any that are not at their ends."""
-        altered = self._altered[leader] = asyncio.Event()
+    async def _fetch_from(self, at: FetchPlace) -> None:
+        """Fetches from one place, in turn between its partitions, as long as it has any that are not at their ends."""
+        altered = self._altered[at] = asyncio.Event()
         try:
-            while self._fetched_from(leader):
-                share_bytes = self._settings.read_ahead_bytes_max // (2 * self._leaders_count)
+            while self._fetched_from(at):
+                share_bytes = self._settings.read_ahead_bytes_max // (2 * self._places_count)
                 bytes_max = max(1, min(self._settings.fetch_bytes_max, share_bytes))
                 async with self._ahead.room(bytes_max):
                     altered.clear()
                     now_s = time.monotonic()
-                    partitions, resumes_s = self._progress.due(self._fetched_from(leader), now_s)
+                    partitions, resumes_s = self._progress.due(self._fetched_from(at), now_s)
                     wait_s = min(self._settings.fetch_wait_ms_max / 1000, resumes_s - now_s)
                     if partitions:
-                        await self._fetch(leader, partitions, altered, wait_s=wait_s, bytes_max=bytes_max)
-                if not partitions and self._fetched_from(leader):
+                        await self._fetch(at, partitions, altered, wait_s=wait_s, bytes_max=bytes_max)
+                if not partitions and self._fetched_from(at):
                     await _wait(altered, wait_s)
         finally:
-            if self._altered.get(leader) is altered:
-                del self._altered[leader]
+            if self._altered.get(at) is altered:
+                del self._altered[at]
             self._changed.set()
 
-    def _fetched_from(self, leader: str) -> list[TopicPartitionName]:
-        return [partition for partition in self._progress.unfinished() if self._routes.leader(partition) == leader]
+    def _fetched_from(self, at: FetchPlace) -> list[TopicPartitionName]:
+        now_s, place_of, leader_of = time.monotonic(), self._places.of, self._routes.leader
+        return [each for each in self._progress.unfinished() if place_of(each, leader_of(each), now_s) == at]
+
+    def _place_of(self, partition: TopicPartitionName) -> FetchPlace:
+        return self._places.of(partition, self._routes.leader(partition), time.monotonic())
 
     def _alter(self, partitions: Collection[TopicPartitionName]) -> None:
         """What is fetched of them, if anything, is not what is wanted any more."""
-        for leader in {self._routes.leader(partition) for partition in partitions if partition[0] in self._routes}:
-            if leader in self._altered:
-                self._altered[leader].set()
+        for at in {self._place_of(partition) for partition in partitions if partition[0] in self._routes}:
+            if at in self._altered:
+                self._altered[at].set()
         self._changed.set()
 
     async def _fetch(
-        self, leader: str, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, *, wait_s: float, bytes_max: int
+        self, at: FetchPlace, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, *, wait_s: float, bytes_max: int
     ) -> None:
         """One answer, or what went wrong instead."""
+        leader = at.address
         asked = {
             partition: Asked(partition, self._routes[partition[0]].topic_id, self._progress.next_offset(partition))
             for partition in partitions
         }
         try:
             answer = await first_of(
-                fetch(self._connection, leader, asked.values(), wait_s=wait_s, bytes_max=bytes_max),
-                self._watch(leader, partitions, altered, wait_s),
+                fetch(self._connection, at, asked.values(), wait_s=wait_s, bytes_max=bytes_max),
+                self._watch(at, partitions, altered, wait_s),
             )
             if answer is None:
                 return
             errors = errors_in(answer, leader)
             for partition, error in errors.items():
                 self._connection.epochs.heed(asked[partition].topic_id, partition[1], error)
+            errors = self._not_of_a_preferred_broker(errors)
             gone = {partition: error for partition, error in errors.items() if isinstance(error, OutOfRange)}
             for topic in {p[0] for p, error in errors.items() if isinstance(error, OutOfRange | UnknownTopic)}:
                 await self._routes.ask(topic)
         except TidelogError as error:
-            self._met(dict.fromkeys(partitions, error))
+            self._met(self._not_of_a_preferred_broker(dict.fromkeys(partitions, error)))
             return
         for found in answer.partitions:
             if self._is_wanted(asked[place(found)]):
                 if self._connection.epochs.note(asked[place(found)].topic_id, found.partition, found.leader_epoch):
                     self._routes.doubt([found.topic])  # it was led elsewhere by then, and this broker has forwarded
-                if place(found) not in errors:
+                if found.HasField("preferred_broker"):
+                    self._go_on_at(found.preferred_broker, place(found))
+                elif place(found) not in errors and not found.HasField("error"):
                     errors |= self._take_in(found, asked[place(found)].offset, leader)
         errors = {partition: error for partition, error in errors.items() if self._is_wanted(asked[partition])}
         for partition, out_of_range in gone.items():
@@ -331,23 +356,52 @@ class Fetching:
         if errors:
             self._met(errors)
 
+    # ── brokers of the reader's rack ──
+
+    def _go_on_at(self, preferred: log_pb2.PreferredBroker, partition: TopicPartitionName) -> None:
+        address = self._connection.address_of(preferred.broker_id, preferred.grpc_address)
+        self._places.prefer(partition, address, time.monotonic())
+        self._alter([partition])
+
+    def _not_of_a_preferred_broker(
+        self, errors: Mapping[TopicPartitionName, TidelogError]
+    ) -> dict[TopicPartitionName, TidelogError]:
+        """Of partitions that were fetched from their leaders, and what says nothing against a broker. The others are fetched from
+        their leaders from now on, which know what to think of it."""
+        failed = [p for p, error in errors.items() if not isinstance(error, FencedLeaderEpoch | Throttled)]
+        moved = set(self._places.avoid(failed, time.monotonic()))
+        if moved:
+            first = next(iter(moved))
+            log.info("%s; going on at the leader (%d partitions of %s)", errors[first], len(moved), self._what)
+            self._alter(moved)
+        return {partition: error for partition, error in errors.items() if partition not in moved}
+
     def _is_wanted(self, asked: Asked) -> bool:
         """Whether the partition that was asked for is still read, and its topic the same."""
         topic = asked.partition[0]
         return asked.partition in self._progress and topic in self._routes and self._routes[topic].topic_id == asked.topic_id
 
     async def _watch(
-        self, leader: str, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, wait_s: float
+        self, at: FetchPlace, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, wait_s: float
     ) -> log_pb2.FetchResponse | None:
-        """Ends when other partitions are to be fetched. Raises Unavailable when the broker has kept silent, and leads no more."""
+        """Ends when other partitions are to be fetched. Raises Unavailable when the broker has kept silent, and leads no more, or
+        need not be asked."""
+        leader = at.address
         if await _wait(altered, wait_s):
             return None
+        led = [partition for partition in partitions if not self._places.is_elsewhere(partition)]
+        gives_up_s = time.monotonic() + (PREFERRED_SILENCE_S if len(led) < len(partitions) else math.inf)
         while not await _wait(altered, SILENCE_S):
+            if gives_up_s <= time.monotonic():
+                await self._connection.kept_silent(leader)
+                raise Unavailable(f"{leader}: no answer", address=leader)
+            if not led:
+                continue
             await self._connection.kept_silent(leader)
-            for topic in {topic for topic, _ in partitions}:
+            for topic in {topic for topic, _ in led}:
                 with suppress(Unavailable):
                     await self._routes.ask(topic)
-            if any(p[0] not in self._routes or self._routes.leader(p) != leader for p in partitions):
+            if any(p[0] not in self._routes or self._routes.leader(p) != leader for p in led):
                 raise Unavailable(f"{leader}: no answer, and another broker leads by now", address=leader)
         return None
 

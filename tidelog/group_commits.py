@@ -50,12 +50,13 @@ class GroupCommits:
         self._lost: set[TopicPartitionName] = set()
         """With records that were handed out and not committed."""
 
-    async def commit(self, chosen: Callable[[], dict[TopicPartitionName, Offset]]) -> None:
-        """`chosen` says what, when it is this commit's turn. Raises StaleMember where it does not count any more, Unavailable, …"""
+    async def commit(self, chosen: Callable[[], dict[TopicPartitionName, Offset]], *, asked: bool = False) -> None:
+        """`chosen` says what, when it is this commit's turn; `asked`: the caller does. Raises StaleMember where it does not count
+        any more, Unavailable, …"""
         ends_s = asyncio.get_running_loop().time() + self._patience_s
         while True:
             try:
-                await self._commit_once(chosen)
+                await self._commit_once(chosen, asked=asked)
             except (RebalanceInProgress, StaleGeneration):
                 if asyncio.get_running_loop().time() >= ends_s:
                     raise
@@ -63,7 +64,7 @@ class GroupCommits:
                 return
             await asyncio.sleep(PAUSE_S)
 
-    async def _commit_once(self, chosen: Callable[[], dict[TopicPartitionName, Offset]]) -> None:
+    async def _commit_once(self, chosen: Callable[[], dict[TopicPartitionName, Offset]], *, asked: bool = False) -> None:
         async with self._turn:
             offsets = chosen()
             if not offsets:
@@ -76,7 +77,7 @@ class GroupCommits:
             refused = await self._calls.commit(self._group, member.member_id, self._instance_id, member.generation, offsets)
             for partition, offset in offsets.items():
                 if partition not in refused:
-                    self._positions.committed(partition, offset)
+                    self._positions.committed(partition, offset, asked=asked)
         for partition, error in refused.items():
             raise named(error, partition)
 
@@ -89,6 +90,12 @@ class GroupCommits:
             await (self.commit if waits else self._commit_once)(lambda: self._positions.due(partitions))
         except TidelogError as error:
             log.warning("group %s: what was processed could not be committed: %s", self._group, error)
+
+    async def under_way(self) -> None:
+        """Returns when the one that is under way now has ended: what the group has committed is read after it, or it might land
+        over what is committed from there."""
+        async with self._turn:
+            pass
 
     async def now_and_then(self, interval_s: float) -> None:
         while True:

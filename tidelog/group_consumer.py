@@ -12,6 +12,7 @@ caller asks for more, and commits what it had.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import suppress
@@ -28,6 +29,8 @@ from tidelog.records import Record
 
 GIVES_WAY_S: Final = 0.05
 """A caller that awaits nothing between two records leaves the loop to others, heartbeats above all, after so long."""
+
+log = logging.getLogger("tidelog")
 
 OpenReadings = dict[asyncio.Task[None], GroupReading]
 """Members that have not left their groups; the client waits for them when it is left."""
@@ -168,7 +171,7 @@ class GroupConsumer:
             offsets = {(what.topic, what.partition): what.offset + 1} if isinstance(what, Record) else what
             return {partition: positions.named(partition, offset) for partition, offset in offsets.items()}
 
-        await self._reading.commits.commit(chosen)
+        await self._reading.commits.commit(chosen, asked=True)
         if what is None:
             self._reading.commits.tell_of_lost()
 
@@ -195,6 +198,7 @@ class GroupConsumer:
         self._reading.stop(hand_is_processed=hand_is_processed)
         await asyncio.wait((self._task,), timeout=self._close_s)
         if not self._task.done():
+            _warn(self._reading, self._close_s)
             self._task.cancel()
             await asyncio.wait((self._task,))
 
@@ -237,4 +241,15 @@ async def leave_groups(open_readings: OpenReadings, timeout_s: float) -> None:
     for reading in open_readings.values():
         reading.stop(hand_is_processed=False)
     if tasks:
-        await asyncio.wait(tasks, timeout=timeout_s)
+        _, unfinished = await asyncio.wait(tasks, timeout=timeout_s)
+        for task in unfinished:
+            _warn(open_readings[task], timeout_s)
+
+
+def _warn(reading: GroupReading, waited_s: float) -> None:
+    log.warning(
+        "group %s: its member is ended, though it could not commit and leave within %g s; what is not committed is read again, by "
+        "others once its session has ended",
+        reading.group,
+        waited_s,
+    )

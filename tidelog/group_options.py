@@ -64,6 +64,6 @@ def group_options(changes: dict[str, Any] | GroupOptionChanges) -> GroupOptions:
             )
     for_member = {name: value for name, value in changes.items() if name in of_member}
     if "assignors" in for_member and not isinstance(for_member["assignors"], str):
-        for_member["assignors"] = tuple(for_member["assignors"])  # type: ignore[arg-type]
+        for_member["assignors"] = tuple(for_member["assignors"])  # type: ignore[arg-type]  # its values are objects to mypy
     others = {name: value for name, value in changes.items() if name not in of_member}
-    return GroupOptions(member=MemberSettings(**for_member), **others)  # type: ignore[arg-type]
+    return GroupOptions(member=MemberSettings(**for_member), **others)  # type: ignore[arg-type]  # each value belongs to the field of its name

@@ -71,6 +71,8 @@ class _Position:
     processed: int
     leader_epoch: int
     committed: int | None
+    asked: int = 0
+    """What the caller has had committed itself: what is processed before it takes nothing of that back."""
 
 
 class GroupPositions:
@@ -96,7 +98,7 @@ class GroupPositions:
     def seek(self, partition: TopicPartitionName, offset: int) -> None:
         """What of it is in the caller's hands does not count."""
         held = self._positions[partition]
-        held.processed, held.leader_epoch = offset, NO_EPOCH
+        held.processed, held.leader_epoch, held.asked = offset, NO_EPOCH, 0
         if self.hand is not None and self.hand.partition == partition:
             self.hand.records.clear()
             self.hand = None
@@ -146,7 +148,7 @@ class GroupPositions:
         return {
             partition: Offset(held.processed, held.leader_epoch, held.topic_id)
             for partition, held in self._positions.items()
-            if held.processed != held.committed and (partitions is None or partition in partitions)
+            if held.asked <= held.processed != held.committed and (partitions is None or partition in partitions)
         }
 
     def named(self, partition: TopicPartitionName, offset: int) -> Offset:
@@ -159,7 +161,9 @@ class GroupPositions:
         hand = self.hand if self.hand is not None and self.hand.partition == partition else None
         return Offset(offset, NO_EPOCH if hand is None else hand.leader_epoch, held.topic_id)
 
-    def committed(self, partition: TopicPartitionName, offset: Offset) -> None:
+    def committed(self, partition: TopicPartitionName, offset: Offset, *, asked: bool = False) -> None:
+        """`asked`: by the caller, who may be ahead of what is processed."""
         held = self._positions.get(partition)
         if held is not None and held.topic_id == offset.topic_id:
             held.committed = offset.offset
+            held.asked = offset.offset if asked else held.asked

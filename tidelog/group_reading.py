@@ -26,6 +26,7 @@ from tidelog.group_commits import GroupCommits
 from tidelog.group_options import GroupOptions, PartitionsCallback
 from tidelog.group_positions import GroupPositions, Hand
 from tidelog.group_starts import CoordinatorCalls, GroupStart, GroupStarts
+from tidelog.owned_tasks import first_of
 from tidelog.read_progress import named, shown
 from tidelog.routes import TopicRoute
 from tidelog.settings import ClientSettings, ResetPolicy
@@ -89,22 +90,30 @@ class GroupReading:
     async def run(self) -> None:
         """Until `stop()`, or it is cancelled, or an error ends it, which whoever takes records is told."""
         async with self.fetching.running() as self._tasks:
-            self._counts = await self._first_counts()
-            self._start(self._look_at_caller(), f"caller of a member of group {self.group}")
-            if self.options.auto_commit:
-                interval_s = self.options.auto_commit_interval_ms / 1000
-                self._start(self.commits.now_and_then(interval_s), f"commits of group {self.group}")
-            self._start(self._look_for_topics(), f"topics of group {self.group}")
-            self._start(self._stop_member(), f"end of a member of group {self.group}")
-            try:
-                await self._member.run()
-            except CallbackFailed as error:
-                self.fetching.end_with(error.__cause__ if isinstance(error.__cause__, Exception) else error)
-            finally:
-                for task in list(self._running):
-                    task.cancel()
+            counts = await first_of(self._first_counts(), self._stopped())
+            if counts is not None:
+                self._counts = counts
+                await self._take_part()
         if not self.options.member.instance_id:
             await self._member.leave()  # where it was ended by an error of another part
+
+    async def _take_part(self) -> None:
+        self._start(self._look_at_caller(), f"caller of a member of group {self.group}")
+        if self.options.auto_commit:
+            interval_s = self.options.auto_commit_interval_ms / 1000
+            self._start(self.commits.now_and_then(interval_s), f"commits of group {self.group}")
+        self._start(self._look_for_topics(), f"topics of group {self.group}")
+        self._start(self._stop_member(), f"end of a member of group {self.group}")
+        try:
+            await self._member.run()
+        except CallbackFailed as error:
+            self.fetching.end_with(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+        finally:
+            for task in list(self._running):
+                task.cancel()
+
+    async def _stopped(self) -> None:
+        await self._stopping.wait()
 
     def stop(self, *, hand_is_processed: bool) -> None:
         """Hands out nothing more, commits what was processed, leaves the group, and ends."""
@@ -247,6 +256,15 @@ class GroupReading:
                 await told
         except Exception as error:
             raise CallbackFailed(f"a callback of group {self.group} failed") from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            ended = Rejected(
+                f"what a callback of group {self.group} waited for was cancelled", hint="Catch asyncio.CancelledError in it."
+            )
+            ended.__cause__ = error
+            raise CallbackFailed(f"a callback of group {self.group} failed") from ended
 
     # ── where partitions begin ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -257,7 +275,11 @@ class GroupReading:
         return {partition: self._lives[partition] for partition in partitions}
 
     async def _begin(self, lives: Mapping[TopicPartitionName, int]) -> None:
-        """Asks until it is known where each begins that is still owned as it was."""
+        """Asks until it is known where each begins that is still owned as it was.
+
+        After the commit that is under way: one of before may still count, where the member comes back in its generation.
+        """
+        await self.commits.under_way()
         while wanted := [partition for partition, life in lives.items() if self._lives.get(partition) == life]:
             try:
                 starts = await self._starts.of(wanted)

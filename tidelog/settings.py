@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, TypedDict, get_args
 
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument
+from metadata.rack import check_client_rack
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -53,6 +54,9 @@ class ClientSettings:
     """Bytes that a consumer fetches ahead of what was iterated; one answer may exceed it."""
     topic_age_ms_max: float = 30_000.0
     """A topic's partitions and leaders are asked for again after this; at once when a broker says that they changed."""
+    client_rack: str = ""
+    """Where this client runs, as brokers name their racks (`rack`): what leaders in other racks have is read through a broker of
+    this one, where there is any. Kafka's client.rack."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -60,12 +64,15 @@ class ClientSettings:
                 raise InvalidArgument(f"{name} is {value!r}", hint=f"Use one of {', '.join(choices)}.")
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in _CHOICES:
+            if field.name in _CHOICES or field.name == "client_rack":
                 continue
             if isinstance(value, bool) or not isinstance(value, int if isinstance(field.default, int) else (int, float)):
                 raise InvalidArgument(f"{field.name} is {value!r}, which is not a number", hint=f"Its default is {field.default}.")
             if (isinstance(value, float) and not isfinite(value)) or value < 0 or (value == 0 and field.name != "linger_ms"):
                 raise InvalidArgument(f"{field.name} is {value}; it must be above 0", hint=f"Its default is {field.default}.")
+        if not isinstance(self.client_rack, str):
+            raise InvalidArgument(f"client_rack is {self.client_rack!r}, which is no text", hint="Name it as the brokers do.")
+        check_client_rack(self.client_rack)
         if self.buffer_bytes_max < self.batch_bytes_max:
             raise InvalidArgument(
                 f"buffer_bytes_max ({self.buffer_bytes_max}) is below batch_bytes_max ({self.batch_bytes_max})",
@@ -110,6 +117,7 @@ class SettingChanges(TypedDict, total=False):
     fetch_wait_ms_max: int
     read_ahead_bytes_max: int
     topic_age_ms_max: float
+    client_rack: str
 
 
 def settings_from(changes: dict[str, Any] | SettingChanges) -> ClientSettings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from segments.settings import SegmentSettings
 from segments.watched_store import WatchedStore
 from tests.gateway.small_broker import HeldStore, until
 
-READY_S = 10.0
+READY_S = 60.0
 CLUSTER_ID = "cluster-of-a-test"
 SESSION_MS = 20_000
 """Longer than one process of them all ever stands still: nobody waits for its end here."""
@@ -52,7 +52,10 @@ class Cluster:
 
 
 @asynccontextmanager
-async def broker_cluster(tmp_path: Path, count: int) -> AsyncIterator[Cluster]:
+async def broker_cluster(
+    tmp_path: Path, count: int, *, racks: Sequence[str] = (), segments: SegmentSettings = SEGMENTS
+) -> AsyncIterator[Cluster]:
+    """`racks`: of the brokers, one after the other; none: they are in no rack."""
     metadata, bucket, layout = SqliteStore(tmp_path / "metadata.sqlite"), HeldStore(), EtcdLayout()
     cluster = Cluster([], bucket)
     await metadata.transact([], [Put(layout.cluster_id, CLUSTER_ID.encode())])
@@ -65,8 +68,10 @@ async def broker_cluster(tmp_path: Path, count: int) -> AsyncIterator[Cluster]:
                 http="127.0.0.1:0",
                 grpc="127.0.0.1:0",
                 broker_id=f"broker-{number}",
-                segments=SEGMENTS,
-                membership=ClusterSettings(session_timeout_ms=SESSION_MS),
+                segments=segments,
+                membership=ClusterSettings(
+                    session_timeout_ms=SESSION_MS, rack=racks[number] if racks else "", rack_read_bytes_min=1
+                ),
             )
             broker = Broker(settings, WatchedStore(bucket), metadata, layout, cluster_id=CLUSTER_ID)
             ready = asyncio.Event()
@@ -85,11 +90,13 @@ async def broker_cluster(tmp_path: Path, count: int) -> AsyncIterator[Cluster]:
     await metadata.close()
 
 
-def with_cluster(tmp_path: Path, scenario: Callable[[Cluster], Awaitable[None]], *, count: int = 2) -> None:
+def with_cluster(
+    tmp_path: Path, scenario: Callable[[Cluster], Awaitable[None]], *, count: int = 2, racks: Sequence[str] = ()
+) -> None:
     """Runs the scenario against so many brokers. Nothing in it takes more than 60 s."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), broker_cluster(tmp_path, count) as cluster:
+        async with asyncio.timeout(60), broker_cluster(tmp_path, count, racks=racks) as cluster:
             await scenario(cluster)
 
     uvloop.run(run())

@@ -28,7 +28,7 @@ from segments.watched_store import WatchedStore
 from tests.segments.batches import TIMESTAMP_MS, header_of, records_in, sequenced_batch
 
 LAYOUT = EtcdLayout()
-READY_S = 20.0
+READY_S = 60.0
 CLUSTER_ID = "the-cluster-under-test"
 _writers = itertools.count(1)
 

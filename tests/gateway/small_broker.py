@@ -196,7 +196,7 @@ class SmallBroker:
     async def delete_topic(self, name: str, *, validate_only: bool = False) -> Topic:
         topic = await self.topics.delete(name, validate_only=validate_only)
         if not validate_only:
-            await self.topic_cache.wait_for(topic.revision, timeout_s=5)
+            await self.topic_cache.wait_for(topic.revision, timeout_s=60)
             for partition in range(topic.partition_count):
                 self.log.drop(TopicPartition(topic.id, Partition(partition)))
         return topic
@@ -210,7 +210,7 @@ class SmallBroker:
         return DrainState(broker_id, draining, 4)
 
     async def _seen(self, topic: Topic) -> Topic:
-        assert await self.topic_cache.wait_for(topic.revision, timeout_s=5)
+        assert await self.topic_cache.wait_for(topic.revision, timeout_s=60)
         for partition in (TopicPartition(topic.id, Partition(number)) for number in range(topic.partition_count)):
             if not self.log.leads(partition):
                 self.log.lead(empty_partition(partition, self.segments, topic=topic.name), LeaderEpoch(7))

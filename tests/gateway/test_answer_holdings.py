@@ -76,8 +76,8 @@ def test_who_waits_for_room_over_http_holds_no_batches(tmp_path: Path, looked_at
         await produce(client)
         with ExitStack() as others:
             await fill_up(room, others)
-            async with asyncio.timeout(5):
-                reading = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=1500&max_records=20", accept=accept))
+            async with asyncio.timeout(60):
+                reading = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=60000&max_records=20", accept=accept))
                 await until(lambda: room.readers_waiting == 1)
             assert looked_at
             assert not any(batches() for batches in looked_at)

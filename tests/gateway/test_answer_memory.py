@@ -39,7 +39,7 @@ def filled_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def post(broker: BrokerProcess, path: str, body: bytes, content_type: str) -> None:
     request = urllib.request.Request(broker.http_url + path, body, {"content-type": content_type})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status in {200, 201}
 
 

@@ -184,7 +184,7 @@ def test_only_so_many_answers_are_opened_at_the_same_time() -> None:
         nonlocal opening, most
         opening += 1
         most = max(most, opening)
-        may_end.wait(5)
+        may_end.wait(60)
         opening -= 1
 
     async def scenario() -> None:
@@ -210,7 +210,7 @@ def test_a_reader_that_hangs_up_keeps_its_room_and_its_place_until_its_thread_ha
         at_work += 1
         at_work_peak = max(at_work_peak, at_work)
         begun.release()
-        assert may_end.wait(10)
+        assert may_end.wait(60)
         at_work -= 1
 
     async def main() -> None:
@@ -223,7 +223,7 @@ def test_a_reader_that_hangs_up_keeps_its_room_and_its_place_until_its_thread_ha
 
         leaving = [asyncio.ensure_future(read()) for _ in range(OPENINGS_MAX)]
         for _ in leaving:
-            assert await asyncio.to_thread(begun.acquire, timeout=10)
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
         behind = asyncio.ensure_future(read())
         for task in leaving:
             task.cancel()

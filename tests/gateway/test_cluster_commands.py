@@ -28,7 +28,7 @@ from segments.watched_store import WatchedStore
 from tests.segments.batches import TIMESTAMP_MS
 
 LAYOUT = EtcdLayout()
-READY_S = 10.0
+READY_S = 60.0
 PARTITIONS = 6
 _writers = itertools.count()
 

@@ -92,6 +92,7 @@ async def read(world: World, partition: TopicPartition) -> tuple[int, list[tuple
     return start, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_not_deleted_is_read_whoever_leads_and_whoever_compacts(seed: int) -> None:
     async def scenario(world: World) -> None:

@@ -18,7 +18,7 @@ from tidelog.records import Record
 
 pytestmark = pytest.mark.slow
 
-AT_ONCE_S = 2.0
+AT_ONCE_S = 7.0
 """On a busy machine; a question to etcd that is away takes ten."""
 
 
@@ -58,7 +58,7 @@ def test_a_new_client_connects_produces_and_reads_and_everything_is_described_bu
             assert (status, problem["nothing_was_written"]) == (503, True)
             assert (await ask("/v1/cluster"))[1]["metadata_age_ms"] > 5_000
             assert (await ask("/readyz"))[1]["status"] in {"ok", "no changes"}
-        async with asyncio.timeout(10), connect(urls[0]) as log:
+        async with asyncio.timeout(60), connect(urls[0]) as log:
             acks = [await log.produce("orders", "away", partition=partition) for partition in range(4)]
             assert [ack.offset for ack in acks] == [1, 0, 0, 0]
             read: list[Record] = [record async for record in log.consume("orders", until="end")]
@@ -98,7 +98,7 @@ def test_members_of_groups_keep_what_they_read_for_much_longer_than_their_sessio
                 for number in range(15):
                     await asyncio.sleep(1)
                     await log.produce("orders", f"away {number}")
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(60):
                         assert [record.value for record in await consumer.chunk()] == [b"away %d" % number]
                 assert not lost
                 etcd.start()

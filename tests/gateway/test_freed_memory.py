@@ -11,6 +11,8 @@ import pytest
 
 from gateway.freed_memory import keep_freed_memory
 
+pytestmark = pytest.mark.slow
+
 PAGES_ASKED_FOR = """
 import resource
 {setup}

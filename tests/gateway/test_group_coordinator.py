@@ -316,6 +316,30 @@ def test_what_was_fetched_stays_true_though_a_commit_of_the_former_coordinator_l
     with_cluster(scenario)
 
 
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_what_was_fetched_stays_true_though_a_commit_is_under_way(hangs_up: bool) -> None:
+    """A member that comes back in the same generation would commit from there, and so take back what lands later."""
+
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, _ = await b1.stable()
+        await b1.commit(5, first, 1)
+        b1.link.pause = asyncio.Event()
+        committing = asyncio.ensure_future(b1.commit(10, first, 1))
+        await asyncio.sleep(0.1)
+        if hangs_up:
+            committing.cancel()
+        fetching = asyncio.ensure_future(b1.groups.offsets("g"))
+        await asyncio.sleep(0.1)
+        b1.link.pause.set()
+        found = (await fetching).committed[P0].offset
+        await asyncio.sleep(1.0)
+        assert await cluster.committed() == found
+        await b1.heartbeat(first, 1)
+
+    with_cluster(scenario)
+
+
 def test_the_last_commit_of_a_member_counts_while_the_group_rebalances_and_not_after() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()

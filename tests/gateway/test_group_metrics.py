@@ -175,6 +175,24 @@ def test_a_refresh_asks_the_store_for_nothing_that_this_broker_has_heard() -> No
     watched(scenario)
 
 
+def test_of_a_group_that_begins_here_nothing_is_read_and_of_one_that_was_there_all() -> None:
+    async def scenario(here: Watched, cluster: Cluster) -> None:
+        here.log.ends = {P0: bounds(0, 10), P1: bounds(0, 10)}
+        former = await cluster.coordinator()
+        await former.commit(9, group="old")
+        former.hand_over()
+        await here.at.commit(4, group="new")
+        await here.at.commit(4, group="old", partition=P1)
+        before = here.at.link.requests
+        await here.figures.refresh()
+        assert here.at.link.requests - before == 1
+        told = here.scrape()
+        assert told["tidelog_group_lag_records", ("new", "orders")] == 6
+        assert told["tidelog_group_lag_records", ("old", "orders")] == 1 + 6
+
+    watched(scenario)
+
+
 def test_a_record_is_read_once_for_its_time_however_many_groups_wait_before_it() -> None:
     async def scenario(here: Watched, _: Cluster) -> None:
         here.log.ends, here.log.timestamps = {P0: bounds(0, 10)}, {(P0, 4): 0, (P0, 5): 0}

@@ -51,7 +51,7 @@ def serve(tmp_path: Path, scenario: Callable[[Brokers], Awaitable[None]]) -> Non
     async def prepared(cluster: Cluster) -> None:
         topic = await cluster.brokers[0].create_topic("orders", PARTITIONS)
         for broker in cluster.brokers:
-            assert await broker.topic_cache.wait_for(topic.revision, timeout_s=5)
+            assert await broker.topic_cache.wait_for(topic.revision, timeout_s=60)
         for number in range(PARTITIONS):
             at = partition_of(topic, number)
             batch = batch_of(b"a", b"b", b"c")

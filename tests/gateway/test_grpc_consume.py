@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from gateway import consume_member, grpc_delivery, grpc_fetch
+from gateway import grpc_consume, grpc_delivery, grpc_fetch
 from gateway.answer_room import AnswerRoom
 from gateway.grpc_fetch import GrpcFetch
 from gateway.grpc_status import error_of
@@ -337,6 +337,25 @@ def test_a_member_is_assigned_reads_commits_and_goes_on_there(tmp_path: Path) ->
     serve(tmp_path, scenario)
 
 
+def test_who_begins_at_the_end_skips_nothing_that_comes_while_no_stream_is_open(tmp_path: Path) -> None:
+    """As one whose stream ended with its connection's age, before there was anything to commit."""
+
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        latest: dict[str, Any] = {"group": "billing", "auto_offset_reset": log_pb2.AUTO_OFFSET_RESET_LATEST}
+        await append(channel, b"a", b"b")
+        stream = await begun(channel, **latest)
+        await stream.settled()
+        await stream.send(leave=True)
+        await stream.end()
+        await append(channel, b"c")
+        await append(channel, b"d", partition=1)
+        stream = await begun(channel, **latest)
+        assert sorted(await stream.until_read(2)) == [b"c", b"d"]
+        stream.call.cancel()
+
+    serve(tmp_path, scenario)
+
+
 async def until_left(channel: grpc.aio.Channel) -> None:
     while await members(channel):  # noqa: ASYNC110  # nothing but a call tells
         await asyncio.sleep(0.01)
@@ -622,16 +641,16 @@ def test_who_wants_an_error_where_nothing_is_committed_is_told_one(tmp_path: Pat
 
 
 def test_a_broker_that_stops_lets_members_commit_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consume_member, "RELEASE_AT_STOP_S", 1.0)
+    monkeypatch.setattr(grpc_consume, "RELEASE_AT_STOP_S", 30.0)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         await append(channel, b"a", b"b")
         member, alone = await begun(channel, group="billing"), await begun(channel)
         await asyncio.gather(member.until_read(2), alone.until_read(2))
         async with asyncio.TaskGroup() as tasks:
-            stopping = tasks.create_task(broker.grpc.stop(2))
+            stopping = tasks.create_task(broker.grpc.stop(60))
             revoked = await member.until("revoked")
-            assert (len(places(revoked.partitions)), revoked.within_ms) == (3, 1_000)
+            assert (len(places(revoked.partitions)), revoked.within_ms) == (3, 30_000)
             assert await member.commit(1, up_to_delivery_id=member.delivery_id) == [None]
             await member.send(released=revoked.revocation_id)
             assert isinstance(await member.error(), Stopping)
@@ -676,7 +695,7 @@ def test_the_loop_of_the_guide_reads_and_commits(tmp_path: Path) -> None:
                 await append(channel, b"%d" % number, partition=number % 3)
             while await committed(channel) != {0: 10, 1: 10, 2: 10}:  # noqa: ASYNC110  # nothing but a call tells
                 await asyncio.sleep(0.01)
-            await broker.grpc.stop(2)
+            await broker.grpc.stop(60)
         assert sorted(read) == sorted(b"%d" % number for number in range(30))
 
     serve(tmp_path, scenario)

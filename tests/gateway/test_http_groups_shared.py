@@ -334,8 +334,8 @@ def test_a_broker_that_stops_answers_those_that_wait(tmp_path: Path) -> None:
         reading = asyncio.create_task(member.read(wait_ms=60_000))
         joining = asyncio.create_task(HttpMember(client, "h").join())
         await joined_by(broker, 2, "h")
-        await asyncio.sleep(0.05)
-        await broker.http.stop(5)
+        await until(lambda: len(broker.http._state.tasks) == 2)
+        await broker.http.stop(60)
         answer = await reading
         assert (answer.status, answer.json["records"]) == (200, [])
         assert await client.refused(joining) == (503, "STOPPING")

@@ -113,7 +113,7 @@ def test_an_answer_that_waits_for_room_at_a_stop_is_not_lost(tmp_path: Path) -> 
             await fill_up(room, others)
             waiting = asyncio.ensure_future(client.post(PRODUCE, LINES, NDJSON))
             await until(lambda: room.readers_waiting == 1)
-            await broker.http.stop(10)
+            await broker.http.stop(60)
             assert len((await waiting).lines) == MANY
         assert room.bytes_used == 0
 

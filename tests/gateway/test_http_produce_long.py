@@ -49,7 +49,7 @@ def test_while_short_bodies_of_many_records_are_taken_apart_others_are_served_an
         nonlocal busy
         if threading.current_thread() is not threading.main_thread():
             busy += 1
-            assert may_go_on.wait(10)
+            assert may_go_on.wait(60)
         return plan_body(*arguments, **named)
 
     monkeypatch.setattr(http_produce, "plan_body", slow)

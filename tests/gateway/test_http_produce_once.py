@@ -92,7 +92,7 @@ def test_two_of_one_key_between_which_the_topic_grows_are_one_request(tmp_path: 
     def slowly_the_first_time(*args: Any, **arguments: Any) -> Any:
         if not planning.is_set():
             planning.set()
-            assert go_on.wait(10)
+            assert go_on.wait(60)
         return plan_body(*args, **arguments)
 
     monkeypatch.setattr(http_produce, "plan_body", slowly_the_first_time)
@@ -257,7 +257,7 @@ def test_after_a_restart_and_growth_a_repeat_is_recognised_and_what_is_missing_c
     settings = BrokerSettings(data_dir=tmp_path / "data", http="127.0.0.1:0", grpc="127.0.0.1:0")
 
     async def run() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             async with running(settings) as broker, aiohttp.ClientSession(f"http://{broker.http_address}") as session:
                 client = Client(session)
                 await broker.create_topic("orders", 3)

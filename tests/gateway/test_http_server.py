@@ -295,7 +295,7 @@ def test_a_stream_ends_with_its_connection_though_a_request_waited_behind_it(tmp
             await raw.send(get + get)
             assert (await raw.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
             assert len(broker.http._state.tasks) == 1
-        async with asyncio.timeout(5):  # not only when it sends its next sign of life
+        async with asyncio.timeout(10):  # not only when it sends its next sign of life
             await until(lambda: not broker.http._state.tasks)
 
     with_broker(tmp_path, scenario)
@@ -328,7 +328,7 @@ def test_a_stop_answers_what_is_in_flight_and_takes_no_more(tmp_path: Path) -> N
         async with client_of(broker) as client, connection(broker) as idle:
             producing = asyncio.ensure_future(client.produce("/v1/topics/single/records", [{"value": 1}]))
             await until(lambda: broker.budget.bytes_used > 0)
-            stopping = asyncio.ensure_future(broker.http.stop(10))
+            stopping = asyncio.ensure_future(broker.http.stop(60))
             assert await idle.end() == b""
             assert not (await asyncio.wait((stopping,), timeout=0.05))[0]
             broker.store.let_go()

@@ -49,6 +49,15 @@ def test_only_the_groups_that_are_asked_for_are_kept() -> None:
     assert not known["a"]
 
 
+def test_a_group_that_begins_here_need_not_be_read_and_is_forgotten_like_others() -> None:
+    known = KnownOffsets()
+    known.has_none_before("a")
+    assert known.is_whole("a")
+    assert list(known) == []
+    known.keep_only({"b"})
+    assert not known.is_whole("a")
+
+
 def test_what_clients_keep_with_an_offset_takes_no_memory_here() -> None:
     known = KnownOffsets()
     known.committed("g", {P0: committed(1, metadata="m" * 4096)})

@@ -32,7 +32,7 @@ from segments.watched_store import WatchedStore
 from tests.segments.batches import TIMESTAMP_MS, batch_of, header_of, records_in
 
 LAYOUT = EtcdLayout()
-READY_S = 10.0
+READY_S = 60.0
 _writers = itertools.count()
 
 

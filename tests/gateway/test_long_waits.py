@@ -16,7 +16,7 @@ def test_a_stop_ends_all_waits_and_lets_none_begin() -> None:
             async with waits.until_stop():
                 await asyncio.Event().wait()
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             waiting = [asyncio.ensure_future(wait()) for _ in range(3)]
             await asyncio.sleep(0)
             waits.stop()

@@ -25,14 +25,14 @@ class Worked:
             self.busy += 1
             self.busy_peak = max(self.busy_peak, self.busy)
         self.begun.release()
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(60)
         with self._lock:
             self.busy -= 1
         return "done"
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # threads set no event of the loop
             await asyncio.sleep(0.001)
 
@@ -94,7 +94,7 @@ def test_what_work_raises_is_raised_and_lost_where_nobody_is_left_to_hear_it() -
         threads, may_end = WorkThreads(1), threading.Event()
 
         def fail() -> None:
-            assert may_end.wait(10)
+            assert may_end.wait(60)
             raise ValueError("wrong")
 
         leaving = asyncio.ensure_future(threads.run(fail))

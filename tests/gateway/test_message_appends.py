@@ -180,7 +180,7 @@ def test_while_records_are_taken_apart_others_are_served_and_only_so_many_thread
         nonlocal busy
         if threading.current_thread() is not threading.main_thread():
             busy += 1
-            may_go_on.wait(10)
+            may_go_on.wait(60)
         return plan(*arguments)
 
     monkeypatch.setattr(message_appends, "_plan", slow)

@@ -13,6 +13,8 @@ from metadata.errors import NoLeader
 from metadata.model import SessionId
 from tests.tidelog.small_broker import SmallBroker, running
 
+pytestmark = pytest.mark.slow
+
 
 async def steps() -> None:
     """As many of the loop as it takes until all wait for something else."""

@@ -9,7 +9,7 @@ from typing import cast
 
 from gateway.cluster_view import ClusterView
 from gateway.leaders import Leaders
-from gateway.peer_reads import PeerReads
+from gateway.rack_reads import RackReads
 from gateway.routed_fetch import LAGGARD_S, SILENT_S, RoutedFetch
 from metadata.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
@@ -49,7 +49,7 @@ class World:
             self._here,
             cast(ClusterView, view),
             leaders,
-            cast(PeerReads, SimpleNamespace(fetch=self._at_peer)),
+            cast(RackReads, SimpleNamespace(fetch=self._at_peer)),
             leader_wait_s=LEADER_WAIT_S,
             is_hopeless=lambda: False,
         )

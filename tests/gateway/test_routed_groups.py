@@ -72,7 +72,7 @@ async def a_group(cluster: Cluster) -> AsyncIterator[Group]:
     """Of which the second broker is the coordinator."""
     topic = await cluster.brokers[0].create_topic("orders", 3)
     for broker in cluster.brokers:
-        assert await broker.topic_cache.wait_for(topic.revision, timeout_s=5)
+        assert await broker.topic_cache.wait_for(topic.revision, timeout_s=60)
     first, at, third = cluster.brokers
     name = next(name for name in map(str, range(100)) if first.groups.coordinator(name).broker_id == at.broker_id)
     channels = {

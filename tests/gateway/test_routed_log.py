@@ -47,7 +47,7 @@ async def made(cluster: Cluster) -> tuple[Topic, int, Broker]:
     """A topic, one of its partitions, and a broker that does not lead this one."""
     topic = await cluster.brokers[0].create_topic("orders", PARTITIONS)
     for broker in cluster.brokers:
-        assert await broker.topic_cache.wait_for(topic.revision, timeout_s=5)
+        assert await broker.topic_cache.wait_for(topic.revision, timeout_s=60)
     led = {cluster.leader(partition_of(topic, number)).broker_id for number in range(PARTITIONS)}
     assert len(led) == len(cluster.brokers), "the partitions are spread"
     return topic, 1, cluster.other(partition_of(topic, 1))

@@ -26,7 +26,7 @@ from tests.simulation.etcd_model import EtcdModel
 
 T = TypeVar("T")
 NOW = Revision(0)
-PATIENCE_S = 10
+PATIENCE_S = 60
 """How long a test waits for what must happen before it fails. Nothing waits this long when all is well."""
 
 

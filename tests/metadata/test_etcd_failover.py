@@ -6,10 +6,10 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import grpc.aio
 import pytest
@@ -26,6 +26,7 @@ from tests.servers import free_port
 from tests.tcp_proxy import TcpProxy, tcp_proxy
 
 pytestmark = pytest.mark.slow
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -56,8 +57,43 @@ async def put(store: EtcdStore, key: str, value: bytes = b"", lease: LeaseId = N
     return (await store.transact([], [Put(key, value, lease)])).revision
 
 
-async def restart(member: EtcdMember) -> None:
+async def in_the_end(ask: Callable[[], Awaitable[T]]) -> T:
+    """What is answered, by a store that is given too little time for it on a busy machine."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(Unavailable):
+                return await ask()
+
+
+async def refused_as(store: EtcdStore, key: str, told: str) -> None:
+    """Returns when a write is refused in these words: sooner it is unknown, or has found no time to be tried."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await put(store, key)
+            except OutcomeUnknown:
+                continue
+            except Unavailable as error:
+                if told in str(error):
+                    return
+            else:
+                raise AssertionError(f"it was taken, and not refused as {told!r}")
+
+
+async def put_until_taken(store: EtcdStore, key: str) -> Revision:
+    """Nobody may lead for a moment: what is unknown then is written again."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await put(store, key)
+            except (OutcomeUnknown, Unavailable):
+                continue
+
+
+async def restart(member: EtcdMember, *stores: EtcdStore) -> None:
+    """The next write of these stores goes to nobody but the new process."""
     await in_thread(member.kill)
+    await until(lambda: not any(store._client._members[0].connected for store in stores))
     await in_thread(member.start)
 
 
@@ -93,15 +129,18 @@ def test_a_renewal_whose_stream_ends_while_it_is_written_is_tried_again(monkeypa
 def test_a_write_whose_answer_is_lost_is_unknown_and_was_sent_once() -> None:
     async def test() -> None:
         async with proxied(etcd_request_timeout_s=0.3) as (proxy, store, direct):
-            key = new_key()
-            await store.get(key)
-            proxy.break_("answers are lost")
-            with pytest.raises(OutcomeUnknown, match="no answer in time; it may have happened or not") as unknown:
-                await put(store, key)
-            assert proxy.url in str(unknown.value)
-            assert unknown.value.hint == "Read back whether it happened before you send it again."
-            proxy.break_("none")
-            proxy.reset()
+            has_left = False
+            while not has_left:  # on a busy machine, it may not have left in time
+                key = new_key()
+                await store.get(key)
+                proxy.break_("answers are lost")
+                with pytest.raises(OutcomeUnknown, match="no answer in time; it may have happened or not") as unknown:
+                    await put(store, key)
+                assert proxy.url in str(unknown.value)
+                assert unknown.value.hint == "Read back whether it happened before you send it again."
+                proxy.break_("none")
+                proxy.reset()
+                has_left = await direct.get(key) is not None
             for reader in (direct, store):
                 found = await reader.get(key)
                 assert found is not None
@@ -149,7 +188,7 @@ def test_a_write_that_finds_no_connection_was_not_sent() -> None:
     async def test() -> None:
         async with proxied(etcd_deadline_s=0.4) as (proxy, store, direct):
             key = new_key()
-            await store.get(key)
+            await in_the_end(lambda: store.get(key))
             proxy.break_("refuses")
             await until(lambda: not store._client._members[0].connected)
             with pytest.raises(Unavailable) as down:
@@ -239,7 +278,7 @@ def test_a_watch_goes_on_over_restarts_and_cuts_without_gap_or_repeat(tmp_path: 
                             written += [(await writer.transact([], [Put(f"/a/{n}/{m}/{i}", b"") for i in range(3)])).revision]
                             if m == 10:
                                 proxy.reset()
-                    await restart(member)
+                    await restart(member, writer)
                     written += [await put(writer, "/a/6")]
                     await until(lambda: len(seen) >= len(written))
                     watching.cancel()
@@ -275,14 +314,20 @@ def test_a_watch_that_nobody_serves_says_so_and_a_new_one_goes_on() -> None:
         async with proxied(etcd_deadline_s=0.7) as (proxy, store, direct):
             key = new_key()
             first = await put(direct, key)
-            watch = store.watch(key, first)
-            assert (await anext(watch)).revision == first
+
+            async def begun() -> AsyncIterator[WatchBatch]:
+                watch = store.watch(key, first)
+                assert (await anext(watch)).revision == first
+                return watch
+
+            watch = await in_the_end(begun)
             proxy.break_("refuses")
             with pytest.raises(Unavailable, match=f"watch '{key}'"):
                 await take(watch, 1)
             missed = await put(direct, key)
             proxy.break_("none")
-            assert [batch.revision for batch in await take(store.watch(key, Revision(first + 1)), 1)] == [missed]
+            seen = await in_the_end(lambda: take(store.watch(key, Revision(first + 1)), 1))
+            assert [batch.revision for batch in seen] == [missed]
 
     run(test())
 
@@ -324,15 +369,15 @@ class CountsRenewals(EtcdStore):
 
 async def kept(store: EtcdStore, lease: LeaseId) -> None:
     while True:
-        ttl_s = await store.keep_alive(lease)
-        await asyncio.sleep(ttl_s / 3)
+        await store.keep_alive(lease)
+        await asyncio.sleep(0.1)
 
 
 def test_a_lease_lives_on_over_a_restart_of_etcd(tmp_path: Path) -> None:
     async def test() -> None:
         with running_etcd(tmp_path) as member:
             store = CountsRenewals(settings(member.url))
-            lease = await store.grant_lease(2.0)
+            lease = await store.grant_lease(10.0)
             await put(store, "/leased", b"", lease)
             async with asyncio.TaskGroup() as tasks:
                 keeping = tasks.create_task(kept(store, lease))
@@ -358,7 +403,7 @@ async def timed(call: Coroutine[Any, Any, object]) -> float:
 def test_a_member_that_is_not_there_is_passed_over_at_once() -> None:
     async def test() -> None:
         async with opened(f"http://127.0.0.1:{free_port()},{SHARED.member.url}") as store:
-            assert await timed(put(store, new_key())) < 2.5
+            assert await timed(put(store, new_key())) < store._client._settings.etcd_connect_timeout_s
 
     run(test())
 
@@ -368,10 +413,10 @@ def test_a_member_that_accepts_and_says_nothing_is_left_within_its_timeout() -> 
         async with tcp_proxy(SHARED.member.client_port) as silent:
             silent.break_("requests are lost")
             async with opened(f"{silent.url},{SHARED.member.url}", etcd_connect_timeout_s=0.3) as store:
-                assert await timed(put(store, new_key())) < 2.5
-                asked_bytes = silent.lost_bytes
-                await put(store, new_key())
-                assert silent.lost_bytes == asked_bytes, "it is not asked again"
+                assert await timed(put(store, new_key())) < store._client._settings.etcd_request_timeout_s
+                for _ in range(2):
+                    await put(store, new_key())
+                    assert store._client._members[store._client._place].url == SHARED.member.url, "the other is not asked again"
 
     run(test())
 
@@ -390,11 +435,10 @@ def test_a_member_of_another_cluster_is_not_asked(tmp_path: Path) -> None:
                 tcp_proxy(SHARED.member.client_port) as proxy,
                 opened(f"{proxy.url},{another.url}", etcd_deadline_s=0.5) as store,
             ):
-                await put(store, key)
+                await put_until_taken(store, key)
                 proxy.break_("refuses")
                 await until(lambda: not store._client._members[0].connected)
-                with pytest.raises(Unavailable, match="belongs to cluster"):
-                    await put(store, key)
+                await refused_as(store, key, "belongs to cluster")
 
     run(test())
 
@@ -410,7 +454,7 @@ def test_a_cluster_serves_while_most_of_it_lives_and_a_watch_crosses_every_failu
     async def test() -> None:
         with running_cluster(tmp_path) as cluster:
             async with opened(cluster.urls, etcd_request_timeout_s=1.0) as store:
-                written = [await put(store, "/a")]
+                written = [await put_until_taken(store, "/a")]
                 seen: list[int] = []
 
                 async def watch() -> None:
@@ -427,49 +471,40 @@ def test_a_cluster_serves_while_most_of_it_lives_and_a_watch_crosses_every_failu
                     watching = tasks.create_task(watch())
                     await until(lambda: seen == written)
 
-                    hung = await asked_first(cluster, store)
-                    hung.freeze()
-                    with pytest.raises(OutcomeUnknown):
-                        written += [await put(store, "/a")]
+                    while True:
+                        hung = await asked_first(cluster, store)
+                        hung.freeze()
+                        try:
+                            written += [await put(store, "/a")]
+                        except OutcomeUnknown:
+                            break
+                        except Unavailable:
+                            pass
+                        hung.thaw()  # on a busy machine another member was asked by then
+                        await until(hung.healthy)
                     held = await store.get("/a")  # the next member answers
                     assert held is not None
                     if held.mod_revision not in written:  # the frozen member may pass it on when it thaws, or never
                         written.append(held.mod_revision)
-                    written += [await put(store, "/a")]
-                    await until(lambda: seen[-1] == written[-1])
+                    written += [await put_until_taken(store, "/a")]
+                    await until(lambda: written[-1] in seen)
                     hung.thaw()
                     await until(hung.healthy)
 
                     first = await asked_first(cluster, store)
                     await in_thread(first.kill)
-                    written += [await put_until_taken(store)]
+                    written += [await put_until_taken(store, "/a")]
                     second = await asked_first(cluster, store)
                     await in_thread(second.kill)
                     (alone,) = (member for member in cluster.members if member.process is not None)
                     async with opened(alone.url, etcd_request_timeout_s=0.5, etcd_deadline_s=0.3) as cut_off:
-                        with pytest.raises(Unavailable, match="no leader"):
-                            await refused_for_want_of_a_leader(cut_off)
+                        await refused_as(cut_off, "/a", "no leader")  # it needs an election to notice that it is alone
                     await in_thread(cluster.start)
-                    written += [await put_until_taken(store)]
-                    await until(lambda: seen[-1] == written[-1])
+                    written += [await put_until_taken(store, "/a")]
+                    await until(lambda: written[-1] in seen)
                     watching.cancel()
                 history = await take(store.watch("/a", written[0]), len(seen))
                 assert seen == [batch.revision for batch in history]
                 assert set(written) <= set(seen)
-
-    async def put_until_taken(store: EtcdStore) -> Revision:
-        """A leader may just have died: what is unknown then is written again."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                try:
-                    return await put(store, "/a")
-                except (OutcomeUnknown, Unavailable):
-                    continue
-
-    async def refused_for_want_of_a_leader(store: EtcdStore) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:  # a member needs an election to notice that it is alone: unknown until then
-                with suppress(OutcomeUnknown):
-                    await put(store, "/a")
 
     run(test())

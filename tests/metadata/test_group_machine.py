@@ -208,10 +208,10 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 def test_a_group_holds_its_promises_in_any_order() -> None:
-    run_state_machine_as_test(GroupMachine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(GroupMachine, settings=settings(stateful_step_count=40))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_group_holds_its_promises_in_many_orders() -> None:
-    run_state_machine_as_test(GroupMachine, settings=settings(max_examples=1_000, stateful_step_count=60, deadline=None))
+    run_state_machine_as_test(GroupMachine, settings=settings(max_examples=300, stateful_step_count=60))

@@ -658,7 +658,7 @@ TRANSACTIONS = st.lists(st.lists(OPERATIONS, max_size=4, unique_by=lambda operat
 
 
 @pytest.mark.parametrize("opener", EACH_STORE)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(transactions=TRANSACTIONS)
 def test_every_revision_reads_as_it_was_and_a_watch_replays_the_way_there(
     opener: Opener, tmp_path_factory: pytest.TempPathFactory, transactions: list[list[tuple[str, str, bytes]]]

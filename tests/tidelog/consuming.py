@@ -11,7 +11,7 @@ from metadata.errors import TidelogError
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.settings import SettingChanges
 
-QUICK: SettingChanges = {"retry_pause_ms": 1, "retry_pause_ms_max": 5, "delivery_timeout_ms": 10_000}
+QUICK: SettingChanges = {"retry_pause_ms": 1, "retry_pause_ms_max": 5, "delivery_timeout_ms": 40_000}
 RECORDS = 30
 
 
@@ -20,7 +20,7 @@ def with_records(test: Callable[[SmallBroker, tidelog.Client], Awaitable[None]],
     changes: SettingChanges = {**QUICK, **settings}
 
     async def run() -> None:
-        async with running(SmallBroker()) as broker, asyncio.timeout(30):
+        async with running(SmallBroker()) as broker, asyncio.timeout(60):
             broker.create_topic("orders", 3)
             async with tidelog.connect(broker.address, **changes) as log:
                 for n in range(RECORDS):

@@ -1,20 +1,29 @@
 """`tidelog cluster restore` in a process that kills itself before or after the n-th thing that it writes, to the bucket or to etcd.
 
-python -m tests.tidelog.dying_restore before|after N --bucket … --etcd …
+The processes are forked from a server that has imported all of it: a test needs dozens.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 from unittest.mock import patch
 
+import gateway.settings  # noqa: F401  # the command loads this one and the next two late
+import tidelog.cli.commands
+import tidelog.cluster_restore  # noqa: F401
 from metadata.etcd_store import EtcdStore
 from segments.s3_store import S3Store
 from tidelog.cli.main import main
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.tidelog.dying_restore"])
 
 
 def dying(write: Callable[..., Awaitable[Any]], dies: Callable[[str], None]) -> Callable[..., Awaitable[Any]]:
@@ -38,12 +47,39 @@ def death(when: str, number: int) -> Callable[[str], None]:
     return dies
 
 
-if __name__ == "__main__":
-    _, when, number, *arguments = sys.argv
+def restore(when: str, number: int, arguments: Sequence[str], environment: Mapping[str, str], stderr: Path) -> None:
+    """The process."""
+    os.environ.clear()
+    os.environ.update(environment)
+    with stderr.open("wb") as told:
+        os.dup2(told.fileno(), sys.stderr.fileno())
     sys.argv = ["tidelog", "cluster", "restore", *arguments]
-    dies = death(when, int(number))
+    dies = death(when, number)
     with (
         patch.object(S3Store, "create", dying(S3Store.create, dies)),
         patch.object(EtcdStore, "transact", dying(EtcdStore.transact, dies)),
     ):
         main()
+
+
+def restore_that_dies(
+    when: Literal["before", "after"],
+    number: int,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    directory: Path,
+    *,
+    timeout_s: float,
+) -> subprocess.CompletedProcess[str]:
+    """`number`: the first write of a restore is 1. What it prints goes nowhere; its stderr is told."""
+    stderr = directory / "restore.stderr"
+    process = PROCESSES.Process(target=restore, args=(when, number, arguments, environment, stderr))
+    process.start()
+    try:
+        process.join(timeout_s)
+        assert process.exitcode is not None, f"the restore does not end: {stderr.read_text()}"
+        return subprocess.CompletedProcess(arguments, process.exitcode, "", stderr.read_text())
+    finally:
+        process.kill()
+        process.join()
+        process.close()

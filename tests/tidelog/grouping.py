@@ -13,7 +13,7 @@ from tests.gateway.small_broker import SmallBroker, small_broker
 from tests.tidelog.consuming import until
 from tidelog.settings import SettingChanges
 
-QUICK: SettingChanges = {"retry_pause_ms": 1, "retry_pause_ms_max": 5, "delivery_timeout_ms": 10_000, "fetch_wait_ms_max": 200}
+QUICK: SettingChanges = {"retry_pause_ms": 1, "retry_pause_ms_max": 5, "delivery_timeout_ms": 40_000, "fetch_wait_ms_max": 200}
 GROUP = "billing"
 RECORDS = 30
 Scenario = Callable[[SmallBroker, tidelog.Client], Awaitable[None]]
@@ -24,7 +24,7 @@ def with_group(tmp_path: Path, scenario: Scenario, **settings: Unpack[SettingCha
     changes: SettingChanges = {**QUICK, **settings}
 
     async def run() -> None:
-        async with asyncio.timeout(30), small_broker(tmp_path) as broker, connected(broker, changes) as log:
+        async with asyncio.timeout(60), small_broker(tmp_path) as broker, connected(broker, changes) as log:
             await log.produce_many("orders", numbered(range(RECORDS)))
             await scenario(broker, log)
 

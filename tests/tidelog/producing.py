@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Unpack
 
 from metadata.errors import TidelogError
 from tests.tidelog.small_broker import SmallBroker, running
+from tidelog.client import Client
 from tidelog.records import Ack
 from tidelog.settings import SettingChanges
 
-QUICK: SettingChanges = {"retry_pause_ms": 1, "retry_pause_ms_max": 5, "delivery_timeout_ms": 20_000}
+QUICK: SettingChanges = {"retry_pause_ms": 1, "retry_pause_ms_max": 5, "delivery_timeout_ms": 40_000}
 
 
 def quick(**changes: Unpack[SettingChanges]) -> SettingChanges:
@@ -22,10 +24,15 @@ def with_broker(test: Callable[[SmallBroker], Awaitable[None]], *, partitions: i
     async def run() -> None:
         async with running(SmallBroker()) as broker:
             broker.create_topic("orders", partitions, **settings)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await test(broker)
 
     asyncio.run(run())
+
+
+def impatient(log: Client, **changes: Unpack[SettingChanges]) -> None:
+    """What the client begins from now on has less time; what went before had as much as a busy machine needs."""
+    log._settings = log._connection._settings = replace(log._settings, **changes)
 
 
 async def outcome_of(delivery: Awaitable[Ack]) -> Ack | TidelogError:
@@ -48,3 +55,10 @@ async def until(condition: Callable[[], bool]) -> None:
     """Lets the loop go on until the condition holds."""
     while not condition():  # noqa: ASYNC110  # neither client nor broker has an event for what only a test looks at
         await asyncio.sleep(0.001)
+
+
+async def until_lost(log: Client, broker: SmallBroker) -> None:
+    """Lets the loop go on until the client has seen that a stopped broker is gone: what is sent from now on is not in doubt."""
+    connection, streams = log._connection, log._producer._streams.values()
+    await until(lambda: all(stream._broke for stream, _ in streams if stream._address == broker.host_port))
+    await until(lambda: not connection._channels.is_connected(broker.host_port))

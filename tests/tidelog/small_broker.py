@@ -31,6 +31,7 @@ from metadata.model import Offset, ProducerId
 from segments.producer_state import ProducerStates, SequencedBatch
 from segments.record_batch import BatchHeader, check_produced, parse_header, stamp
 from segments.record_columns import iterate_records
+from tests.servers import free_port
 
 BYTES_MAX = 64 << 20
 
@@ -124,11 +125,18 @@ class SmallBroker:
         """Called for each call but Fetch with its method; raises what the broker shall answer."""
         self.requests: list[log_pb2.ProduceRequest] = []
         """With something to append."""
+        self.rack = ""
+        self.preferred: dict[tuple[str, int], str] = {}
+        """By topic and partition: the broker that readers of other racks are sent to."""
+        self.fetched_for: list[tuple[str, list[int]]] = []
+        """Of each fetch: the rack that it named, and its partitions."""
         self.fetches = 0
         self.fetch_faults: list[Exception] = []
         """What the next fetches meet as a whole."""
         self.read_faults: dict[tuple[str, int], TidelogError] = {}
         """By topic and partition: what every fetch and every question for offsets meets there."""
+        self.fetch_refusals: dict[tuple[str, int], TidelogError] = {}
+        """The same of fetches alone."""
         self.producer_ids = 0
         self.services: list[Callable[[grpc.aio.Server], None]] = []
         """Called before it starts, to add services of a test's own."""
@@ -162,7 +170,7 @@ class SmallBroker:
             raise NoLeader(f"this broker does not lead {topic}/{partition}")
         self.check_leader(topic, partition)
         self.check_epoch(asked)
-        if (fault := self.read_faults.get((topic, partition))) is not None:
+        if (fault := self.read_faults.get((topic, partition)) or self.fetch_refusals.get((topic, partition))) is not None:
             raise fault
 
     def check_epoch(self, asked: log_pb2.FetchPartition | log_pb2.OffsetQuery) -> None:
@@ -217,7 +225,8 @@ class SmallBroker:
         admin_pb2_grpc.add_ClusterServicer_to_server(_Cluster(self), server)  # type: ignore[no-untyped-call]
         for add_service in self.services:
             add_service(server)
-        self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
+        self.port = self.port or free_port()  # kept for it, while it is stopped
+        server.add_insecure_port(f"127.0.0.1:{self.port}")
         await server.start()
         self._server = server
 
@@ -322,6 +331,7 @@ class _Log(log_pb2_grpc.LogServicer):
     async def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802
         broker = self._broker
         broker.fetches += 1
+        broker.fetched_for.append((request.client_rack, [asked.partition for asked in request.partitions]))
         await broker.running.wait()
         if broker.fetch_faults:
             fault = broker.fetch_faults.pop(0)
@@ -330,7 +340,8 @@ class _Log(log_pb2_grpc.LogServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "broken on purpose")
         ids = {name: topic.id for name, topic in broker.topics.items()}
         answer = self._fetch(request, ids)
-        if not any(found.record_batches or found.HasField("error") for found in answer.partitions):
+        is_told = any(found.HasField("error") or found.HasField("preferred_broker") for found in answer.partitions)
+        if not is_told and not any(found.record_batches for found in answer.partitions):
             await broker.until_longer(request.max_wait_ms / 1000)
             await broker.running.wait()
             answer = self._fetch(request, ids)
@@ -357,6 +368,11 @@ class _Log(log_pb2_grpc.LogServicer):
             if not held.start <= asked.offset <= held.end:
                 gone = OutOfRange(f"offset {asked.offset} is gone", log_start_offset=held.start, high_watermark=held.end)
                 found.error.CopyFrom(status_of(gone))
+                continue
+            preferred = self._broker.preferred.get((asked.topic, asked.partition))
+            if preferred and request.client_rack not in {"", self._broker.rack}:
+                found.preferred_broker.broker_id = preferred
+                found.preferred_broker.grpc_address = self._broker.brokers[preferred].host_port
                 continue
             for batch in held.batches:
                 header = parse_header(batch)

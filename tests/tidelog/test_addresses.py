@@ -15,6 +15,8 @@ from metadata.errors import InvalidArgument, Rejected, Unavailable
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.addresses import Address, cluster_over_http, grpc_target, parse_address, parse_addresses
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("text", "address"),

@@ -18,6 +18,8 @@ from tidelog.client import Client
 from tidelog.groups import Groups
 from tidelog.topics import Topics
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def broker_in_thread() -> Iterator[SmallBroker]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,9 @@ import pytest
 from metadata.errors import Unavailable
 from tidelog.broker_process import BrokerProcess
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_a_broker_that_was_stopped_leaves_nothing_open_and_starts_again(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         for _ in range(2):
@@ -19,6 +22,20 @@ def test_a_broker_that_was_stopped_leaves_nothing_open_and_starts_again(tmp_path
             broker.stop()
             assert output is not None
             assert output.closed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody else may bind what is kept")
+def test_while_it_is_down_its_ports_are_given_to_nobody_and_it_comes_back_there(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        broker.start()
+        addresses = [broker.http_address, broker.grpc_address]
+        broker.kill()
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind((host, int(port)))
+        broker.start()
+        assert [broker.http_address, broker.grpc_address] == addresses
 
 
 def test_a_broker_that_does_not_start_is_told_in_its_own_words_and_not_in_those_of_earlier_ones(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def with_room(test: Callable[[Accumulator, BufferRoom], Awaitable[None]], *, tim
     async def run() -> None:
         accumulator = Accumulator(ClientSettings())
         accumulator.buffered_bytes = 900
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await test(accumulator, BufferRoom(accumulator, bytes_max=1_000, timeout_s=timeout_s))
 
     asyncio.run(run())

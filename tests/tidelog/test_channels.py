@@ -20,7 +20,7 @@ A, B = "127.0.0.1:1", "127.0.0.1:2"
 def with_channels(test: Callable[[Channels], Awaitable[None]]) -> None:
     async def run() -> None:
         opened = Channels(ClientSettings())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await test(opened)
         await opened.close()
 
@@ -62,6 +62,7 @@ def test_so_is_one_that_nothing_was_asked_of_for_long(monkeypatch: pytest.Monkey
     with_channels(test)
 
 
+@pytest.mark.slow
 def test_where_nobody_listens_there_is_no_connection_and_where_a_broker_does_there_is() -> None:
     async def test(opened: Channels) -> None:
         nobody = f"127.0.0.1:{free_port()}"

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -25,6 +25,7 @@ from tests.chaos.cluster import TIDELOG, Broker
 from tests.etcd_server import EtcdMember, running_etcd
 from tests.servers import ROOT, S3Server, chosen_s3_server, free_port
 from tests.tcp_proxy import TcpProxy
+from tests.tidelog.dying_restore import restore_that_dies
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +33,8 @@ PARTITIONS = 3
 PATIENCE_S = 120.0
 GROUP = "/tidelog/groups/billing"
 RESTORATION = "/tidelog/restoration"
+Death = tuple[Literal["before", "after"], int]
+"""Before or after which of the restore's writes it kills itself, counted from 1."""
 
 
 @dataclass
@@ -61,11 +64,11 @@ class Place:
         finally:
             broker.kill()
 
-    def restore(self, etcd: EtcdMember, *arguments: str, dies: tuple[str, int] | None = None) -> subprocess.CompletedProcess[str]:
-        program = ["tidelog.cli.main", "cluster", "restore"]
+    def restore(self, etcd: EtcdMember, *, dies: Death | None = None) -> subprocess.CompletedProcess[str]:
+        arguments = ["--bucket", self.bucket_url, "--etcd", etcd.url, "-o", "json"]
         if dies is not None:
-            program = ["tests.tidelog.dying_restore", dies[0], str(dies[1])]
-        command = [sys.executable, "-m", *program, "--bucket", self.bucket_url, "--etcd", etcd.url, "-o", "json", *arguments]
+            return restore_that_dies(*dies, arguments, self.environment, self.directory, timeout_s=PATIENCE_S)
+        command = [sys.executable, "-m", "tidelog.cli.main", "cluster", "restore", *arguments]
         return subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
@@ -94,7 +97,7 @@ def ask(broker: Broker, verb: str, path: str, body: Any = None) -> Any:
             headers={"content-type": "application/json"},
         )
         try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as answer:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             told = json.loads(error.read())
@@ -187,6 +190,7 @@ def lose_etcd(place: Place, lost: EtcdMember) -> tuple[Written, list[int]]:
     return written, before
 
 
+@pytest.mark.timeout(1800)  # some thirty processes, one after the other
 def test_a_restore_that_is_killed_before_or_after_anything_that_it_writes_goes_on_to_the_same_end(
     place: Place, tmp_path: Path
 ) -> None:

@@ -11,8 +11,11 @@ import pytest
 import tidelog
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, Rejected, Throttled, Unavailable, UnknownPartition, UnknownTopic
 from tests.tidelog.consuming import QUICK, read, read_out, read_until_it_fails, until, with_records
+from tests.tidelog.producing import impatient
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.positions import StartLike
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_record_is_read_once_and_in_order_within_its_partition() -> None:
@@ -95,7 +98,7 @@ def test_leaving_the_loop_ends_the_reading() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
         async for _ in log.consume("orders"):
             break
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name().startswith("fetch")])
 
     with_records(test)
@@ -159,7 +162,7 @@ def test_a_reader_that_is_forgotten_ends_its_tasks() -> None:
         assert _fetching_tasks()
         del consumer
         gc.collect()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await asyncio.wait(_fetching_tasks())
         assert not _fetching_tasks()
 
@@ -249,7 +252,7 @@ def test_partitions_are_followed_to_their_new_leaders() -> None:
             a.create_topic("orders", 4)
             b.join(a)
             a.leaders |= {("orders", partition): "ab"[partition % 2] for partition in range(4)}
-            async with tidelog.connect(a.address, **QUICK) as log, asyncio.timeout(30):
+            async with tidelog.connect(a.address, **QUICK) as log, asyncio.timeout(60):
                 seen: list[int] = []
                 await log.produce_many("orders", _numbers(0))
                 async for record in log.consume("orders"):
@@ -271,6 +274,7 @@ def _numbers(start: int) -> list[tidelog.Message]:
 
 def test_a_broker_that_stays_away_ends_a_reading_that_has_an_end() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
+        impatient(log, delivery_timeout_ms=1_000, request_timeout_ms=1_000)
         consumer = log.consume("orders", follow=False)
         await consumer.chunk()
         await broker.stop()
@@ -278,7 +282,7 @@ def test_a_broker_that_stays_away_ends_a_reading_that_has_an_end() -> None:
             await read_out(consumer)
         await broker.start()
 
-    with_records(test, delivery_timeout_ms=200, request_timeout_ms=200, fetch_bytes_max=100, read_ahead_bytes_max=1)
+    with_records(test, fetch_bytes_max=100, read_ahead_bytes_max=1)
 
 
 def test_an_error_that_stays_is_raised_after_what_was_fetched_before_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from tidelog.demo_killer import kill_at_the_next
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def victim() -> Iterator[subprocess.Popen[bytes]]:
@@ -39,13 +41,13 @@ def test_it_waits_for_the_first_path_that_is_not_there_yet(
     monkeypatch.setattr("tidelog.demo_killer.os.path.exists", exists)
     killing = threading.Thread(target=kill_at_the_next, args=([str(written), str(coming), str(later)], victim.pid, 30.0))
     killing.start()
-    assert missed.wait(10)
+    assert missed.wait(60)
     assert victim.poll() is None
     coming.touch()
     killing.join()
-    assert victim.wait(10) == -signal.SIGKILL
+    assert victim.wait(60) == -signal.SIGKILL
 
 
 def test_it_does_not_wait_for_ever(victim: subprocess.Popen[bytes], tmp_path: Path) -> None:
     kill_at_the_next([str(tmp_path / "never")], victim.pid, 0.01)
-    assert victim.wait(10) == -signal.SIGKILL
+    assert victim.wait(60) == -signal.SIGKILL

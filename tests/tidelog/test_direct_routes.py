@@ -17,6 +17,8 @@ from tests.tidelog.small_broker import SmallBroker, running
 from tidelog import connection, fetching, produce_stream, routes
 from tidelog.producer import Delivery
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 4
 
 
@@ -40,7 +42,7 @@ async def two_brokers() -> AsyncIterator[tuple[SmallBroker, SmallBroker]]:
 
 def with_two_brokers(test: Callable[[SmallBroker, SmallBroker], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(30), two_brokers() as (a, b):
+        async with asyncio.timeout(60), two_brokers() as (a, b):
             await test(a, b)
 
     asyncio.run(run())

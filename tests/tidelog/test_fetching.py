@@ -11,8 +11,11 @@ import tidelog
 from metadata.errors import Corrupt, InvalidArgument, NoLeader, OutOfRange, SessionFenced, TidelogError, Unavailable, UnknownTopic
 from segments.record_columns import encode_records
 from tests.tidelog.consuming import QUICK, read, read_until_it_fails, until, waits_for_its_caller, with_records
+from tests.tidelog.producing import impatient
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.settings import SettingChanges
+
+pytestmark = pytest.mark.slow
 
 # ── partitions that are added ──
 
@@ -298,6 +301,7 @@ class PassingFaults(dict[tuple[str, int], TidelogError]):
 
 def test_a_partition_that_ends_before_its_end_is_not_waited_for_without_end() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
+        impatient(log, delivery_timeout_ms=1_000)
         consumer = log.consume("orders", follow=False, partitions=[0])
         values = [record.json() for record in await consumer.chunk()]
         held = broker.partitions["orders", 0]
@@ -308,7 +312,7 @@ def test_a_partition_that_ends_before_its_end_is_not_waited_for_without_end() ->
         assert isinstance(error, Unavailable)
         assert "orders/0 ends at offset 5; when reading began, it ended at 10" in error.message
 
-    with_records(test, delivery_timeout_ms=100, fetch_wait_ms_max=10, read_ahead_bytes_max=1, batch_bytes_max=27)
+    with_records(test, fetch_wait_ms_max=10, read_ahead_bytes_max=1, batch_bytes_max=27)
 
 
 # ── the reader ──
@@ -326,7 +330,7 @@ def test_no_partition_to_read_is_refused() -> None:
 
 def test_leaders_share_the_room_and_no_one_keeps_another_from_reading() -> None:
     async def run() -> None:
-        async with running(SmallBroker("a")) as a, running(SmallBroker("b")) as b, asyncio.timeout(30):
+        async with running(SmallBroker("a")) as a, running(SmallBroker("b")) as b, asyncio.timeout(60):
             a.create_topic("orders", 4)
             b.join(a)
             a.leaders |= {("orders", partition): "ab"[partition % 2] for partition in range(4)}

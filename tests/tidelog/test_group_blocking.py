@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
+import pytest
+
 import tidelog
 from metadata.group_model import Generation
 from tidelog.broker_process import BrokerProcess
 from tidelog.group_consumer import GroupConsumer
+
+pytestmark = pytest.mark.slow
 
 RECORDS = 30
 

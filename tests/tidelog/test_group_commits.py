@@ -22,8 +22,11 @@ from metadata.errors import (
 )
 from tests.gateway.small_broker import SmallBroker
 from tests.tidelog.consuming import until
-from tests.tidelog.grouping import GROUP, RECORDS, committed, connected, take, until_members, with_group
+from tests.tidelog.grouping import GROUP, QUICK, RECORDS, committed, connected, take, until_members, with_group
 from tidelog.group_calls import GrpcGroupCalls
+from tidelog.subscription import Subscription
+
+pytestmark = pytest.mark.slow
 
 ALL = {0: 10, 1: 10, 2: 10}
 
@@ -126,6 +129,47 @@ def test_who_waits_for_records_while_the_member_is_closed_is_told(tmp_path: Path
     with_group(tmp_path, scenario)
 
 
+def test_who_closes_while_no_broker_tells_what_topics_there_are_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        asked = asyncio.Event()
+
+        async def unavailable(*_: object) -> dict[str, int]:
+            asked.set()
+            raise Unavailable("no broker answers")
+
+        monkeypatch.setattr(Subscription, "partition_counts", unavailable)
+        consumer = log.consume("orders", group=GROUP)
+        waiting = asyncio.create_task(consumer.chunk())
+        await asked.wait()
+        async with asyncio.timeout(20):
+            await consumer.aclose()
+        with pytest.raises(Rejected, match="before its end"):
+            await waiting
+
+    with_group(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("leaves_client", [True, False])
+def test_a_member_that_is_ended_before_it_could_commit_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, leaves_client: bool
+) -> None:
+    async def silent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        async with connected(broker, {**QUICK, "request_timeout_ms": 500}) as other:
+            consumer = other.consume("orders", group=GROUP)
+            await take(consumer, RECORDS)
+            monkeypatch.setattr(GrpcGroupCalls, "commit", silent)
+            if not leaves_client:
+                await consumer.aclose()
+        assert "group billing: its member is ended, though it could not commit and leave within 0.5 s" in caplog.text
+
+    with_group(tmp_path, scenario)
+
+
 def test_a_member_that_is_forgotten_leaves_the_group(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         consumer = log.consume("orders", group=GROUP)
@@ -169,6 +213,64 @@ def test_who_commits_by_itself_commits_what_was_handed_out(tmp_path: Path) -> No
                     assert (await committed(log))[record.partition] == 2
                     break
         assert (await committed(log))[record.partition] == 2, "nothing is committed unasked"
+
+    with_group(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("as_chunk", [True, False])
+def test_what_was_committed_of_what_is_in_hand_does_not_go_back_however_its_block_is_left(tmp_path: Path, as_chunk: bool) -> None:
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        with suppress(KeyError):
+            async with log.consume("orders", group=GROUP) as consumer:
+                if as_chunk:
+                    record = (await consumer.chunk())[4]
+                else:
+                    async for record in consumer:
+                        if record.offset == 4:
+                            break
+                await consumer.commit(record)
+                raise KeyError
+        assert (await committed(log))[record.partition] == 5
+
+    with_group(tmp_path, scenario)
+
+
+def test_a_partition_that_comes_back_while_a_commit_is_under_way_begins_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a member that was not heard of for long, and comes back in the generation that it was in: its commit still counts."""
+    lands = asyncio.Event()
+    real = GrpcGroupCalls.commit
+
+    async def late(*args: Any) -> Any:
+        await lands.wait()
+        return await real(*args)
+
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        async with log.consume("single", group=GROUP, auto_commit=False) as consumer:
+            await log.produce_many("single", range(10))
+            records = await consumer.chunk()
+            owned = frozenset(consumer.assignment())
+            monkeypatch.setattr(GrpcGroupCalls, "commit", late)
+            committing = asyncio.create_task(consumer.commit(records[-1]))
+            reading = consumer._reading
+            await until(reading.commits._turn.locked)
+            read, under_way = reading._starts.of, list[bool]()
+
+            async def of(partitions: Any) -> Any:
+                under_way.append(reading.commits._turn.locked())
+                return await read(partitions)
+
+            monkeypatch.setattr(reading._starts, "of", of)
+            await reading.lost(owned)
+            await reading.assigned(owned)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            lands.set()
+            await until(lambda: owned <= consumer.positions.keys())
+            await committing
+            assert under_way == [False], "where it begins is asked for after the commit has ended"
+            assert consumer.positions == {("single", 0): records[-1].offset + 1}
 
     with_group(tmp_path, scenario)
 

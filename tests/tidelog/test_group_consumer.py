@@ -18,6 +18,7 @@ from metadata.errors import (
     InvalidArgument,
     NotFound,
     OutOfRange,
+    Rejected,
     StaleMember,
     TidelogError,
     UnknownTopic,
@@ -32,6 +33,8 @@ from tests.tidelog.consuming import until
 from tests.tidelog.grouping import GROUP, RECORDS, committed, connected, numbered, take, until_members, with_group
 from tidelog.group_starts import GroupStarts
 from tidelog.settings import ResetPolicy
+
+pytestmark = pytest.mark.slow
 
 ALL = {0: 10, 1: 10, 2: 10}
 
@@ -299,8 +302,10 @@ def test_who_takes_no_records_for_too_long_loses_its_partitions_and_reads_on_whe
             with pytest.raises(StaleMember, match=r"orders/\d went to other members of group billing before"):
                 await consumer.commit()
             assert await committed(log) == {}
-            again = await take(consumer, RECORDS)
-        assert sorted(again) == list(range(RECORDS))
+            again: set[int] = set()
+            while len(again) < RECORDS:  # on a busy machine it may lose them once more
+                again.update(record.json() for record in await consumer.chunk())
+        assert again == {*range(RECORDS)}
         assert len(first) == 10
 
     with_group(tmp_path, scenario)
@@ -340,7 +345,7 @@ def test_nothing_is_handed_out_that_by_the_clock_may_be_anothers_and_nothing_is_
 def test_a_caller_that_takes_its_records_slowly_stays(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         lost: list[object] = []
-        async with log.consume("orders", group=GROUP, max_poll_interval_ms=400, on_lost=lost.append) as consumer:
+        async with log.consume("orders", group=GROUP, max_poll_interval_ms=1_000, on_lost=lost.append) as consumer:
             count = 0
             async for _ in consumer:
                 count += 1
@@ -374,6 +379,21 @@ def test_a_caller_that_never_awaits_leaves_time_for_heartbeats(tmp_path: Path) -
                     assert turns >= turns_at_first + 5
                     break
             counting.cancel()
+
+    with_group(tmp_path, scenario)
+
+
+def test_a_callback_whose_own_work_is_cancelled_is_told_and_the_member_leaves(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
+        async def wait(_: object) -> None:
+            working = asyncio.ensure_future(asyncio.Event().wait())
+            asyncio.get_running_loop().call_soon(working.cancel)
+            await working
+
+        with pytest.raises(Rejected, match="what a callback of group billing waited for was cancelled"):
+            async for _ in log.consume("orders", group=GROUP, on_assigned=wait):
+                pass
+        await until_members(broker, 0)
 
     with_group(tmp_path, scenario)
 

@@ -61,6 +61,28 @@ def test_what_was_committed_in_the_middle_does_not_go_back_by_itself() -> None:
     assert positions.due() == {}
 
 
+def test_what_the_caller_has_committed_ahead_of_what_is_processed_does_not_go_back_by_itself() -> None:
+    positions = positions_at(10, committed=10)
+    handed(positions, 10, 5, taken=3)
+    positions.committed(P0, positions.named(P0, 13), asked=True)  # as commit(record) says, of the record in hand
+    assert positions.due() == {}
+    assert positions.due([P0]) == {}
+    assert not positions.has_uncommitted(P0)
+    hand = positions.hand
+    assert hand is not None
+    hand.next_offset = 14
+    assert positions.due() == {}, "of the record in hand nobody has said that it is done"
+    positions.hand_is_processed()
+    assert positions.due() == {P0: Offset(14, 7, "id")}
+
+
+def test_a_seek_before_what_the_caller_has_committed_is_committed() -> None:
+    positions = positions_at(10, committed=10)
+    positions.committed(P0, positions.named(P0, 13), asked=True)
+    positions.seek(P0, 11)
+    assert positions.due() == {P0: Offset(11, -1, "id")}
+
+
 def test_reading_that_goes_on_before_what_was_committed_is_committed_too() -> None:
     positions = positions_at(100, committed=100)  # which is gone: the log ends before it
     handed(positions, 3, 5, taken=5)

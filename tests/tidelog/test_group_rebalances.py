@@ -6,10 +6,14 @@ import asyncio
 import re
 from pathlib import Path
 
+import pytest
+
 import tidelog
 from tests.gateway.small_broker import SmallBroker
 from tests.tidelog.consuming import until
 from tests.tidelog.grouping import GROUP, RECORDS, committed, connected, numbered, take, until_members, with_group
+
+pytestmark = pytest.mark.slow
 
 QUICK_BEATS = 20
 Place = tuple[str, int]

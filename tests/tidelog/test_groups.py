@@ -29,6 +29,8 @@ from tests.tidelog.small_groups import SmallGroups
 from tidelog.group_descriptions import CommittedOffset, ListedGroup, MemberInfo, MovedOffset, PartitionLag
 from tidelog.groups import Groups
 
+pytestmark = pytest.mark.slow
+
 
 def told(ask: Callable[[Groups], Coroutine[Any, Any, Any]], *answers: Any) -> tuple[Any, list[Any]]:
     """What a client makes of these answers, one for each call; and what it had asked."""
@@ -38,7 +40,7 @@ def told(ask: Callable[[Groups], Coroutine[Any, Any, Any]], *answers: Any) -> tu
         small = SmallGroups.of(broker)
         small.answers.extend(answers)
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(60),
             running(broker),
             tidelog.connect(broker.address, retry_pause_ms=1, retry_pause_ms_max=2) as log,
         ):

@@ -16,6 +16,8 @@ from tidelog.offset_lookup import offset_ranges, ranges_or_errors, starting_offs
 from tidelog.positions import Earliest, LastRecords, Latest, SinceTimestamp, Start
 from tidelog.settings import ClientSettings
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("timestamp_ms", [5_000, 1_000_000])
 def test_a_record_that_comes_while_a_time_is_looked_up_is_not_left_out(timestamp_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,12 @@ from gateway.proto import log_pb2, log_pb2_grpc
 from metadata.errors import Denied, InvalidArgument, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from segments.record_batch import BatchHeader
 from segments.record_columns import encode_records
-from tests.tidelog.producing import outcome_of, quick, until, with_broker
+from tests.tidelog.producing import impatient, once_not_refused, outcome_of, quick, until, until_lost, with_broker
 from tests.tidelog.small_broker import SmallBroker
 from tidelog import lane, produce_stream
 from tidelog.settings import SettingChanges
+
+pytestmark = pytest.mark.slow
 
 
 async def hold_a_call(broker: SmallBroker) -> grpc.aio.Channel:
@@ -33,19 +35,20 @@ async def hold_a_call(broker: SmallBroker) -> grpc.aio.Channel:
 # ── a broker that refuses the stream ──
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 2 << 20], ids=["a small request", "one that fills the connection"])
 def test_more_calls_than_a_broker_takes_are_tried_again_and_nothing_is_in_doubt(size: int) -> None:
     async def run() -> None:
         broker = SmallBroker()
         await broker.start()
         broker.create_topic("orders", 3, max_message_bytes=str(4 << 20))
-        async with asyncio.timeout(30), tidelog.connect(broker.address, **quick()) as log:
+        async with asyncio.timeout(60), tidelog.connect(broker.address, **quick()) as log:
             await log.produce("orders", "before", partition=0)
             await broker.stop()
+            await until_lost(log, broker)
             broker.calls_max = 1
             await broker.start()
             held = await hold_a_call(broker)
+            await until(lambda: log._connection._channels.is_connected(broker.host_port))
             delivery = await log.send("orders", bytes(size), partition=0)
             (batch,) = log._producer._accumulator.unsettled()
             await until(lambda: isinstance(batch.lane.last_trouble, Throttled))
@@ -65,7 +68,7 @@ def test_more_calls_than_a_broker_takes_for_too_long_are_told_as_that() -> None:
         broker.calls_max = 1
         await broker.start()
         broker.create_topic("orders", 3)
-        async with asyncio.timeout(30), tidelog.connect(broker.address, delivery_timeout_ms=1_000, linger_ms=1) as log:
+        async with asyncio.timeout(60), tidelog.connect(broker.address, delivery_timeout_ms=1_000, linger_ms=1) as log:
             await log.offsets("orders")
             await log._connection.route("orders")
             held = await hold_a_call(broker)
@@ -118,16 +121,17 @@ def test_a_broker_that_refuses_each_stream_is_not_asked_without_a_pause(caplog: 
 
 def test_a_stream_that_is_never_taken_up_leaves_its_records_certainly_unwritten() -> None:
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, delivery_timeout_ms=1_000, request_timeout_ms=300) as log:
+        async with tidelog.connect(broker.address, delivery_timeout_ms=1_000) as log:
             await log.offsets("orders")
             await log._connection.route("orders")
+            impatient(log, request_timeout_ms=300)
             broker.taking_up.clear()
             error = await outcome_of(log.produce("orders", "x", partition=0))
             assert type(error) is Unavailable
             assert "never reached the log; the last attempt met: " in error.message
             assert "the broker does not take up a stream" in error.message
             broker.taking_up.set()
-            assert (await log.produce("orders", "y", partition=0)).offset == 0
+            assert (await once_not_refused(lambda: log.produce("orders", "y", partition=0), Unavailable)).offset == 0
 
     with_broker(test)
 
@@ -149,8 +153,9 @@ def test_one_producer_id_serves_all_partitions() -> None:
 
 def test_a_producer_id_that_is_not_to_be_had_stops_only_those_who_need_one() -> None:
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, **quick(request_timeout_ms=100)) as log:
+        async with tidelog.connect(broker.address, **quick()) as log:
             await log.produce("orders", 0, partition=0)
+            impatient(log, request_timeout_ms=100)
             log._producer._accumulator._producer = None  # so that the next partition needs another
 
             def refuse(method: str) -> None:
@@ -215,7 +220,6 @@ def test_a_batch_that_can_not_be_encoded_fails_alone(monkeypatch: pytest.MonkeyP
 # ── a broker that stalls ──
 
 
-@pytest.mark.slow
 def test_a_broker_that_reads_nothing_more_costs_no_more_than_the_buffer_and_is_left_when_it_is_overdue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -22,11 +22,13 @@ from metadata.errors import (
     UnknownTopic,
 )
 from segments.record_batch import BatchHeader
-from tests.tidelog.producing import QUICK, quick, until, with_broker
+from tests.tidelog.producing import QUICK, quick, until, until_lost, with_broker
 from tests.tidelog.small_broker import BreakStream, SmallBroker, running
 from tidelog import client, produce_stream
 from tidelog.connection import Connection
 from tidelog.wire_sizes import RECORD_OVERHEAD_BYTES
+
+pytestmark = pytest.mark.slow
 
 
 def test_an_acknowledgement_tells_where_the_record_is() -> None:
@@ -186,7 +188,7 @@ def test_a_partition_is_followed_to_its_new_leader_and_nothing_is_lost_or_double
             a.create_topic("orders", 4)
             b.join(a)
             a.leaders |= {("orders", partition): "a" for partition in range(4)}
-            async with tidelog.connect(a.address, **quick(batch_bytes_max=500)) as log, asyncio.timeout(30):
+            async with tidelog.connect(a.address, **quick(batch_bytes_max=500)) as log, asyncio.timeout(60):
                 deliveries = []
                 for n in range(2_000):
                     deliveries.append(await log.send("orders", b"%d" % n, partition=n % 4))
@@ -205,10 +207,11 @@ def test_a_partition_is_followed_to_its_new_leader_and_nothing_is_lost_or_double
 
 def test_a_record_that_no_broker_took_in_time_is_unavailable_and_says_why() -> None:
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, delivery_timeout_ms=300, retry_pause_ms=1) as log:
+        async with tidelog.connect(broker.address, delivery_timeout_ms=1_000, retry_pause_ms=1) as log:
             await log.offsets("orders")
             await broker.stop()
-            with pytest.raises(Unavailable, match=r"no acknowledgement within 300 ms, and never reached the log.*can't connect"):
+            await until_lost(log, broker)
+            with pytest.raises(Unavailable, match=r"no acknowledgement within 1000 ms, and never reached the log.*can't connect"):
                 await log.produce("orders", "late", partition=0)
             await broker.start()
 
@@ -367,10 +370,10 @@ def test_who_gives_up_waiting_for_room_takes_nothing_with_him() -> None:
 def test_a_buffer_that_stays_full_is_an_error_in_the_end() -> None:
     async def test(broker: SmallBroker) -> None:
         broker.answering.clear()
-        async with tidelog.connect(broker.address, buffer_bytes_max=2_000, batch_bytes_max=1_000, delivery_timeout_ms=200) as log:
+        async with tidelog.connect(broker.address, buffer_bytes_max=2_000, batch_bytes_max=1_000, delivery_timeout_ms=1_000) as log:
             for _ in range(2):
                 await log.send("orders", b"x" * (1_000 - RECORD_OVERHEAD_BYTES), partition=0)
-            with pytest.raises(Throttled, match="stayed full for 200 ms"):
+            with pytest.raises(Throttled, match="stayed full for 1000 ms"):
                 await log.send("orders", b"x" * (1_000 - RECORD_OVERHEAD_BYTES), partition=0)
             broker.answering.set()
             with suppress(OutcomeUnknown):  # the two that fill it time out at about the same moment
@@ -564,7 +567,7 @@ def test_a_cancelled_block_bears_the_answers_that_arrive_while_it_closes() -> No
     with_broker(test)
 
 
-@pytest.mark.parametrize("told_every_s", [10.0, 0.0])
+@pytest.mark.parametrize("told_every_s", [3600.0, 0.0])
 def test_an_outage_is_told_at_its_beginning_now_and_then_and_at_its_end(
     told_every_s: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,7 @@ def test_each_record_is_there_once_and_in_order_or_its_failure_was_told(seed: in
 
     broker = asyncio.run(run())
     held = [[value or b"" for value in broker.partitions["orders", partition].values()] for partition in range(6)]
-    assert set(Counter(value for values in held for value in values).values()) == {1}, "doubled"
+    assert set(Counter(value for values in held for value in values).values()) <= {1}, "doubled"
     for worker in workers:
         for value, outcome in worker.outcomes.items():
             if isinstance(outcome, tidelog.Ack):

@@ -13,10 +13,12 @@ import tidelog
 from gateway.proto import admin_pb2
 from metadata.errors import InvalidArgument, OutcomeUnknown, TooLarge
 from segments.record_batch import BATCH_OVERHEAD_BYTES
-from tests.tidelog.producing import once_not_refused, outcome_of, quick, until, with_broker
+from tests.tidelog.producing import once_not_refused, outcome_of, quick, until, until_lost, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.producer import TIMESTAMP_MS_MAX
 from tidelog.settings import CompressionName
+
+pytestmark = pytest.mark.slow
 
 ALONE = BATCH_OVERHEAD_BYTES + 9
 """What a record with a value of 2 to 8 KiB and nothing else takes beside it, in a batch of its own."""
@@ -32,7 +34,7 @@ async def with_limits(broker: SmallBroker, values: list[bytes], **changes: int) 
     """What becomes of each value, sent to `orders` at a broker that gRPC holds to its request_bytes_max."""
     async with running(broker):
         broker.create_topic("orders", 4)
-        async with asyncio.timeout(30), tidelog.connect(broker.address, **quick(**changes)) as log:  # type: ignore[arg-type]
+        async with asyncio.timeout(60), tidelog.connect(broker.address, **quick(**changes)) as log:  # type: ignore[arg-type]
             sent: list[object] = []
             for number, value in enumerate(values):
                 try:
@@ -116,7 +118,6 @@ MESSAGES = st.builds(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(MESSAGES, max_size=60), st.sampled_from(["none", "gzip", "zstd"]))
 def test_whatever_is_sent_the_broker_never_has_to_refuse_it_for_its_size(
@@ -183,9 +184,10 @@ def test_a_broker_that_comes_back_with_a_smaller_limit_is_fed_and_what_is_too_la
         broker = limited(request_bytes_max=1 << 20)
         async with running(broker):
             broker.create_topic("orders", 3)
-            async with asyncio.timeout(30), tidelog.connect(broker.address, **quick()) as log:
+            async with asyncio.timeout(60), tidelog.connect(broker.address, **quick()) as log:
                 await log.produce("orders", b"first", partition=0)
                 await broker.stop()
+                await until_lost(log, broker)
                 fits = [await log.send("orders", b"x" * 4_000, partition=0) for _ in range(10)]
                 too_large = await log.send("orders", b"x" * 100_000, partition=1)
                 small = await log.send("orders", b"small", partition=2)
@@ -205,7 +207,7 @@ def test_a_record_in_doubt_that_is_too_large_to_be_sent_again_is_of_unknown_outc
         broker = limited(request_bytes_max=1 << 20)
         async with running(broker):
             broker.create_topic("orders", 2)
-            async with asyncio.timeout(30), tidelog.connect(broker.address, **quick()) as log:
+            async with asyncio.timeout(60), tidelog.connect(broker.address, **quick()) as log:
                 broker.answering.clear()
                 in_doubt = await log.send("orders", b"x" * 100_000, partition=0)
                 await until(lambda: bool(broker.requests))

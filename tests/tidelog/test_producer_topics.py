@@ -11,10 +11,12 @@ import tidelog
 from metadata.errors import NotLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from segments.partitioner import partition_of
 from segments.record_batch import BatchHeader
-from tests.tidelog.producing import once_not_refused, outcome_of, quick, until, with_broker
+from tests.tidelog.producing import impatient, once_not_refused, outcome_of, quick, until, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog import producer_topics
 from tidelog.producer import Producer
+
+pytestmark = pytest.mark.slow
 
 
 def asked(broker: SmallBroker, method: str) -> list[str]:
@@ -225,7 +227,7 @@ def two_brokers(test: Any) -> None:
             a.create_topic("orders", 2)
             b.join(a)
             a.leaders |= {("orders", 0): "a", ("orders", 1): "b"}
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await test(a, b)
 
     asyncio.run(run())
@@ -363,8 +365,9 @@ def test_a_cluster_that_can_not_be_asked_does_not_stop_what_goes_on() -> None:
             if method in ("GetTopic", "GetCluster"):
                 raise Unavailable("the metadata store does not answer")
 
-        async with tidelog.connect(broker.address, **quick(topic_age_ms_max=1, request_timeout_ms=50)) as log:
+        async with tidelog.connect(broker.address, **quick(topic_age_ms_max=1)) as log:
             await log.produce("orders", 0, partition=0)
+            impatient(log, request_timeout_ms=50)
             broker.before_call = refuse
             for n in range(1, 100):
                 assert (await log.produce("orders", n, partition=0)).offset == n

@@ -128,6 +128,7 @@ def test_a_message_that_is_too_large_names_the_limit() -> None:
     assert (error.details["bytes_max"], error.retryable) == (1000, False)
 
 
+@pytest.mark.slow
 def test_these_are_the_words_of_a_real_server() -> None:
     async def run() -> None:
         async def hold(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
@@ -139,7 +140,7 @@ def test_these_are_the_words_of_a_real_server() -> None:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", handlers),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        async with asyncio.timeout(10), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with asyncio.timeout(60), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             method: Any = channel.stream_stream("/s/m")
             first = method()
             assert await first.read() == b"here"

@@ -13,6 +13,8 @@ from segments.record_columns import encode_records
 from tests.tidelog.consuming import read_out, until, with_records
 from tests.tidelog.small_broker import SmallBroker
 
+pytestmark = pytest.mark.slow
+
 
 def test_several_topics_are_read_with_one_fetch_to_each_leader() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:

@@ -13,6 +13,8 @@ import tidelog
 from tests.tidelog.producing import quick
 from tests.tidelog.small_broker import SmallBroker, running
 
+pytestmark = pytest.mark.slow
+
 
 @asynccontextmanager
 async def a_cut_off_from_etcd_while_b_leads() -> AsyncIterator[tuple[SmallBroker, SmallBroker, SmallBroker]]:

@@ -34,6 +34,6 @@ def completion(
 
 def prepare_completion() -> None:
     """Makes typer know the shells, as it does by itself only where it may add options of its own."""
-    from typer.completion import completion_init  # type: ignore[attr-defined]  # as above
+    from typer.completion import completion_init  # type: ignore[attr-defined]  # public in fact, not in its stubs
 
     completion_init()

@@ -98,6 +98,15 @@ def consume(
             show_default=False,
         ),
     ] = None,
+    client_rack: Annotated[
+        str,
+        typer.Option(
+            "--client-rack",
+            metavar="RACK",
+            help="Where you are, as brokers name their racks: reads through a broker of it, so that records cross no zone.",
+            show_default=False,
+        ),
+    ] = "",
     url: UrlOption = "",
     output: Annotated[
         RecordOutput | None,
@@ -159,7 +168,7 @@ def consume(
                 await _write_records(consumer, writer, count)
 
     try:
-        with_client(url, command)
+        with_client(url, command, client_rack=client_rack)
     except (KeyboardInterrupt, SystemExit):
         writer.end()
         raise

@@ -156,7 +156,7 @@ def test_ctrl_c_amid_the_load_tells_what_became_of_the_records(tidelog: CommandL
         assert producer.stderr is not None
         producer.stderr.readline()
         producer.send_signal(signal.SIGINT)
-        assert producer.wait(timeout=20) == 130
+        assert producer.wait(timeout=60) == 130
         last = producer.stderr.read().decode().splitlines()[-1]
     told = re.fullmatch(r"interrupted: ([0-9,]+) acknowledged, up to ([0-9,]+) more may be in the log", last)
     assert told is not None, last
@@ -180,9 +180,9 @@ def test_a_pipe_is_sent_as_it_flows_and_followed_as_it_comes(tidelog: CommandLin
             producer.stdin.flush()
             assert consumer.stdout.readline() == b"line %d\n" % n, "it is there before the pipe ends"
         producer.stdin.close()
-        assert producer.wait(timeout=20) == 0
+        assert producer.wait(timeout=60) == 0
         consumer.send_signal(signal.SIGINT)
-        assert consumer.wait(timeout=20) == 130
+        assert consumer.wait(timeout=60) == 130
         assert consumer.stderr.read() == b""
 
 
@@ -194,7 +194,7 @@ def test_a_reader_that_has_enough_is_no_failure(tidelog: CommandLine) -> None:
         assert done.stderr is not None
         assert done.stdout.readline() == b"x" * 99 + b"\n"
         done.stdout.close()
-        assert (done.wait(timeout=30), done.stderr.read()) == (0, b"")
+        assert (done.wait(timeout=60), done.stderr.read()) == (0, b"")
 
 
 def test_ctrl_c_ends_a_producer_that_waits_for_its_input(tidelog: CommandLine) -> None:
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_producer_that_waits_for_its_input(tidelog: CommandLine) -
         producer.stdin.flush()
         _until_there(tidelog, "cli-wait", 1)
         producer.send_signal(signal.SIGINT)
-        assert producer.wait(timeout=20) == 130
+        assert producer.wait(timeout=60) == 130
         assert producer.stderr.read() == b"interrupted: 1 acknowledged, up to 0 more may be in the log\n"
 
 
@@ -280,17 +280,17 @@ def test_a_broker_ends_cleanly_on_sigterm_and_refuses_a_directory_in_use(tmp_pat
         assert broker.stderr is not None
         addresses = json.loads(broker.stdout.readline())
         assert addresses.keys() == {"http_address", "grpc_address", "bucket"}
-        second = subprocess.run(dev(), capture_output=True, timeout=60, check=False)
+        second = subprocess.run(dev(), capture_output=True, timeout=120, check=False)
         assert second.returncode == 1
         assert b"is in use by process" in second.stderr
         host, _, port = addresses["http_address"].rpartition(":")
         elsewhere = ("--data-dir", str(tmp_path / "e"), "--http", addresses["http_address"])
-        third = subprocess.run(dev(*elsewhere), capture_output=True, timeout=60, check=False)
+        third = subprocess.run(dev(*elsewhere), capture_output=True, timeout=120, check=False)
         assert third.returncode == 1
         assert f"Error: the port {port} on {host} is taken".encode() in third.stderr
         assert b"--http HOST:PORT" in third.stderr
         broker.send_signal(signal.SIGTERM)
-        assert broker.wait(timeout=30) == 0
+        assert broker.wait(timeout=60) == 0
         said = broker.stderr.read()
     assert b"greetings" not in said, "the welcome is for people"
     assert said.endswith(b"stopped; every acknowledged record is on the bucket\n")
@@ -305,7 +305,7 @@ def test_a_broker_of_ones_own_welcomes_people_with_what_to_type(tmp_path: Path) 
         said = [broker.stderr.readline() for _ in range(10)]
         broker.send_signal(signal.SIGTERM)
         assert broker.stdout.read() == b""
-        assert broker.wait(timeout=30) == 0
+        assert broker.wait(timeout=60) == 0
     assert said[6].startswith(b"  tidelog topic create greetings --url http://127.0.0.1:")
     assert said[9].startswith(b"  curl -N http://127.0.0.1:")
 
@@ -330,7 +330,7 @@ def test_serve_logs_plainly(tmp_path: Path) -> None:
         assert broker.stderr is not None
         broker.stdout.readline()
         broker.send_signal(signal.SIGINT)
-        assert broker.wait(timeout=30) == 0
+        assert broker.wait(timeout=60) == 0
         said = broker.stderr.read()
     assert b"INFO tidelog: http 127.0.0.1:" in said
     assert said.endswith(b"INFO tidelog: stopped; every acknowledged record is on the bucket\n")

@@ -16,6 +16,8 @@ from segments.bucket_layout import WAL
 from tests import etcd_server
 from tidelog.cli.main import run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +122,6 @@ def test_a_data_directory_that_is_not_there_is_not_made(tmp_path: Path, capsys: 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_it_restores_an_etcd(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bucket = tmp_path / "bucket"
     shutil.move(data_dir / "bucket", bucket)

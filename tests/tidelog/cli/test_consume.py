@@ -27,7 +27,7 @@ INTERRUPTED = 130
 def consume(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Up to its end. No traceback ever reaches its user."""
     command = [*TIDELOG, "consume", "--url", broker.http_url, *arguments]
-    done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
     assert b"Traceback" not in done.stderr
     assert b"bug in Tidelog" not in done.stderr
     return done
@@ -49,7 +49,7 @@ def interrupt(follower: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     assert follower.stderr is not None
     follower.send_signal(signal.SIGINT)
     stdout, stderr = follower.stdout.read(), follower.stderr.read()
-    assert follower.wait(timeout=20) == INTERRUPTED
+    assert follower.wait(timeout=60) == INTERRUPTED
     return stdout, stderr
 
 
@@ -167,7 +167,7 @@ def test_ctrl_c_on_a_topic_without_records_leaves_an_empty_document(
         assert os.read(master, 1000) == b"waiting for records of consume-none; Ctrl-C ends it\r\n"
         follower.send_signal(signal.SIGINT)
         assert follower.stdout is not None
-        assert (follower.stdout.read(), follower.wait(timeout=20)) == (b"[]\n", INTERRUPTED)
+        assert (follower.stdout.read(), follower.wait(timeout=60)) == (b"[]\n", INTERRUPTED)
     os.close(master)
 
 
@@ -177,7 +177,7 @@ def test_whoever_reads_its_output_and_leaves_ends_it_without_another_record(tide
         assert follower.stdout is not None
         assert follower.stderr is not None
         follower.stdout.close()
-        assert (follower.wait(timeout=10), follower.stderr.read()) == (0, b"")
+        assert (follower.wait(timeout=60), follower.stderr.read()) == (0, b"")
 
 
 def test_so_many_records_are_written_and_no_more(tidelog_broker: BrokerProcess, five: str) -> None:

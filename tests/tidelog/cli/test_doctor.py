@@ -146,6 +146,7 @@ class Refusing(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_off_is_found_though_the_store_refuses_the_request(tmp_path: Path) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Refusing) as server:
         serving = threading.Thread(target=server.serve_forever)

@@ -19,7 +19,7 @@ from tidelog.cli.main import run
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class ServedBroker:

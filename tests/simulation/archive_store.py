@@ -1,29 +1,43 @@
 """A bucket that forgets nothing: for the judge alone, it keeps what was ever created, and looks at each delete as it happens.
 
     create ─▶ the bucket, and `ever`
-    delete ─▶ is it named still? ─▶ a violation of "reachable"; deleted all the same, so that a run shows what comes of it
+    delete ─▶ is it named still, or called retired too lately? ─▶ a violation of "reachable"; deleted all the same, so that a run
+              shows what comes of it
 
 What may go is worked out here from the bucket as it stands at that instant, apart from the code under test on purpose: a segment
 below its session's trim point whose runs are all in Parquet, or whose topics are gone; a file that no manifest counts on, and a
-manifest that is not the newest; an index of what is trimmed, a scratch object. Claims, effective seals and trim points stay.
+manifest that is not the newest; an index of what is trimmed, a scratch object. Claims, effective seals and trim points stay. What
+readers may have planned with stays for the grace, by a clock that is at most CLOCK_SKEW_MS ahead: from when the manifest says that
+it was retired, or from when a marker that lies behind the segment says that it was made.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
+from compaction.trim import TrimRecord
 from metadata.model import SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.bucket_layout import TopicKey, WalKey, parse_topic_key, parse_wal_key
 from segments.manifest import Manifest, decode_manifest
 from segments.memory_store import MemoryStore
 from segments.object_store import Buffer
 from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_footer
+from tests.simulation.policy_model import CLOCK_SKEW_MS, Version
 
 
 class ArchiveStore(MemoryStore):
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__()
+        self.grace_ms = 0.0
+        """Of the compactors."""
+        self._now_ms = now_ms
+        self.landed_ms: dict[str, int] = {}
+        """When each object came to lie here first."""
+        self.versions: dict[TopicPartition, list[Version]] = defaultdict(list)
+        """The manifests of each partition that counted, from the first on."""
         self.ever: dict[str, bytes] = {}
         """Every object that was ever created, as it was first."""
         self.wrongly_deleted: list[str] = []
@@ -32,20 +46,26 @@ class ArchiveStore(MemoryStore):
         """The newest; it is never deleted while its topic is there."""
         self._gone: set[TopicId] = set()
         self._trimmed_to: dict[SessionId, SegmentSeq] = defaultdict(lambda: SegmentSeq(0))
+        self._markers: dict[SessionId, list[tuple[SegmentSeq, int]]] = defaultdict(list)
+        """Of each session, (trimmed to, when it was made)."""
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
         await super().create(key, body, crc32c=crc32c)
         self.ever.setdefault(key, self._objects[key])
+        self.landed_ms.setdefault(key, self._now_ms())
         wal, topic = parse_wal_key(key), parse_topic_key(key)
         if wal is not None and wal.trimmed_to is not None:
             self._trimmed_to[wal.session] = max(self._trimmed_to[wal.session], wal.trimmed_to)
+            made = msgspec.json.decode(self._objects[key], type=TrimRecord)
+            self._markers[wal.session].append((wal.trimmed_to, made.trimmed_at_ms))
         if topic is not None and topic.deleted is not None:
             self._gone.add(topic.topic_id)
         if topic is not None and topic.manifest is not None:
             manifest = decode_manifest(self._objects[key], key=key)
-            newest = self._manifests.setdefault(manifest.place, manifest)
-            if manifest.version > newest.version:
+            newest = self._manifests.get(manifest.place)
+            if newest is None or manifest.version > newest.version:
                 self._manifests[manifest.place] = manifest
+                self.versions[manifest.place].append(Version(self._now_ms(), manifest))
 
     async def delete(self, key: str) -> None:
         if key in self._objects:
@@ -79,6 +99,8 @@ class ArchiveStore(MemoryStore):
             body = self._objects[key]
             if wal.seq >= trimmed_to:
                 yield f"the session is trimmed to {trimmed_to}"
+            elif not any(wal.seq < to and self._is_over(made_ms) for to, made_ms in self._markers[wal.session]):
+                yield "the grace of the marker behind it is not over"
             if len(body) == SEAL_BYTES and body.startswith(SEAL_MAGIC):
                 return  # below the trim point it fences nothing: it was created late, where a segment had been
             for run in parse_footer(body, object_size=len(body), session=wal.session, seq=wal.seq, key=key).runs:
@@ -96,9 +118,21 @@ class ArchiveStore(MemoryStore):
             newest = self._manifests.get(TopicPartition(topic.topic_id, topic.manifest.partition))
             if newest is not None and newest.version == topic.manifest.version:
                 yield "it is the newest manifest"
+            elif newest is not None:
+                at_ms = next((one.at_ms for one in newest.superseded if one.version == topic.manifest.version), None)
+                if at_ms is not None and not self._is_over(at_ms):
+                    yield f"it was superseded at {at_ms}, and its grace is not over"
         elif topic.history is not None:
             newest = self._manifests.get(TopicPartition(topic.topic_id, topic.history.partition))
             if newest is not None and any(file.name == topic.history.file_name for file in newest.files):
                 yield f"version {newest.version} of the manifest names it"
+            if newest is not None:
+                at_ms = next((one.at_ms for one in newest.retired if one.name == topic.history.file_name), None)
+                if at_ms is not None and not self._is_over(at_ms):
+                    yield f"it was retired at {at_ms}, and its grace is not over"
             if newest is None or newest.version < topic.history.version:
                 yield f"whoever wrote it may still name it in version {topic.history.version}"
+
+    def _is_over(self, begun_ms: int) -> bool:
+        """Whether a grace that began then may be over for anybody."""
+        return begun_ms + self.grace_ms <= self._now_ms() + CLOCK_SKEW_MS

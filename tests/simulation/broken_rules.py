@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from compaction import collection, collector
+from compaction import collection, collector, compact_unit, keeping, key_compaction, key_pass, retention
+from compaction.key_compaction import KeyPassPlan
 from compaction.wal_state import SessionState
 from gateway import controller, handover, leadership, takeover
 from gateway.bucket_reach import BucketReach
@@ -25,13 +26,14 @@ from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.partition_assignments import PartitionState
 from metadata.store import MetadataStore
-from segments import recovery, segment_writer, session
+from segments import next_manifest, recovery, segment_writer, session
 from segments.bucket_layout import claim_key, segment_key
 from segments.log import Log, PendingAppend, Released
 from segments.object_store import ObjectStore
 from segments.partition_log import Appended, PartitionLog
 from segments.recovery import RecoveredPartition
 from segments.session import ClaimRecord, SessionListing, list_session
+from tests.simulation import broken_policies
 from tests.simulation.metadata_wire import MetadataWire
 
 
@@ -73,6 +75,24 @@ class BrokenRule(Enum):
     """A compactor marks all that it knows of a session as trimmed, compacted or not."""
     COLLECTED_UNFENCED = "collected-unfenced"
     """A file that no manifest names is deleted while its writer may still come to name it."""
+    EXPIRED_BY_OLDEST = "expired-by-oldest"
+    """Retention lets a file go when its oldest record is past retention.ms."""
+    LOG_START_FORGOTTEN = "log-start-forgotten"
+    """A leader that takes over begins at offset 0, whatever was deleted."""
+    DELETION_NOT_STORED = "deletion-not-stored"
+    """DeleteRecords is answered before a manifest says so."""
+    LAST_OF_KEY_REMOVED = "last-of-key-removed"
+    """Key compaction removes the newest record of a key, too."""
+    NEWER_FORGOTTEN = "newer-forgotten"
+    """Key compaction keeps what the pass saw as the newest of a key, and removes what came behind the end of the pass."""
+    LAG_IGNORED = "lag-ignored"
+    """Key compaction removes records that are younger than min.compaction.lag.ms."""
+    TOMBSTONES_REMOVED_EARLY = "tombstones-removed-early"
+    """A tombstone goes with the pass behind the one that saw it."""
+    GRACE_NOT_KEPT = "grace-not-kept"
+    """What a manifest has retired is deleted at once."""
+    PRODUCERS_FORGOTTEN = "producers-forgotten"
+    """Manifests do not remember what producers have sent."""
 
 
 @contextlib.contextmanager
@@ -124,6 +144,28 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(SessionState, "done_to", SessionState.known_to)]
         case BrokenRule.COLLECTED_UNFENCED:
             return [(collector, "fate_of_file", _hasty(collection.fate_of_file))]
+        case BrokenRule.EXPIRED_BY_OLDEST:
+            return [(retention, "_expired", broken_policies.by_oldest(retention._expired))]
+        case BrokenRule.LOG_START_FORGOTTEN:
+            return [(RecoveredPartition, "log", broken_policies.from_zero(RecoveredPartition.log))]
+        case BrokenRule.DELETION_NOT_STORED:
+            return [(Log, "delete_records", broken_policies.answered_at_once(Log.delete_records))]
+        case BrokenRule.LAST_OF_KEY_REMOVED:
+            return [(key_pass, "sort_records", broken_policies.without_the_last)]
+        case BrokenRule.NEWER_FORGOTTEN:
+            return [
+                (key_pass, "sort_records", broken_policies.without_newer_ones),
+                (KeyPassPlan, "files", broken_policies.all_files),
+            ]
+        case BrokenRule.LAG_IGNORED:
+            return [(keeping, "plan_key_pass", broken_policies.without_lag(key_compaction.plan_key_pass))]
+        case BrokenRule.TOMBSTONES_REMOVED_EARLY:
+            return [(key_compaction, "_over", broken_policies.all_over)]
+        case BrokenRule.GRACE_NOT_KEPT:
+            names = ("due_for_collection", "collection_due")
+            return [(keeping, name, broken_policies.at_once(getattr(collection, name))) for name in names]
+        case BrokenRule.PRODUCERS_FORGOTTEN:
+            return [(compact_unit, "compacted", broken_policies.without_producers(next_manifest.compacted))]
 
 
 async def _acknowledged_early(self: Log, pending: PendingAppend, *, timeout_s: float) -> Appended:

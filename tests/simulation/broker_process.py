@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ from tests.faulty_store import Faults, FaultyStore
 from tests.simulation.appointments import Recorder, Writer
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.metadata_wire import MetadataWire
+from tests.simulation.simulated_process import BucketProcess, innermost
 from tests.simulation.virtual_loop import virtual_loop
 
 T = TypeVar("T")
@@ -53,17 +54,9 @@ class Site:
     """Bugs that came to light: tasks of a broker that ended with an error which no caller was meant to get."""
 
 
-class BrokerProcess:
+class BrokerProcess(BucketProcess):
     def __init__(self, name: str, site: Site, *, broker_id: str, rack: str, faults: Faults) -> None:
-        self.name = name
-        self.broker_id = broker_id
-        self.alive = True
-        self.frozen = False
-        self.unreachable = False
-        """For its clients: no connection is taken, and what it answers does not arrive."""
-        self._site = site
-        self._chance = random.Random(f"{site.seed}/{name}")
-        self.store = FaultyStore(
+        wired = FaultyStore(
             site.bucket,
             random.Random(f"{site.seed}/{name}/wire"),
             faults,
@@ -71,6 +64,12 @@ class BrokerProcess:
             log=site.trace,
             after_create=lambda key: site.recorder.landed(broker_id, key),
         )
+        super().__init__(name, site.failures.append, wired)
+        self.broker_id = broker_id
+        self.unreachable = False
+        """For its clients: no connection is taken, and what it answers does not arrive."""
+        self._site = site
+        self._chance = random.Random(f"{site.seed}/{name}")
         self.metadata = MetadataWire(
             site.metadata,
             random.Random(f"{site.seed}/{name}/metadata"),
@@ -91,10 +90,8 @@ class BrokerProcess:
             new_writer=lambda: self._chance.randbytes(16),
             now_ms=lambda: virtual_loop().now_ms() + self.clock_skew_ms,
         )
-        self._context = virtual_loop().context_of(name)
         self._calls: dict[asyncio.Future[Any], None] = {}
-        self._main = self._start(self._run())
-        self._main.add_done_callback(self._came_to_its_end, context=Context())
+        self._main = self.start(self._run())
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -104,17 +101,9 @@ class BrokerProcess:
             await self.leadership.run()
             following.cancel()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task of this process."""
-        return virtual_loop().create_task(work, context=self._context)
-
-    def _came_to_its_end(self, main: asyncio.Task[None]) -> None:
-        if not main.cancelled() and (error := main.exception()) is not None:
-            self._failed(error)
-
-    def _failed(self, error: BaseException) -> None:
-        if not isinstance(_innermost(error), Rejected):
-            self._site.failures.append(f"{self.name} failed: {_innermost(error)!r}")
+    def ended_by(self, error: BaseException) -> None:
+        if not isinstance(innermost(error), Rejected):
+            super().ended_by(error)
 
     @property
     def ended(self) -> bool:
@@ -124,24 +113,10 @@ class BrokerProcess:
     # What befalls it
 
     def kill(self) -> None:
-        """SIGKILL: not one more step. Its requests on the wire still land, its clients' connections break."""
-        virtual_loop().freeze(self.name)
-        self.alive = False
+        """Its clients' connections break."""
+        super().kill()
         for reply in self._calls:
             _answer_after(0.001, reply, OutcomeUnknown(f"{self.name} closed the connection"))
-
-    def freeze(self, *, wire_too: bool) -> None:
-        """SIGSTOP. `wire_too`: what it sent stays on the wire as well, and lands when it wakes."""
-        virtual_loop().freeze(self.name)
-        self.frozen = True
-        if wire_too:
-            self.store.freeze()
-
-    def thaw(self) -> None:
-        if self.frozen and self.alive:
-            self.frozen = False
-            self.store.thaw()
-            virtual_loop().thaw(self.name)
 
     def cut_from_clients(self) -> None:
         """In mid-answer: what was asked goes on here, and who asked does not learn what became of it."""
@@ -170,7 +145,7 @@ class BrokerProcess:
             raise Unavailable(f"{self.name} takes no connection")
         reply: asyncio.Future[T | TidelogError] = asyncio.get_running_loop().create_future()
         self._calls[reply] = None
-        serving = self._start(self._serve(serve, reply, latency_s))
+        serving = virtual_loop().create_task(self._serve(serve, reply, latency_s), context=self._context)
         late = _answer_after(timeout_s, reply, OutcomeUnknown(f"{self.name} did not answer within {timeout_s:.1f} s"))
         try:
             answer = await reply
@@ -190,7 +165,7 @@ class BrokerProcess:
         except TidelogError as error:
             answer = error.with_traceback(None)
         except Exception as error:  # noqa: BLE001  # a bug, which no client was meant to get: the run fails by it
-            self._failed(error)
+            self.ended_by(error)
             return
         if not self.unreachable:
             _answer_after(latency_s, reply, answer)
@@ -198,10 +173,6 @@ class BrokerProcess:
     def _wrote(self, revision: Revision, writer: Writer) -> None:
         self._site.trace.append(f"{virtual_loop().time():12.6f} {self.name} wrote revision {revision} of the metadata as {writer}")
         self._site.recorder.wrote(revision, writer)
-
-
-def _innermost(error: BaseException) -> BaseException:
-    return _innermost(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _answer_after(delay_s: float, reply: asyncio.Future[T], answer: T) -> asyncio.TimerHandle:

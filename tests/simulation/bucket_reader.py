@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import TOPICS, WAL, history_file_key, parse_topic_key, parse_wal_key
+from segments.bucket_layout import TOPICS, WAL, history_file_key, parse_topic_key, parse_wal_key, segment_key
 from segments.manifest import decode_manifest
 from segments.object_store import Buffer, ObjectStore
 from segments.record_batch import split_batches
@@ -39,6 +39,14 @@ class VisibleRun(NamedTuple):
     seq: SegmentSeq
 
 
+class StoredRun(NamedTuple):
+    base_offset: int
+    last_offset: int
+    size_bytes: int
+    key: str
+    """Of the segment."""
+
+
 @dataclass(slots=True)
 class BucketContents:
     log: dict[str, list[tuple[int, RecordId]]] = field(default_factory=dict)
@@ -49,6 +57,8 @@ class BucketContents:
     files: int = 0
     """That manifests name."""
     runs: list[VisibleRun] = field(default_factory=list)
+    stored: dict[str, list[StoredRun]] = field(default_factory=lambda: defaultdict(list))
+    """Of each partition the same runs, and where they lie."""
     hidden: dict[RecordId, str] = field(default_factory=dict)
     """Records in segments at or after a seal or a gap, and where."""
     missing: list[str] = field(default_factory=list)
@@ -61,8 +71,19 @@ class BucketContents:
     seals: int = 0
 
 
+ID_HEADER = "id"
+"""Where a record without a value has its id."""
+
+
 def record_value(record: RecordId, padding: int = 0) -> bytes:
     return f"{record}|".encode() + b"." * padding
+
+
+def record_id(value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> RecordId:
+    """Of a record as it is stored."""
+    named = value if value is not None else dict(headers)[ID_HEADER]
+    assert named is not None, "producers of the simulation say in each record which it is"
+    return parse_record_value(named)
 
 
 def parse_record_value(value: bytes) -> RecordId:
@@ -75,10 +96,37 @@ def records_of(batches: Iterable[Buffer]) -> list[tuple[int, RecordId]]:
     """(offset, record) of every record of whole batches."""
     records = []
     for batch in batches:
-        for offset, _, _, value, _ in iterate_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
-            assert value is not None, "no producer of the simulation sends nulls"
-            records.append((offset, parse_record_value(value)))
+        for offset, _, _, value, headers in iterate_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
+            records.append((offset, record_id(value, headers)))
     return records
+
+
+class Row(NamedTuple):
+    """Of a Parquet file."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    is_tombstone: bool
+    record: RecordId
+
+
+def read_rows(body: bytes) -> list[Row]:
+    columns = ["offset", "timestamp", "key", "value", "headers"]
+    rows = pq.ParquetFile(pa.BufferReader(body)).read(columns=columns, use_threads=False)
+    offsets, times, keys, values, headers = (rows[name] for name in rows.column_names)
+    without_value = headers.to_pylist() if values.null_count else [()] * len(values)
+    return [
+        Row(offset, dated_ms, key, value is None, record_id(value, [(one["key"], one["value"]) for one in named or ()]))
+        for offset, dated_ms, key, value, named in zip(
+            offsets.to_pylist(),
+            times.cast(pa.int64()).to_pylist(),
+            keys.to_pylist(),
+            values.to_pylist(),
+            without_value,
+            strict=True,
+        )
+    ]
 
 
 async def read_bucket(store: ObjectStore) -> BucketContents:
@@ -105,6 +153,8 @@ async def read_bucket(store: ObjectStore) -> BucketContents:
             for run, records in _runs(body, footer):
                 if visible:
                     contents.runs.append(VisibleRun(run.partition, run.leader_epoch, session, place))
+                    stored = StoredRun(run.base_offset, run.last_offset, run.end - run.start, segment_key(session, place))
+                    contents.stored[str(run.partition)].append(stored)
                     runs[str(run.partition)].append((run.leader_epoch, place, records))
                 else:
                     where = f"in segment {place} of session {session}, which ended before it"
@@ -158,12 +208,11 @@ async def _histories(store: ObjectStore, contents: BucketContents) -> dict[str, 
         for file in manifest.files:
             contents.files += 1
             body = await store.get(history_file_key(topic, where, file.name))
-            rows = pq.read_table(pa.BufferReader(body), columns=["offset", "value"])
-            found = list(zip(rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True))
+            found = [(row.offset, row.record) for row in read_rows(body)]
             assert len(body) == file.size_bytes, f"{file.name} is not the size that its manifest says"
             assert len(found) == file.record_count, f"{file.name} has {len(found)} records, its manifest says {file.record_count}"
             assert all(file.base_offset <= offset <= file.last_offset for offset, _ in found), f"{file.name} holds other offsets"
-            records += [(offset, parse_record_value(value)) for offset, value in found]
+            records += found
         assert all(before[0] < after[0] for before, after in pairwise(records)), f"offsets of {where} do not ascend"
         contents.log_start_offsets[str(where)] = manifest.log_start_offset
         contents.compacted_to[str(where)] = manifest.compacted_to

@@ -22,6 +22,7 @@ from enum import Enum
 
 from metadata.errors import FencedLeaderEpoch, OutOfRange, TidelogError, UnknownLeaderEpoch
 from metadata.model import LeaderEpoch, SessionId, TopicId, TopicPartition
+from segments.batch_kernel import NewRecordTuple
 from segments.log import Acks, FetchTarget, Log
 from segments.log_reader import Fetched as FetchedBatches
 from segments.partition_log import Appended
@@ -29,8 +30,10 @@ from segments.producer_state import ONE_SHOT
 from segments.record_batch import check_produced, split_batches
 from segments.record_columns import encode_records
 from tests.simulation.broker_process import BrokerProcess
-from tests.simulation.bucket_reader import DECOMPRESSED_BYTES_MAX, record_value, records_of
+from tests.simulation.bucket_reader import DECOMPRESSED_BYTES_MAX, ID_HEADER, record_value, records_of
 from tests.simulation.history_checker import Acknowledged, Event, Fetched, RecordId, Refused, Sent, Unknown
+from tests.simulation.policies import Payloads
+from tests.simulation.policy_model import SentRecord
 from tests.simulation.virtual_loop import virtual_loop
 
 MESSAGE_BYTES_MAX = 1 << 16
@@ -68,6 +71,10 @@ class Clients:
     in_a_hurry: int = 0
     """While it is above 0, producers send as fast as they can, so that much is on its way when a blow falls, and readers that name
     no epoch hurry, too."""
+    with_policies: bool = False
+    """Whether records have keys, and some no value."""
+    sent_records: dict[RecordId, SentRecord] = field(default_factory=dict)
+    """What was sent besides ids, where topics have policies."""
     deleted: set[TopicId] = field(default_factory=set)
     """Topics that are no more: producers of theirs end, and leave open what became of their last batches."""
     fetched_without_epoch: int = 0
@@ -94,6 +101,8 @@ class _Batch:
     records: list[tuple[str, int]]
     """(producer, number) of each."""
     padding: int
+    payloads: list[tuple[bytes | None, bool]]
+    """(key, whether it is a tombstone) of each."""
     attempts: int = 0
     settled: bool = False
 
@@ -110,6 +119,9 @@ class Producer:
         self._window: deque[_Batch] = deque()
         self._window_max = self._chance.randint(1, 5) if kind is Kind.IDEMPOTENT else 1
         self._pace_s = self._chance.choice((0.01, 0.1, 0.5))
+        self._payloads = Payloads(clients.seed, name) if clients.with_policies else None
+        self._silent_s = 0.0
+        """It waits so long for an answer that was lost; meanwhile what it has sent may be compacted, and led by another."""
 
     async def run(self) -> None:
         chance = self._chance
@@ -130,7 +142,8 @@ class Producer:
             while self._window and self._window[0].settled:
                 self._window.popleft()
             pace_s = IN_A_HURRY_S if self._clients.in_a_hurry else self._pace_s
-            await asyncio.sleep(chance.uniform(0.05, 1.0) if self._window else chance.expovariate(1 / pace_s))
+            await asyncio.sleep(self._silent_s + (chance.uniform(0.05, 1.0) if self._window else chance.expovariate(1 / pace_s)))
+            self._silent_s = 0.0
 
     @property
     def _is_idempotent(self) -> bool:
@@ -140,18 +153,21 @@ class Producer:
         count, padding = self._chance.randint(1, 4), self._chance.choice((0, 10, 200, 600))
         first, self._next_number = self._next_number, self._next_number + count
         numbers = range(first, first + count)
+        payloads = [self._payloads.draw() if self._payloads else (None, False) for _ in numbers]
         if self._kind is Kind.KEYED:
             key = f"{self._name}-{first}"
-            return _Batch(ONE_SHOT + next(self._clients.producer_ids), first, [(key, n - first) for n in numbers], padding)
+            return _Batch(
+                ONE_SHOT + next(self._clients.producer_ids), first, [(key, n - first) for n in numbers], padding, payloads
+            )
         sequence = first if self._kind is Kind.IDEMPOTENT else -1
-        return _Batch(self._producer_id, sequence, [(self._name, n) for n in numbers], padding)
+        return _Batch(self._producer_id, sequence, [(self._name, n) for n in numbers], padding, payloads)
 
     async def _attempt(self, batch: _Batch, broker: BrokerProcess, latency_s: float) -> None:
         batch.attempts += 1
         operation = next(self._clients.operations)
         records = tuple(RecordId(producer, number, batch.attempts) for producer, number in batch.records)
         body = encode_records(
-            [(None, record_value(record, batch.padding), (), virtual_loop().now_ms()) for record in records],
+            self._contents(batch, records),
             producer_id=batch.producer_id,
             producer_epoch=0 if self._is_idempotent else -1,
             base_sequence=batch.base_sequence,
@@ -171,10 +187,25 @@ class Producer:
         except TidelogError as error:
             self._refused(operation, batch, error)
         else:
+            if self._payloads is not None and self._is_idempotent and (silent_s := self._payloads.answer_is_lost()):
+                self._silent_s = max(self._silent_s, silent_s)
+                self._clients.unknown += 1
+                self._clients.record(Unknown(operation, "the answer was lost"))
+                return
             batch.settled = True
             self._clients.acknowledged += 1
             self._clients.duplicates += appended.duplicate
             self._clients.record(Acknowledged(operation, appended.base_offset))
+
+    def _contents(self, batch: _Batch, records: Sequence[RecordId]) -> list[NewRecordTuple]:
+        dated_ms = virtual_loop().now_ms() + (self._payloads.clock_skew_ms if self._payloads else 0)
+        contents: list[NewRecordTuple] = []
+        for record, (key, is_tombstone) in zip(records, batch.payloads, strict=True):
+            value = record_value(record, batch.padding)
+            contents.append((key, None, ((ID_HEADER, value),), dated_ms) if is_tombstone else (key, value, (), dated_ms))
+            if self._payloads is not None:
+                self._clients.sent_records[record] = SentRecord(key, is_tombstone, dated_ms)
+        return contents
 
     def _refused(self, operation: int, batch: _Batch, error: TidelogError) -> None:
         if error.nothing_was_written:
@@ -226,6 +257,7 @@ class Reader:
         async def fetch(log: Log) -> tuple[SessionId, list[FetchedBatches | TidelogError]]:
             return log.session.id, await log.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
 
+        asked_ms = virtual_loop().now_ms()
         try:
             session, answers = await broker.call(fetch, latency_s=self._chance.uniform(0.0005, 0.005), timeout_s=10.0, hang_up=True)
         except TidelogError as error:
@@ -234,33 +266,40 @@ class Reader:
         return [
             fetched
             for target, answer in zip(targets, answers, strict=True)
-            if (fetched := self._take_in(target, answer, session)) is not None
+            if (fetched := self._take_in(target, answer, session, asked_ms)) is not None
         ]
 
-    def _take_in(self, target: FetchTarget, answer: FetchedBatches | TidelogError, session: SessionId) -> Fetched | None:
+    def _take_in(
+        self, target: FetchTarget, answer: FetchedBatches | TidelogError, session: SessionId, asked_ms: int
+    ) -> Fetched | None:
         partition = target.partition
         if isinstance(answer, TidelogError):
             self._clients.note(f"{self._name} was answered {answer.code} for {partition}")
             if isinstance(answer, FencedLeaderEpoch | UnknownLeaderEpoch):
                 self._clients.stale_epochs += 1
                 self._learn(partition, self._clients.epoch_of(partition))
-            if isinstance(answer, OutOfRange):  # it tells a high watermark as well
-                self._told(target, (), int(answer.details["high_watermark"]), session)
+            if isinstance(answer, OutOfRange):  # it tells a high watermark and a log start as well
+                start = int(answer.details["log_start_offset"])
+                told = Fetched(self._name, str(partition), target.offset, (), int(answer.details["high_watermark"]), session)
+                self._told(told._replace(log_start_offset=start, asked_ms=asked_ms))
+                if start > target.offset:
+                    self.offsets[partition] = start
             return None
         self._learn(partition, answer.leader_epoch)
         records = [held for held in records_of(split_batches(b"".join(answer.batches))) if held[0] >= target.offset]
-        fetched = self._told(target, records, answer.high_watermark, session)
-        self._clients.left_out += not records and target.offset < answer.high_watermark
-        if records:
+        told = Fetched(self._name, str(partition), target.offset, tuple(records), answer.high_watermark, session)
+        told = self._told(
+            told._replace(next_offset=answer.next_offset, log_start_offset=answer.log_start_offset, asked_ms=asked_ms)
+        )
+        self._clients.left_out += answer.next_offset == target.offset and target.offset < answer.high_watermark
+        if answer.next_offset > target.offset:
             del self.offsets[partition]
             self.offsets[partition] = answer.next_offset
-        return fetched
+        return told
 
-    def _told(
-        self, target: FetchTarget, records: Sequence[tuple[int, RecordId]], high_watermark: int, session: SessionId
-    ) -> Fetched:
-        may_be_old = not self._names_epoch and self._clients.removed_early(session)
-        told = Fetched(self._name, str(target.partition), target.offset, tuple(records), high_watermark, session, may_be_old)
+    def _told(self, fetched: Fetched) -> Fetched:
+        early = self._clients.removed_early(SessionId(fetched.answered_by))
+        told = fetched._replace(told_ms=virtual_loop().now_ms(), may_be_old=early and not self._names_epoch, removed_early=early)
         self._clients.fetched_without_epoch += not self._names_epoch
         self._clients.record(told)
         return told

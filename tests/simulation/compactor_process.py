@@ -24,19 +24,17 @@ from tests.faulty_store import Faults, FaultyStore
 from tests.simulation.appointments import Writer
 from tests.simulation.broker_process import REQUEST_TIMEOUT_S, Site
 from tests.simulation.metadata_wire import MetadataWire
+from tests.simulation.simulated_process import BucketProcess
 from tests.simulation.virtual_loop import virtual_loop
 
 
-class CompactorProcess:
+class CompactorProcess(BucketProcess):
     def __init__(self, name: str, site: Site, settings: CompactionSettings, *, faults: Faults) -> None:
-        self.name = name
-        self.alive = True
-        self.frozen = False
+        wire = random.Random(f"{site.seed}/{name}/wire")
+        wired = FaultyStore(site.bucket, wire, faults, name=name, log=site.trace, after_create=_nobody)
+        super().__init__(name, site.failures.append, wired)
         self._site = site
         self._chance = random.Random(f"{site.seed}/{name}")
-        self.store = FaultyStore(
-            site.bucket, random.Random(f"{site.seed}/{name}/wire"), faults, name=name, log=site.trace, after_create=_nobody
-        )
         self.metadata = MetadataWire(
             site.metadata,
             random.Random(f"{site.seed}/{name}/metadata"),
@@ -47,7 +45,7 @@ class CompactorProcess:
         self._topics = TopicCache(self.metadata, EtcdLayout())
         self._membership = CompactorMembership(self.metadata, EtcdLayout(), name, version="1", ttl_s=3.0)
         store = BoundedStore(self.store, timeout_s=REQUEST_TIMEOUT_S)
-        self._context = CompactionContext(
+        self._compaction = CompactionContext(
             store=store,
             topics=self._topics,
             manifests=Manifests(store, bytes_max=1 << 20, timeout_s=10.0),
@@ -57,9 +55,8 @@ class CompactorProcess:
             is_mine=self._membership.is_mine,
             segments=site.settings,
         )
-        self.compactor = Compactor(self._context, Notices(self.metadata, EtcdLayout()), told=self._note)
-        self._main = virtual_loop().create_task(self._run(), context=virtual_loop().context_of(name))
-        self._main.add_done_callback(self._came_to_its_end)
+        self.compactor = Compactor(self._compaction, Notices(self.metadata, EtcdLayout()), told=self._note)
+        self._main = self.start(self._run())
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -67,38 +64,19 @@ class CompactorProcess:
             tasks.create_task(self._membership.run())
             while not self._topics.revision:  # noqa: ASYNC110  # nobody tells of it
                 await asyncio.sleep(0.1)
-            await self.compactor.run()
+            while True:  # as `run`, but that what it would only tell in the log fails the world
+                await self.compactor.tick()
+                await asyncio.sleep(self._compaction.settings.compaction_interval_ms / 1000)
 
     @property
     def counters(self) -> Any:
-        return self._context.counters
-
-    def kill(self) -> None:
-        """SIGKILL: its requests on the wire still land."""
-        virtual_loop().freeze(self.name)
-        self.alive = False
-
-    def freeze(self, *, wire_too: bool) -> None:
-        virtual_loop().freeze(self.name)
-        self.frozen = True
-        if wire_too:
-            self.store.freeze()
-
-    def thaw(self) -> None:
-        if self.frozen and self.alive:
-            self.frozen = False
-            self.store.thaw()
-            virtual_loop().thaw(self.name)
+        return self._compaction.counters
 
     def _now_ms(self) -> int:
         return virtual_loop().now_ms() + self.clock_skew_ms
 
     def _note(self, what: str) -> None:
         self._site.trace.append(f"{virtual_loop().time():12.6f} {self.name} {what}")
-
-    def _came_to_its_end(self, main: asyncio.Task[None]) -> None:
-        if not main.cancelled() and (error := main.exception()) is not None:
-            self._site.failures.append(f"{self.name} failed: {error!r}")
 
 
 def _nobody(key: str) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from compaction.settings import CompactionSettings
 from segments.settings import MIB
@@ -24,12 +26,15 @@ class Compactors:
         self._note = note
         self.processes: list[CompactorProcess] = []
         self.slots: dict[str, CompactorProcess] = {}
-        self._settings = _settings(self._chance)
-        for number in range(self._chance.choice((0, 0, 1, 2))):
+        self.settings = replace(_settings(self._chance), **_of_keys(random.Random(f"{site.seed}/keys")))
+        self.count = self._chance.choice((0, 0, 1, 2))
+
+    def start(self) -> None:
+        for number in range(self.count):
             self._start(f"c{number + 1}")
 
     def _start(self, slot: str) -> None:
-        process = CompactorProcess(f"{slot}.{len(self.processes) + 1}", self._site, self._settings, faults=CALM)
+        process = CompactorProcess(f"{slot}.{len(self.processes) + 1}", self._site, self.settings, faults=CALM)
         self._note(f"{process.name} starts")
         self.processes.append(process)
         self.slots[slot] = process
@@ -45,18 +50,16 @@ class Compactors:
                 under_way.create_task(self._chance.choice(blows)(self._chance.choice(list(self.slots))))
 
     def calm_down(self) -> None:
-        """One is left, and all that ails it is over; those that were stalled wake and see what became of their work."""
-        for slot, process in self.slots.items():
+        """In each slot one lives, and all that ails it is over; those that were stalled wake and see what became of their work."""
+        for slot, process in tuple(self.slots.items()):
             process.store.faults = CALM
             process.store.outage = Outage.NONE
             process.store.slow_factor = 1.0
             process.thaw()
             if not process.alive:
                 self._start(slot)
-                return self.calm_down()
         for process in self.processes:
             process.thaw()
-        return None
 
     def kill_all(self) -> None:
         for process in self.processes:
@@ -71,6 +74,7 @@ class Compactors:
             "manifests lost to another": sum(one.lost for one in counters),
             "files of history": sum(one.files for one in counters),
             "segments read to compact": sum(one.segments_read for one in counters),
+            "merges": sum(one.merges for one in counters),
         }
 
     async def _kill(self, slot: str) -> None:
@@ -109,6 +113,15 @@ class Compactors:
         process.store.slow_factor = self._chance.choice((10.0, 100.0))
         await asyncio.sleep(self._chance.uniform(1.0, 10.0))
         process.store.slow_factor = 1.0
+
+
+def _of_keys(chance: random.Random) -> dict[str, Any]:
+    """Of key compaction: some passes end where the map of keys is full. A pass costs some milliseconds for each row group."""
+    return {
+        "dirty_ratio_min": chance.choice((0.5, 0.8)),
+        "key_map_bytes_max": chance.choice((2000, MIB, MIB)),
+        "row_group_bytes": chance.choice((1500, 4000)),
+    }
 
 
 def _settings(chance: random.Random) -> CompactionSettings:

@@ -27,7 +27,7 @@ from tests.simulation.appointments import Writer
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.group_judge import GroupJudge
 from tests.simulation.metadata_wire import MetadataWire
-from tests.simulation.simulated_process import SimulatedProcess, Wire
+from tests.simulation.simulated_process import CalledProcess, Wire
 from tests.simulation.virtual_loop import virtual_loop
 
 LAYOUT: Final = EtcdLayout()
@@ -53,7 +53,7 @@ class GroupSite:
     member_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
 
-class GroupBroker(SimulatedProcess):
+class GroupBroker(CalledProcess):
     def __init__(self, name: str, site: GroupSite, slots: Mapping[str, GroupBroker], *, broker_id: str) -> None:
         """`slots`: where each broker is found."""
         super().__init__(name, site.failures.append)

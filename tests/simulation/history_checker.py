@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class Invariant(Enum):
@@ -30,6 +30,10 @@ class Invariant(Enum):
     REACHABLE = "reachable"
     SUFFICIENT = "sufficient"
     EQUIVALENT = "equivalent"
+    KEPT = "kept"
+    """Only retention, key compaction and DeleteRecords take records away, and only those that they may: see policy_model.py."""
+    DELETED = "deleted"
+    """What DeleteRecords has answered holds for all readers; no log start ever goes back: see policy_judge.py."""
     APPOINTED = "appointed"
     """A partition's leader changes by its own release, or by the controller and after its seal: see appointments.py."""
 
@@ -87,6 +91,13 @@ class Fetched(NamedTuple):
     may_be_old: bool = False
     """Whether the reader named no leader epoch, and somebody had taken the session out of the cluster while its lease lived: until
     it learns of that, it may tell an old high watermark. See segments/README.md."""
+    next_offset: int | None = None
+    """Where the reader goes on; None: behind the last record."""
+    log_start_offset: int = 0
+    asked_ms: int = 0
+    told_ms: int = 0
+    removed_early: bool = False
+    """As in `may_be_old`, whether or not the reader named an epoch: the log start may be old then, too."""
 
 
 class Sampled(NamedTuple):
@@ -102,6 +113,15 @@ Contents = Mapping[str, Sequence[tuple[int, RecordId]]]
 """(offset, record) of each partition, in the order read."""
 
 
+class Absence(Protocol):
+    """Of the records of one partition that were let go."""
+
+    def is_gone(self, offset: int) -> bool:
+        """In the end."""
+
+    def may_be_stepped_over(self, start: int, end: int, *, at_ms: int) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     events: Sequence[Event]
@@ -115,6 +135,8 @@ class History:
     """Places of segments that another object calls committed, and that nothing stands at."""
     deleted: Set[str] = frozenset()
     """Partitions that no broker serves any more: their topics were deleted, and only the bucket tells of them."""
+    gone: Mapping[str, Absence] = field(default_factory=dict)
+    """Of partitions that lost records to policies or DeleteRecords: `from_bucket` tells of them all the same."""
 
 
 class Violation(NamedTuple):
@@ -178,6 +200,8 @@ class _Findings:
     def _is_lost(self, sent: Sent, record: RecordId, offset: int) -> bool:
         """Whether brokers that serve the partition answer something else at the offset."""
         if sent.partition not in self._served or sent.partition in self._history.deleted:
+            return False
+        if sent.partition in self._history.gone and self._history.gone[sent.partition].is_gone(offset):
             return False
         served = self._served[sent.partition].get(offset)
         if served is not None and sent.idempotent:
@@ -258,9 +282,10 @@ class _Findings:
             yield from self._fetched(who, event)
 
     def _fetched(self, who: str, event: Fetched) -> Iterable[Violation]:
-        log = self._at.get(event.partition, {})
-        for expected, (offset, record) in enumerate(event.records, event.from_offset):
-            if offset != expected:
+        log, gone = self._at.get(event.partition, {}), self._history.gone.get(event.partition)
+        expected = event.from_offset
+        for offset, record in event.records:
+            if offset != expected and not (gone and gone.may_be_stepped_over(expected, offset, at_ms=event.told_ms)):
                 yield Violation(Invariant.PREFIX, f"{who} asked from {event.from_offset}, and got {offset} in place of {expected}")
                 return
             if offset >= event.high_watermark:
@@ -272,6 +297,12 @@ class _Findings:
                 yield Violation(Invariant.PREFIX, f"{who} read {record} at offset {offset}, and it is gone")
             elif held != record:
                 yield Violation(Invariant.UNIQUE, f"{who} read {record} at offset {offset}, where {held} is now")
+            expected = offset + 1
+        following = expected if event.next_offset is None else event.next_offset
+        if following != expected and not (gone and gone.may_be_stepped_over(expected, following, at_ms=event.told_ms)):
+            yield Violation(
+                Invariant.PREFIX, f"{who} asked from {event.from_offset}, and was sent on to {following}, from {expected}"
+            )
 
     def all_is_reachable(self) -> Iterable[Violation]:
         """reachable"""
@@ -280,8 +311,8 @@ class _Findings:
     def bucket_suffices(self) -> Iterable[Violation]:
         """sufficient"""
         for partition in sorted({*self._history.from_bucket, *self._history.through_brokers} - self._history.deleted):
-            alone = self._history.from_bucket.get(partition, ())
-            served = self._history.through_brokers.get(partition, ())
+            alone = self._still_there(partition, self._history.from_bucket)
+            served = self._still_there(partition, self._history.through_brokers)
             for place in range(max(len(alone), len(served))):
                 on_bucket = _shown(alone, place)
                 at_broker = _shown(served, place)
@@ -289,6 +320,10 @@ class _Findings:
                     evidence = f"record {place} of {partition} is {on_bucket} on the bucket, and {at_broker} through the brokers"
                     yield Violation(Invariant.SUFFICIENT, evidence)
                     break
+
+    def _still_there(self, partition: str, contents: Contents) -> Sequence[tuple[int, RecordId]]:
+        records, gone = contents.get(partition, ()), self._history.gone.get(partition)
+        return records if gone is None else [(offset, record) for offset, record in records if not gone.is_gone(offset)]
 
     def bounds_hold(self) -> Iterable[Violation]:
         """bounded"""

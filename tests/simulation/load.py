@@ -12,6 +12,8 @@ from metadata.store import MetadataStore
 from metadata.topic import Topic
 from metadata.topics import Topics
 from tests.simulation.clients import Clients, Kind, Producer, Reader
+from tests.simulation.policies import Policies
+from tests.simulation.record_deleter import RecordDeleter
 from tests.simulation.virtual_loop import virtual_loop
 
 ORDERS, CHURN = "orders", "churn"
@@ -27,11 +29,23 @@ class Load:
     """`begin` starts its tasks in the owner's group; producers end by themselves once the clients are `finishing`."""
 
     def __init__(
-        self, clients: Clients, metadata: MetadataStore, chance: random.Random, failures: list[str], *, settle_s: float
+        self,
+        clients: Clients,
+        metadata: MetadataStore,
+        chance: random.Random,
+        policies: Policies,
+        failures: list[str],
+        *,
+        settle_s: float,
     ) -> None:
         """A producer that has not come to its end by `settle_s` is a failure."""
         self.deleted: list[TopicPartition] = []
         self.topics_changed = 0
+        self.lives: dict[str, Topic] = {}
+        """Every topic that there ever was, by its id."""
+        self._policies = policies
+        self.deleter = RecordDeleter(clients, lambda: self.partitions, each_s=policies.delete_records_each_s)
+        self._deleting: list[asyncio.Task[None]] = []
         self._clients = clients
         self._chance = chance
         self._failures = failures
@@ -57,6 +71,8 @@ class Load:
         self._read(orders)
         if self._chance.random() < 0.7:
             self._produce_more(self._chance.choice(_partitions(await self._create(CHURN))))
+        if self._policies.delete_records_each_s:
+            self._deleting.append(tasks.create_task(self.deleter.run()))
 
     @contextlib.contextmanager
     def in_a_hurry(self) -> Iterator[None]:
@@ -68,8 +84,8 @@ class Load:
             self._clients.in_a_hurry -= 1
 
     def stop_reading(self) -> None:
-        for reader in self._readers:
-            reader.cancel()
+        for client in (*self._readers, *self._deleting):
+            client.cancel()
 
     async def grow(self) -> None:
         """One partition more for a topic, and producers for it."""
@@ -77,9 +93,10 @@ class Load:
             name = self._chance.choice(list(self._held))
             count = self._held[name].partition_count + 1
             if count <= PARTITIONS_MAX:
-                self._held[name] = await self._topics.alter(name, partition_count=count)
+                topic = await self._topics.alter(name, partition_count=count)
+                self._held[name] = self.lives[topic.id] = topic
                 self.topics_changed += 1
-                self._produce_more(TopicPartition(self._held[name].id, Partition(count - 1)))
+                self._produce_more(TopicPartition(topic.id, Partition(count - 1)))
 
     async def make_again(self) -> None:
         """Deletes a topic while it is produced to, and makes one of the same name."""
@@ -94,8 +111,9 @@ class Load:
             self._produce_more(self._chance.choice(_partitions(await self._create(CHURN))))
 
     async def _create(self, name: str) -> Topic:
-        self._held[name] = await self._topics.create(name, self._chance.randint(1, 4))
-        return self._held[name]
+        topic = await self._topics.create(name, self._chance.randint(1, 4), self._policies.draw())
+        self._held[name] = self.lives[topic.id] = topic
+        return topic
 
     def _produce_more(self, partition: TopicPartition) -> None:
         for kind in KINDS_OF_MORE:

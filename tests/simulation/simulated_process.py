@@ -1,4 +1,8 @@
-"""A process of a simulated world: tasks that stop where they stand when it is frozen or killed, and calls over a wire to it.
+"""A process of a simulated world: tasks that stop where they stand when it is frozen or killed.
+
+    SimulatedProcess    lives, freezes, thaws and dies
+    ├─ BucketProcess    has a wire of its own to the bucket, which may freeze with it
+    └─ CalledProcess    is called over a wire of the caller's:
 
 caller ── request ──▶ [process: a task per call] ── answer ──▶ caller
              └ may be late, or lost; so may the answer; who hangs up ends its call here
@@ -13,6 +17,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
+from tests.faulty_store import FaultyStore
 from tests.simulation.virtual_loop import virtual_loop
 
 T = TypeVar("T")
@@ -54,7 +59,6 @@ class SimulatedProcess:
         self.frozen = False
         self._failed = failed
         self._context = virtual_loop().context_of(name)
-        self._calls: dict[asyncio.Future[Any], tuple[str, asyncio.Task[None]]] = {}
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task of this process."""
@@ -62,7 +66,7 @@ class SimulatedProcess:
 
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
-                self._failed(f"{self.name} failed: {innermost(error)!r}")
+                self.ended_by(error)
 
         task.add_done_callback(ended, context=Context())
         return task
@@ -71,12 +75,14 @@ class SimulatedProcess:
         """Carries `work` out here, unless the process is dead by then."""
         virtual_loop().call_later(delay_s, work, context=self._context)
 
+    def ended_by(self, error: BaseException) -> None:
+        """A task ended by it, or would have."""
+        self._failed(f"{self.name} failed: {innermost(error)!r}")
+
     def kill(self) -> None:
-        """SIGKILL: not one more step, and its callers' connections break."""
+        """SIGKILL: not one more step."""
         virtual_loop().freeze(self.name)
         self.alive = False
-        for reply in self._calls:
-            _later(0.001, reply, OutcomeUnknown(f"{self.name} closed the connection"))
 
     def freeze(self) -> None:
         """SIGSTOP."""
@@ -87,6 +93,36 @@ class SimulatedProcess:
         if self.frozen and self.alive:
             self.frozen = False
             virtual_loop().thaw(self.name)
+
+
+class BucketProcess(SimulatedProcess):
+    def __init__(self, name: str, failed: Callable[[str], None], store: FaultyStore) -> None:
+        super().__init__(name, failed)
+        self.store = store
+        """Its wire to the bucket. What is on it when the process is killed still lands."""
+
+    def freeze(self, *, wire_too: bool = False) -> None:
+        """SIGSTOP. `wire_too`: what it sent stays on the wire as well, and lands when it wakes."""
+        super().freeze()
+        if wire_too:
+            self.store.freeze()
+
+    def thaw(self) -> None:
+        if self.frozen and self.alive:
+            self.store.thaw()
+        super().thaw()
+
+
+class CalledProcess(SimulatedProcess):
+    def __init__(self, name: str, failed: Callable[[str], None]) -> None:
+        super().__init__(name, failed)
+        self._calls: dict[asyncio.Future[Any], tuple[str, asyncio.Task[None]]] = {}
+
+    def kill(self) -> None:
+        """Its callers' connections break."""
+        super().kill()
+        for reply in self._calls:
+            _later(0.001, reply, OutcomeUnknown(f"{self.name} closed the connection"))
 
     @property
     def open_calls(self) -> int:

@@ -32,24 +32,33 @@ class Shown(NamedTuple):
 CAUGHT_AS = {
     BrokenRule.ACKNOWLEDGED_EARLY: Shown({Invariant.DURABLE}, in_seed=3, trouble_s=8),
     BrokenRule.SEAL_NOT_CHECKED: Shown({Invariant.DURABLE, Invariant.FENCED}, in_seed=3, trouble_s=8),
-    BrokenRule.SEAL_DELETED: Shown({Invariant.UNIQUE}, in_seed=2, trouble_s=8),
-    BrokenRule.TAKEOVER_WITHOUT_SEAL: Shown({Invariant.UNIQUE}, in_seed=2, trouble_s=8),
+    BrokenRule.SEAL_DELETED: Shown({Invariant.UNIQUE}, in_seed=28, trouble_s=8),
+    BrokenRule.TAKEOVER_WITHOUT_SEAL: Shown({Invariant.UNIQUE}, in_seed=6, trouble_s=8),
     BrokenRule.END_REMEMBERED: Shown({Invariant.UNIQUE}, in_seed=3, trouble_s=8),
     BrokenRule.UNKNOWN_IS_FAILURE: Shown({Invariant.TRUTHFUL}, in_seed=3, trouble_s=8),
     BrokenRule.REPEATS_NOT_KNOWN: Shown({Invariant.UNIQUE}, in_seed=21, trouble_s=8),
     BrokenRule.SESSION_REUSED: Shown({Invariant.DURABLE}, in_seed=2, trouble_s=8),
-    BrokenRule.NOT_FLUSHED: Shown({Invariant.DURABLE, Invariant.UNIQUE}, in_seed=0, trouble_s=8),
-    BrokenRule.RELEASED_TOO_EARLY: Shown({Invariant.DURABLE, Invariant.UNIQUE}, in_seed=0, trouble_s=8),
+    BrokenRule.NOT_FLUSHED: Shown({Invariant.DURABLE, Invariant.UNIQUE}, in_seed=1, trouble_s=8),
+    BrokenRule.RELEASED_TOO_EARLY: Shown({Invariant.DURABLE, Invariant.UNIQUE}, in_seed=1, trouble_s=8),
     BrokenRule.NOT_GIVEN_UP: Shown({Invariant.DURABLE, Invariant.UNIQUE}, in_seed=0, trouble_s=8),
     BrokenRule.CONTROLLER_UNGUARDED: Shown({Invariant.APPOINTED}, in_seed=14, trouble_s=15),
-    BrokenRule.READ_AHEAD_IS_ALL: Shown({Invariant.UNIQUE}, in_seed=3, trouble_s=8),
-    BrokenRule.READ_WHILE_HANDED_OVER: Shown({Invariant.PREFIX}, in_seed=0, trouble_s=30),
+    BrokenRule.READ_AHEAD_IS_ALL: Shown({Invariant.UNIQUE}, in_seed=1, trouble_s=8),
+    BrokenRule.READ_WHILE_HANDED_OVER: Shown({Invariant.PREFIX}, in_seed=11, trouble_s=30),
     BrokenRule.SEAL_NOT_LOOKED_FOR: Shown({Invariant.PREFIX}, in_seed=22, trouble_s=8),
     BrokenRule.REMOVED_WITHOUT_PROOF: Shown({Invariant.APPOINTED}, in_seed=11, trouble_s=8),
-    BrokenRule.TRIMMED_TOO_EARLY: Shown({Invariant.REACHABLE, Invariant.EQUIVALENT}, in_seed=3, trouble_s=10),
-    BrokenRule.COLLECTED_UNFENCED: Shown({Invariant.REACHABLE}, in_seed=17, trouble_s=10),
+    BrokenRule.TRIMMED_TOO_EARLY: Shown({Invariant.REACHABLE, Invariant.EQUIVALENT}, in_seed=2, trouble_s=8),
+    BrokenRule.COLLECTED_UNFENCED: Shown({Invariant.REACHABLE}, in_seed=31, trouble_s=10),
+    BrokenRule.EXPIRED_BY_OLDEST: Shown({Invariant.KEPT}, in_seed=2, trouble_s=8),
+    BrokenRule.LOG_START_FORGOTTEN: Shown({Invariant.DELETED}, in_seed=3, trouble_s=8),
+    BrokenRule.DELETION_NOT_STORED: Shown({Invariant.DELETED}, in_seed=3, trouble_s=8),
+    BrokenRule.LAST_OF_KEY_REMOVED: Shown({Invariant.KEPT}, in_seed=0, trouble_s=8),
+    BrokenRule.NEWER_FORGOTTEN: Shown({Invariant.KEPT}, in_seed=3, trouble_s=8),
+    BrokenRule.LAG_IGNORED: Shown({Invariant.KEPT}, in_seed=11, trouble_s=8),
+    BrokenRule.TOMBSTONES_REMOVED_EARLY: Shown({Invariant.KEPT}, in_seed=0, trouble_s=8),
+    BrokenRule.GRACE_NOT_KEPT: Shown({Invariant.REACHABLE}, in_seed=2, trouble_s=8),
+    BrokenRule.PRODUCERS_FORGOTTEN: Shown({Invariant.UNIQUE}, in_seed=12, trouble_s=8),
 }
-RARE = {"manifests lost to another"}
+RARE = {"manifests lost to another", "log starts raised by retention", "merges", "files merged"}
 """What comes up in one world of ten."""
 SEEDS_TO_CATCH_MAX = 20
 TROUBLE_TO_CATCH_S = 30.0

@@ -187,7 +187,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        when = self._now_s + delay
+        handle = _Handle(callback, args, copy_context() if context is None else context, when)
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), handle))
+        return handle
+
+    get_debug = staticmethod(bool)  # no; every future asks, and a function of Python's costs more
 
     def create_future(self) -> asyncio.Future[Any]:
         return _NumberedFuture(loop=self)

@@ -5,15 +5,17 @@
 Up to three brokers share the bucket and the metadata, one of them as controller. While there is trouble (blows.py) they are
 killed, frozen, doubled, drained by signal and by command, cut off from their clients, from the metadata or from the bucket, their
 wall clocks jump; the bucket is slow, down or lies about outcomes; the metadata store fails, restarts, forgets its history, tells of
-changes late, and ends leases early or late; topics grow, go and come again. Then all is well again, and within CALM_S_MAX
-everything must be answered, led, in balance, and silent: a cluster at rest writes nothing. Same seed, same run: the trace tells
-every request and every answer, and is the same byte for byte.
+changes late, and ends leases early or late; topics grow, go and come again. In half of the worlds one or two compactors
+(compactors.py) work beside them, are killed, frozen and doubled as well, and the bucket (archive_store.py) looks at each delete.
+Then all is well again, and within CALM_S_MAX everything must be answered, led, in balance, and silent: a cluster at rest writes
+nothing. Same seed, same run: the trace tells every request and every answer, and is the same byte for byte.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -35,14 +37,18 @@ from tests.simulation.compactors import Compactors
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.history_checker import History, Invariant, RecordId, Sampled, Violation, check
 from tests.simulation.load import Load
+from tests.simulation.policies import Policies
+from tests.simulation.policy_evidence import PolicyEvidence
+from tests.simulation.policy_model import Gone
+from tests.simulation.remembered_codecs import remembered_codecs
 from tests.simulation.virtual_loop import run, virtual_loop
 
 TROUBLE_S = 40.0
 CALM_S_MAX = 120.0
 REST_S = 30.0
+"""So long nobody may write anything, once the cluster has come to rest."""
 CHANGES_MAX = 1000
 """Of the metadata in one world, ten times what is usual: what changes more often never comes to rest, and is ended."""
-"""So long nobody may write anything, once the cluster has come to rest."""
 ON_THE_WIRE_S_MAX = 36_000.0
 """After so long even the latest request of the slowest bucket has landed."""
 
@@ -60,7 +66,7 @@ class Outcome:
 
 def simulate(seed: int, *, broken: BrokenRule = BrokenRule.NOTHING, trouble_s: float = TROUBLE_S) -> Outcome:
     """Runs one world to its end and judges it. Raises Stuck where nothing moves any more."""
-    with in_force(broken):
+    with in_force(broken), remembered_codecs():
         return run(World(seed, trouble_s).run(), seed=seed, shuffled=seed % 2 == 1)
 
 
@@ -75,7 +81,7 @@ class World:
 
     async def run(self) -> Outcome:
         chance = self._chance
-        self._bucket = bucket = ArchiveStore()
+        self._bucket = bucket = ArchiveStore(virtual_loop().now_ms)
         metadata = EtcdModel(virtual_loop().time)
         recorder = Recorder(bucket, metadata, EtcdLayout())
         settings = ClusterSettings(
@@ -91,15 +97,23 @@ class World:
         self._clients = Clients(
             self._seed, cluster.route, cluster.balanced, cluster.epoch_of, recorder.removed_early.__contains__, self._note
         )
-        load = Load(self._clients, metadata, chance, self._failures, settle_s=self._trouble_s + CALM_S_MAX)
+        self._compactors = Compactors(site, self._note)
+        bucket.grace_ms = self._compactors.settings.delete_grace_ms
+        policies = Policies(self._seed, compacting=self._compactors.count > 0)
+        self._clients.with_policies = policies.are_there
+        load = Load(self._clients, metadata, chance, policies, self._failures, settle_s=self._trouble_s + CALM_S_MAX)
         for number in range(chance.choice((1, 2, BROKERS_MAX, BROKERS_MAX))):
             cluster.start(f"b{number + 1}")
-        self._compactors = Compactors(site, self._note)
+        self._compactors.start()
         living = asyncio.ensure_future(self._live(load, background))
         storm = asyncio.ensure_future(self._storm(metadata))
         await asyncio.wait((living, storm), return_when=asyncio.FIRST_COMPLETED)
         storm.cancel()
-        if not living.done():
+        if living.done():
+            await asyncio.sleep(ON_THE_WIRE_S_MAX)
+            for broker in cluster.processes:
+                self._sample(broker)
+        else:
             living.cancel()
             await asyncio.wait((living,))
             for broker in cluster.processes:
@@ -107,6 +121,8 @@ class World:
         self._compactors.kill_all()
         through_brokers = None if living.cancelled() else living.result()
         contents = await read_bucket(bucket.archive())
+        policed = PolicyEvidence(bucket, contents, load.lives, self._clients)
+        violations = policed.judged(load.deleter)
         if through_brokers is None:
             through_brokers = {str(partition): contents.log.get(str(partition), []) for partition in load.partitions}
         deleted = {str(partition) for partition in load.deleted}
@@ -117,9 +133,11 @@ class World:
             contents.hidden,
             contents.missing,
             deleted,
+            policed.gone,
         )
-        violations = [*check(history), *await recorder.judged(contents.runs), *await self._judge_compaction(contents, load)]
-        tallies = self._tallies(contents, load)
+        violations += [*check(history), *await recorder.judged(contents.runs)]
+        violations += await self._judge_compaction(contents, load, policed.gone)
+        tallies = self._tallies(contents, load) | policed.tallies()
         for task in background:
             task.cancel()
         await metadata.close()
@@ -192,12 +210,9 @@ class World:
             broker.stop()
             if not await broker.stopped(timeout_s=CALM_S_MAX):
                 self._failures.append(f"{broker.name} does not stop")
-        await asyncio.sleep(ON_THE_WIRE_S_MAX)
-        for broker in self._cluster.processes:
-            self._sample(broker)
 
-    async def _judge_compaction(self, archived: BucketContents, load: Load) -> list[Violation]:
-        """reachable and equivalent: `archived` is what all segments together say that there ever were."""
+    async def _judge_compaction(self, archived: BucketContents, load: Load, gone: Mapping[str, Gone]) -> list[Violation]:
+        """reachable and equivalent: `archived` is what all segments together say that there ever were, `gone` what was let go."""
         found = [Violation(Invariant.REACHABLE, evidence) for evidence in self._bucket.wrongly_deleted]
         try:
             present = await read_bucket(self._bucket)
@@ -207,6 +222,7 @@ class World:
             return [*found, Violation(Invariant.EQUIVALENT, str(error))]
         for partition in map(str, load.partitions):
             before, after = archived.log.get(partition, []), present.log.get(partition, [])
+            before = [held for held in before if not gone[partition].is_gone(held[0])]
             if before != after:
                 same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
                 evidence = f"record {same} of {partition}: of {len(before)} that segments held, {len(after)} are on the bucket"

@@ -1,0 +1,58 @@
+"""Judges what readers and those who delete records were told of log starts. Pure.
+
+    DeleteRecords ──▶ answered: the log starts at L ──▶ whoever asks from now on reads nothing below L, and is told no less
+    a fetch       ──▶ answered: the log starts at S     S was on the bucket by then; the same reader is never told less
+
+Exempt are answers of a session that somebody took out of the cluster while its lease lived: until it learns of that, what it tells
+may be old (segments/README.md).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tests.simulation.history_checker import Event, Fetched, Invariant, Violation
+from tests.simulation.policy_model import Gone
+
+
+class Deleted(NamedTuple):
+    """DeleteRecords was answered."""
+
+    partition: str
+    before_offset: int
+    log_start_offset: int
+    told_ms: int
+
+
+def judge_log_starts(events: Iterable[Event], deleted: Sequence[Deleted], gone: Mapping[str, Gone]) -> Iterator[Violation]:
+    """`gone`: of every partition that is judged."""
+    answers: dict[str, list[Deleted]] = defaultdict(list)
+    for answer in deleted:
+        answers[answer.partition].append(answer)
+        told = f"DeleteRecords before {answer.before_offset} of {answer.partition} was answered {answer.log_start_offset}"
+        if answer.log_start_offset < answer.before_offset:
+            yield Violation(Invariant.DELETED, told)
+        if answer.log_start_offset > gone[answer.partition].log_start:
+            yield Violation(Invariant.DELETED, f"{told}; in the end it starts at {gone[answer.partition].log_start}")
+    starts: dict[tuple[str, str], int] = defaultdict(int)
+    for event in events:
+        if isinstance(event, Fetched) and event.partition in gone:
+            yield from _fetched(event, answers[event.partition], gone[event.partition], starts)
+
+
+def _fetched(event: Fetched, answers: Sequence[Deleted], gone: Gone, starts: dict[tuple[str, str], int]) -> Iterator[Violation]:
+    start, who = event.log_start_offset, f"{event.reader} of {event.partition}"
+    if start > (landed := gone.log_start_by(event.told_ms)):
+        yield Violation(Invariant.DELETED, f"{who} was told that the log starts at {start}; on the bucket it was {landed}")
+    if event.removed_early:
+        return
+    lowest = max((answer.log_start_offset for answer in answers if answer.told_ms <= event.asked_ms), default=0)
+    if event.records and event.records[0][0] < lowest:
+        yield Violation(Invariant.DELETED, f"{who} read offset {event.records[0][0]}, and all below {lowest} was deleted before")
+    lowest = max(lowest, starts[event.reader, event.partition])
+    if start < lowest:
+        told = f"was told that the log starts at {start} by session {event.answered_by}; it was {lowest} before"
+        yield Violation(Invariant.DELETED, f"{who} {told}")
+    starts[event.reader, event.partition] = max(lowest, start)

@@ -1,0 +1,67 @@
+"""What the processes of a world decode again and again is decoded once: the same bytes give the same records, however often.
+
+A reader with a small pool reads a row group once for each of its fetches, and so does every other broker: that was a quarter of
+what a world with compactors costs. Remembered are results of functions that are pure, by all that they are given; an error is none.
+What is answered is frozen, or is read only. Manifests are left alone: who holds one asks whether it is still the same object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from compaction import history_stream
+from metadata.model import SegmentSeq, SessionId
+from segments import history_reads, parquet_file, segment_file
+from segments.history_batches import HistoryBatch, encode_history
+from segments.manifest import EpochStart, RowGroup
+from segments.object_store import Buffer
+from segments.parquet_file import ParquetFooter, read_row_group
+from segments.segment_file import SegmentFooter, _parse_footer
+
+
+@contextlib.contextmanager
+def remembered_codecs() -> Iterator[None]:
+    """For one world."""
+    codecs = _Codecs()
+    with contextlib.ExitStack() as patches:
+        for module in (parquet_file, history_reads, history_stream):
+            patches.enter_context(patch.object(module, "read_row_group", codecs.read_row_group))
+        patches.enter_context(patch.object(history_reads, "encode_history", codecs.encode_history))
+        patches.enter_context(patch.object(segment_file, "_parse_footer", codecs.parse_footer))
+        yield
+
+
+class _Codecs:
+    def __init__(self) -> None:
+        self._columns: dict[object, pa.RecordBatch] = {}
+        self._batches: dict[object, tuple[pa.RecordBatch, list[HistoryBatch]]] = {}
+        """By the columns' address, which they keep as long as they are held here."""
+        self._footers: dict[object, SegmentFooter] = {}
+
+    def read_row_group(
+        self, data: Buffer, group: RowGroup, footer: ParquetFooter, *, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatch:
+        what = (bytes(data), group, footer.file.name, footer.file.footer_crc32c, None if columns is None else tuple(columns))
+        found = self._columns.get(what)
+        if found is None:
+            found = self._columns[what] = read_row_group(data, group, footer, columns=columns)
+        return found
+
+    def encode_history(self, columns: pa.RecordBatch, *, epochs: Sequence[EpochStart], batch_bytes_max: int) -> list[HistoryBatch]:
+        what = (id(columns), tuple(epochs), batch_bytes_max)
+        found = self._batches.get(what)
+        if found is None:
+            found = self._batches[what] = columns, encode_history(columns, epochs=epochs, batch_bytes_max=batch_bytes_max)
+        return found[1]
+
+    def parse_footer(self, footer: bytes, *, session: SessionId, seq: SegmentSeq, batches_end: int, key: str) -> SegmentFooter:
+        """Behind the check of its CRC-32C, which is made each time."""
+        what = (footer, session, seq, batches_end, key)
+        found = self._footers.get(what)
+        if found is None:
+            found = self._footers[what] = _parse_footer(footer, session=session, seq=seq, batches_end=batches_end, key=key)
+        return found

@@ -23,7 +23,7 @@ check: $(VENV)/ready kernel ## what every commit passes: format, lint, types, im
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest -q -n 2 -m "not slow"
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow" --hypothesis-profile quick
 
 simulate: $(VENV)/ready kernel ## the log under a virtual clock, on a bucket that lies; SEEDS=500
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

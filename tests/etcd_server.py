@@ -32,7 +32,7 @@ from tests.certificates import Certificates
 from tests.servers import free_port
 
 T = TypeVar("T")
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 START_TRIES = 3
 """Another process may take a port between the moment when it was free and the start."""
 POLL_S = 0.01
@@ -156,14 +156,20 @@ class EtcdMember:
 
     def control(self, *arguments: str) -> str:
         """What etcdctl answers."""
-        command = [str(self.programs / "etcdctl"), f"--endpoints={self.url}", *arguments]
+        command = [
+            str(self.programs / "etcdctl"),
+            f"--endpoints={self.url}",
+            "--dial-timeout=60s",
+            "--command-timeout=60s",
+            *arguments,
+        ]
         if self.certificates is not None:
             command += [
                 f"--cacert={self.certificates.ca}",
                 f"--cert={self.certificates.client_cert}",
                 f"--key={self.certificates.client_key}",
             ]
-        done = subprocess.run(command, env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(command, env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -253,7 +259,7 @@ def end_shared_etcd() -> Iterator[None]:
 
 def settings(urls: str, **changed: object) -> EtcdSettings:
     """Patient by default, as a busy machine needs it: a test that waits for a failure says how long."""
-    limits: dict[str, object] = {"etcd_connect_timeout_s": 2.0, "etcd_request_timeout_s": 5.0, "etcd_deadline_s": 10.0}
+    limits: dict[str, object] = {"etcd_connect_timeout_s": 5.0, "etcd_request_timeout_s": 8.0, "etcd_deadline_s": 30.0}
     return EtcdSettings(etcd=urls, **(limits | changed))  # type: ignore[arg-type]
 
 

@@ -43,7 +43,13 @@ class S3Server:
     def settings(self) -> S3Settings:
         from segments.s3_settings import S3Settings  # here and below, so that tests without S3 need not load its client
 
-        return S3Settings(endpoint_url=self.endpoint_url, region="us-east-1")
+        return S3Settings(  # patient, as a busy machine needs it
+            endpoint_url=self.endpoint_url,
+            region="us-east-1",
+            connect_timeout_s=60.0,
+            read_timeout_s=60.0,
+            request_timeout_s=120.0,
+        )
 
     @property
     def environment(self) -> dict[str, str]:
@@ -181,13 +187,23 @@ def named_server() -> Iterator[S3Server]:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody uses now. Only for programs that can't bind port 0 and tell."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback, for programs that can't bind port 0 and tell, or have to come back at the same port.
+
+    On Linux it is kept as long as this process runs: a socket that is bound to it, and does not listen, hinders nobody who binds it
+    by name with SO_REUSEADDR, as servers do; but the kernel gives it to nobody else, and who calls is refused.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port = int(kept.getsockname()[1])
+    if sys.platform == "linux":
+        kept.detach()
+    else:
+        kept.close()
+    return port
 
 
-def await_port(port: int, process: subprocess.Popen[bytes], *, timeout_s: float = 20.0) -> None:
+def await_port(port: int, process: subprocess.Popen[bytes], *, timeout_s: float = 60.0) -> None:
     """Returns when something accepts connections on the port; fails when the process has ended instead."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -84,7 +84,9 @@ class TcpProxy:
     async def end(self) -> None:
         """Refuses, and returns when every connection has ended."""
         self.break_("refuses")
-        if self._serving:
+        for _ in range(10):  # those that are just being accepted
+            await asyncio.sleep(0)
+        while self._serving:
             await asyncio.wait(self._serving)
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -92,28 +94,26 @@ class TcpProxy:
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
         task.add_done_callback(self._with_losses.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # a task that is cancelled before it begins does nothing itself
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.current_task()
         assert connection is not None
+        if self._fault == "refuses":
+            return
         try:
-            if self._fault == "refuses":
-                return
-            try:
-                server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
-            except OSError:
-                return
-            try:
-                async with asyncio.TaskGroup() as pumps:
-                    requests = pumps.create_task(self._requests(connection, reader, writer, server_writer))
-                    answers = pumps.create_task(self._answers(connection, server_reader, writer))
-                    await asyncio.wait((requests, answers), return_when=asyncio.FIRST_COMPLETED)
-                    requests.cancel()
-                    answers.cancel()
-            finally:
-                server_writer.transport.abort()
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
+        except OSError:
+            return
+        try:
+            async with asyncio.TaskGroup() as pumps:
+                requests = pumps.create_task(self._requests(connection, reader, writer, server_writer))
+                answers = pumps.create_task(self._answers(connection, server_reader, writer))
+                await asyncio.wait((requests, answers), return_when=asyncio.FIRST_COMPLETED)
+                requests.cancel()
+                answers.cancel()
         finally:
-            writer.transport.abort()
+            server_writer.transport.abort()
 
     async def _requests(
         self,

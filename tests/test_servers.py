@@ -42,6 +42,7 @@ def test_a_versitygw_that_was_built_before_is_taken_without_go(tmp_path: Path, m
     assert built_versity() == str(directory / "versitygw")
 
 
+@pytest.mark.slow
 def test_a_go_that_can_build_nothing_gives_way_to_moto(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

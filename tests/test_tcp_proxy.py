@@ -10,8 +10,10 @@ import pytest
 
 from tests.tcp_proxy import SLOW_DOWN, Fault, TcpProxy, tcp_proxy
 
+pytestmark = pytest.mark.slow
+
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-TIMEOUT_S = 5.0
+TIMEOUT_S = 60.0
 
 
 class EchoServer:

@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 import tidelog
-from tests.chaos.cluster import SESSION_TIMEOUT_S
-from tests.cluster.three_brokers import TAKEOVER_S, ThreeBrokers, ready, until
+from tests.cluster.three_brokers import TAKEOVER_S, ThreeBrokers, connected, ready, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("three brokers")]
 PARTITIONS = 6
 RECORDS = 5
 """To each partition, one after the other, while the dead one's wait."""
+ROUNDS = 4
+"""On a busy machine the next leader may come sooner than that."""
 
 
 async def all_led(log: tidelog.Client, topic: str, by: set[str]) -> list[str]:
@@ -26,47 +27,60 @@ async def all_led(log: tidelog.Client, topic: str, by: set[str]) -> list[str]:
     return await until(found)
 
 
-async def records(reader: tidelog.Consumer, count: int) -> None:
-    """Returns when exactly so many more were read."""
-    while count > 0:
-        count -= len(await reader.chunk())
-    assert count == 0
+async def read_on(reader: tidelog.Consumer, least: int) -> int:
+    """How many more were read: as soon as it is so many."""
+    count = 0
+    while count < least:
+        count += len(await reader.chunk())
+    return count
+
+
+async def acknowledged_meanwhile(cluster: ThreeBrokers, log: tidelog.Client, reader: tidelog.Consumer) -> bool:
+    """Whether the living answered, and were read, while nobody led what b2 did, which is killed, and started again."""
+    leaders = await all_led(log, "living", set(cluster.brokers))
+    for partition in range(PARTITIONS):
+        await log.produce("living", "before", partition=partition)
+    assert await read_on(reader, PARTITIONS) == PARTITIONS
+    of_the_dead = [partition for partition in range(PARTITIONS) if leaders[partition] == "b2"]
+    living = sorted({*range(PARTITIONS)} - {*of_the_dead})
+    killed = cluster.brokers["b2"]
+    killed.kill()
+    try:
+        waiting = [await log.send("living", "waits", partition=partition) for partition in of_the_dead]
+        lanes = [log._producer._topics.books["living"].lanes[partition] for partition in of_the_dead]
+
+        async def are_forwarded() -> bool:
+            return all(lane.way.awaits and lane.on_wire for lane in lanes) or all(delivery.done for delivery in waiting)
+
+        await until(are_forwarded)
+        for partition in living:
+            for _ in range(RECORDS):
+                await log.produce("living", "goes on", partition=partition)
+        read = await read_on(reader, RECORDS * len(living))
+        were_before = not any(delivery.done for delivery in waiting)
+        async with asyncio.timeout(TAKEOVER_S):
+            for delivery in waiting:
+                await delivery
+        expected = RECORDS * len(living) + len(waiting)
+        assert read + await read_on(reader, expected - read) == expected
+    finally:
+        killed.start()
+    await ready(killed)
+    return were_before
 
 
 def test_records_for_leaders_that_live_do_not_wait_for_the_next_leader_of_others(cluster: ThreeBrokers) -> None:
     async def run() -> None:
         await ready(*cluster.brokers.values())
-        async with tidelog.connect(*cluster.urls.values()) as log, asyncio.timeout(10 * TAKEOVER_S):
+        async with connected(*cluster.urls.values()) as log:
             await log.topics.create("living", partitions=PARTITIONS)
-            leaders = await all_led(log, "living", set(cluster.brokers))
-            for partition in range(PARTITIONS):
-                await log.produce("living", "before", partition=partition)
             reader = log.consume("living", from_="earliest")
-            await records(reader, PARTITIONS)
-            killed = cluster.brokers["b2"]
-            killed.kill()
-            try:
-                of_the_dead = [partition for partition in range(PARTITIONS) if leaders[partition] == "b2"]
-                waiting = [await log.send("living", "waits", partition=partition) for partition in of_the_dead]
-                lanes = [log._producer._topics.books["living"].lanes[partition] for partition in of_the_dead]
-
-                async def are_forwarded() -> bool:
-                    return all(lane.way.awaits and lane.on_wire for lane in lanes)
-
-                await until(are_forwarded, within_s=SESSION_TIMEOUT_S)
-                living = sorted({*range(PARTITIONS)} - {*of_the_dead})
-                for partition in living:
-                    for _ in range(RECORDS):
-                        await log.produce("living", "goes on", partition=partition)
-                await records(reader, RECORDS * len(living))
-                assert not any(delivery.done for delivery in waiting), "nobody leads these yet"
-                async with asyncio.timeout(TAKEOVER_S):
-                    assert [(await delivery).offset for delivery in waiting] == [1] * len(waiting)
-                await records(reader, len(waiting))
-                await reader.aclose()
-            finally:
-                killed.start()
-            await ready(killed)
+            for _ in range(ROUNDS):
+                if await acknowledged_meanwhile(cluster, log, reader):
+                    break
+            else:
+                pytest.fail("each time the next leader was there before those that live were read")
+            await reader.aclose()
             await all_led(log, "living", set(cluster.brokers))
             await log.topics.delete("living")
 

@@ -27,8 +27,8 @@ from tests.simulation.history_checker import History, Invariant, Violation, chec
 pytestmark = pytest.mark.slow
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.crash.crashing_broker"])
-START_TIMEOUT_S = 30.0
+PROCESSES.set_forkserver_preload(["tests.crash.fork_server"])
+START_TIMEOUT_S = 60.0
 SHARES = 6
 """Tests that the fault points are shared out to, so that they can run at the same time."""
 STAGES = {

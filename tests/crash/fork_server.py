@@ -1,0 +1,10 @@
+"""Preloaded by the server that forks the brokers: what a broker imports, and what the first of a process makes for its doors."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import tests.crash.crashing_broker  # noqa: F401  # what is forked runs it
+from gateway.broker import Broker
+from gateway.http_admin import admin_api
+
+admin_api(cast(Broker, SimpleNamespace(version="any")))

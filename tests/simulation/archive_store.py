@@ -6,9 +6,10 @@
 
 What may go is worked out here from the bucket as it stands at that instant, apart from the code under test on purpose: a segment
 below its session's trim point whose runs are all in Parquet, or whose topics are gone; a file that no manifest counts on, and a
-manifest that is not the newest; an index of what is trimmed, a scratch object. Claims, effective seals and trim points stay. What
-readers may have planned with stays for the grace, by a clock that is at most CLOCK_SKEW_MS ahead: from when the manifest says that
-it was retired, or from when a marker that lies behind the segment says that it was made.
+manifest that is not the newest; one that none names yet and whose topic is gone from the metadata, which its writer takes back; an
+index of what is trimmed, a scratch object. Claims, effective seals and trim points stay. What readers may have planned with stays
+for the grace, by a clock that is at most CLOCK_SKEW_MS ahead: from when the manifest says that it was retired, or from when a
+marker that lies behind the segment says that it was made.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from tests.simulation.policy_model import CLOCK_SKEW_MS, Version
 
 
 class ArchiveStore(MemoryStore):
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], is_registered: Callable[[str, TopicId], bool]) -> None:
+        """`is_registered`: whether the metadata have this life of the topic now."""
         super().__init__()
+        self._is_registered = is_registered
         self.grace_ms = 0.0
         """Of the compactors."""
         self._now_ms = now_ms
@@ -130,7 +133,7 @@ class ArchiveStore(MemoryStore):
                 at_ms = next((one.at_ms for one in newest.retired if one.name == topic.history.file_name), None)
                 if at_ms is not None and not self._is_over(at_ms):
                     yield f"it was retired at {at_ms}, and its grace is not over"
-            if newest is None or newest.version < topic.history.version:
+            if (newest is None or newest.version < topic.history.version) and self._is_registered(topic.name, topic.topic_id):
                 yield f"whoever wrote it may still name it in version {topic.history.version}"
 
     def _is_over(self, begun_ms: int) -> bool:

@@ -23,7 +23,8 @@ from gateway.bucket_reach import LOOKS_S, PROOFS
 from gateway.cluster_settings import ClusterSettings
 from metadata.errors import TidelogError
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import TopicPartition
+from metadata.model import TopicId, TopicPartition
+from metadata.topic import decode_topic
 from segments.settings import SegmentSettings
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
@@ -81,9 +82,14 @@ class World:
 
     async def run(self) -> Outcome:
         chance = self._chance
-        self._bucket = bucket = ArchiveStore(virtual_loop().now_ms)
-        metadata = EtcdModel(virtual_loop().time)
-        recorder = Recorder(bucket, metadata, EtcdLayout())
+        metadata, layout = EtcdModel(virtual_loop().time), EtcdLayout()
+
+        def is_registered(topic: str, topic_id: TopicId) -> bool:
+            kept = metadata.peek(layout.topic(topic))
+            return kept is not None and decode_topic(kept).id == topic_id
+
+        self._bucket = bucket = ArchiveStore(virtual_loop().now_ms, is_registered)
+        recorder = Recorder(bucket, metadata, layout)
         settings = ClusterSettings(
             session_timeout_ms=chance.choice((2000, 5000)),
             bucket_timeout_ms=chance.choice((2000, 5000)),

@@ -48,10 +48,10 @@ class Figure:
 
     @property
     def holds(self) -> bool | None:
-        return self.target.holds(self.value) if self.target is not None else None
+        return self.target.holds(float(self.value)) if self.target is not None else None
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "holds": self.holds}
+        return {**asdict(self), "value": float(self.value), "holds": self.holds}
 
 
 def rates(amount: float, seconds: Iterable[float]) -> list[float]:

@@ -23,7 +23,7 @@ from segments.manifest import Manifest, no_manifest
 from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectStore
 from segments.run_index import RunIndex
-from segments.segment_file import Run, SegmentFooter
+from segments.segment_file import Run
 from segments.session_footers import read_session
 from segments.shared_errors import first_of
 
@@ -79,25 +79,26 @@ async def take_snapshot(store: ObjectStore, partitions: Mapping[TopicPartition, 
 async def _look(store: ObjectStore, partitions: Mapping[TopicPartition, str]) -> dict[TopicPartition, PartitionSnapshot]:
     turns = asyncio.Semaphore(SESSIONS_AT_ONCE)
 
-    async def footers_of(session: SessionId) -> list[SegmentFooter | Corrupt]:
-        async with turns:
-            return await read_session(store, session, reads_max=READS_MAX)
-
-    try:
-        async with asyncio.TaskGroup() as reads:
-            tasks = [reads.create_task(footers_of(session)) for session in await _sessions(store)]
-    except* TidelogError as errors:
-        raise first_of(errors) from errors
     placed: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
     damaged: list[Corrupt] = []
-    for task in tasks:
-        for footer in task.result():
+
+    async def look_at(session: SessionId) -> None:
+        async with turns:
+            footers = await read_session(store, session, reads_max=READS_MAX)
+        for footer in footers:
             if isinstance(footer, Corrupt):
                 damaged.append(footer)
                 continue
             for run in footer.runs:
-                if run.partition in partitions:
+                if run.partition in partitions:  # of the others nothing is kept
                     placed[run.partition].append(PlacedRun(run, footer.session, footer.seq))
+
+    try:
+        async with asyncio.TaskGroup() as looks:
+            for session in await _sessions(store):
+                looks.create_task(look_at(session))
+    except* TidelogError as errors:
+        raise first_of(errors) from errors
     manifests = await newest_manifests(store, partitions, reads_max=READS_MAX)
     return {
         partition: snapshot_of(topic, partition, manifests[partition] or no_manifest(partition), placed[partition], damaged)

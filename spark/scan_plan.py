@@ -83,8 +83,9 @@ def plan_tasks(
     tasks = []
     for part in _cut(offsets, task_records):
         places = [place for place in places_in(snapshot, part) if rows.wants(place)]
-        bounds = [part.start, *(group[0].base_offset for group in _grouped(places, task_bytes)[1:]), part.end]
-        for at, group in enumerate(_grouped(places, task_bytes)):
+        groups = _grouped(places, task_bytes)
+        bounds = [part.start, *(group[0].base_offset for group in groups[1:]), part.end]
+        for at, group in enumerate(groups):
             covered = OffsetRange(max(bounds[at], part.start), min(bounds[at + 1], part.end))
             size_bytes = sum(place.size_bytes for place in group)
             tasks.append(Task(snapshot.topic, snapshot.partition, covered, tuple(_joined(group)), size_bytes))

@@ -5,7 +5,6 @@
     from where           startingTimestamp, else startingOffsetsByTimestamp, else startingOffsets
     up to where          endingTimestamp, else endingOffsetsByTimestamp, else endingOffsets
     how                  minPartitions, maxRecordsPerPartition, failOnDataLoss, includeHeaders, startingOffsetsByTimestampStrategy
-    a stream's triggers  maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay
 
 Names are compared without regard to case, as Spark does. What is unknown or malformed is refused on the driver, before a
 task starts.
@@ -88,7 +87,7 @@ class SourceOptions:
     bucket: str
     topics: Topics
     start: Position | None
-    """None: the earliest for a batch, the latest for a stream."""
+    """None: not said, which is the earliest."""
     end: Position
     unmatched: Unmatched = Unmatched.ERROR
     fail_on_data_loss: bool = True
@@ -97,9 +96,6 @@ class SourceOptions:
     """Spark partitions that are wanted at least; 0: as many as the data suggest."""
     max_records_per_partition: int = 0
     """Of a Spark partition; 0: without a limit."""
-    max_offsets_per_trigger: int = 0
-    min_offsets_per_trigger: int = 0
-    max_trigger_delay_ms: int = 900_000
 
 
 class Options:
@@ -144,7 +140,7 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
             "the option bucket is missing: where does the log lie?",
             hint='.option("bucket", "s3://BUCKET/PREFIX"), as its brokers have it.',
         )
-    parsed = SourceOptions(
+    found = SourceOptions(
         bucket=bucket,
         topics=_topics(options),
         start=_position(options, "starting"),
@@ -154,16 +150,9 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         include_headers=options.parsed("includeHeaders", _bool, False, "true or false"),
         min_partitions=options.parsed("minPartitions", _count, 0, "a number from 1 on"),
         max_records_per_partition=options.parsed("maxRecordsPerPartition", _count, 0, "a number from 1 on"),
-        max_offsets_per_trigger=options.parsed("maxOffsetsPerTrigger", _count, 0, "a number from 1 on"),
-        min_offsets_per_trigger=options.parsed("minOffsetsPerTrigger", _count, 0, "a number from 1 on"),
-        max_trigger_delay_ms=options.parsed("maxTriggerDelay", _duration_ms, 900_000, "a time as 15m, 30s or 500ms"),
     )
     options.refuse_others()
-    if parsed.min_offsets_per_trigger > parsed.max_offsets_per_trigger > 0:
-        value = str(parsed.min_offsets_per_trigger)
-        above = f"is above maxOffsetsPerTrigger, {parsed.max_offsets_per_trigger}"
-        raise _refused("minOffsetsPerTrigger", value, above, "Give less, or leave one of them out.")
-    return parsed
+    return found
 
 
 def _topics(options: Options) -> Topics:
@@ -278,16 +267,6 @@ def _count(value: str) -> int:
     if number < 1:
         raise ValueError
     return number
-
-
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _duration_ms(value: str) -> int:
-    matched = re.fullmatch(r"(\d+)\s*([a-z]+)", value.strip().lower())
-    if matched is None or matched[2] not in _UNITS_MS:
-        raise ValueError
-    return int(matched[1]) * _UNITS_MS[matched[2]]
 
 
 def _refused(name: str, value: str, why: str, hint: str) -> InvalidArgument:

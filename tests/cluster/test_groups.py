@@ -151,7 +151,7 @@ def test_heartbeats_need_no_etcd_and_what_is_stored_is_refused_or_unknown_until_
         ids = await stable(calls)
         opened.etcd.kill()
         for each, member in zip(calls, ids, strict=True):
-            await answered_in_time(lambda each=each, member=member: each.heartbeat(member, 1))  # type: ignore[misc]  # the same
+            await answered_in_time(lambda each=each, member=member: each.heartbeat(member, 1))  # type: ignore[misc]  # mypy infers no lambda with defaults
         async with asyncio.TaskGroup() as tasks:
             living = tasks.create_task(keep_alive(calls, ids))
             joining = tasks.create_task(refused(opened.group(other, "b1").join()))
@@ -159,7 +159,7 @@ def test_heartbeats_need_no_etcd_and_what_is_stored_is_refused_or_unknown_until_
             assert isinstance(await joining, Unavailable)
             assert isinstance(await committing, Unavailable | OutcomeUnknown)
             for each, member in zip(calls, ids, strict=True):
-                await answered_in_time(lambda each=each, member=member: each.heartbeat(member, 1))  # type: ignore[misc]  # the same
+                await answered_in_time(lambda each=each, member=member: each.heartbeat(member, 1))  # type: ignore[misc]  # mypy infers no lambda with defaults
             opened.etcd.start()
             committed = await answered_in_time(lambda: calls[0].commit(offset(8), member_id=ids[0], generation=1))
             assert committed.errors[0].code == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import TopicId
-from segments.batch_kernel import NewRecordTuple
 from segments.compression import Codec
 from spark.batch_query import plan_batch
 from spark.bucket_thread import BucketThread
@@ -18,21 +16,7 @@ from spark.scan_plan import ALL_ROWS, FilePart, Rows, RunPart, Task
 from spark.source_options import parse_source_options
 from spark.source_schema import ARROW_TYPES, arrow_schema
 from spark.task_reader import read_task
-from tests.spark.topics_on_disk import Bucket, Written
-
-START_MS = 1_767_225_600_000
-
-
-def records(first: int, count: int, seed: int = 0) -> list[NewRecordTuple]:
-    """One a second; with and without keys, values and headers."""
-    chance = random.Random(f"{first}/{seed}")
-    made: list[NewRecordTuple] = []
-    for n in range(first, first + count):
-        key = chance.choice((None, b"", b"k%d" % (n % 7)))
-        value = chance.choice((None, b"", b"v%d" % n * 20))
-        headers = chance.choice(((), (("h", b"1"), ("h", None))))
-        made.append((key, value, headers, START_MS + 1000 * n))
-    return made
+from tests.spark.topics_on_disk import START_MS, Bucket, Written, records
 
 
 @pytest.fixture

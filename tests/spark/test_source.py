@@ -12,8 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
-from tests.spark.test_batch_query import START_MS, records
-from tests.spark.topics_on_disk import Bucket
+from tests.spark.topics_on_disk import START_MS, Bucket, records
 
 pytestmark = pytest.mark.slow
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,20 @@ from segments.record_columns import encode_records
 from segments.recovery import RecoveredPartition, recover
 from tests.compaction.test_through_a_log import QUICK, compactor_on, leading, now_ms, session_of
 from tests.segments.batches import ORDERS, header_of, led
+
+START_MS = 1_767_225_600_000
+
+
+def records(first: int, count: int, seed: int = 0) -> list[NewRecordTuple]:
+    """One a second; with and without keys, values and headers."""
+    chance = random.Random(f"{first}/{seed}")
+    made: list[NewRecordTuple] = []
+    for n in range(first, first + count):
+        key = chance.choice((None, b"", b"k%d" % (n % 7)))
+        value = chance.choice((None, b"", b"v%d" % n * 20))
+        headers = chance.choice(((), (("h", b"1"), ("h", None))))
+        made.append((key, value, headers, START_MS + 1000 * n))
+    return made
 
 
 class Written(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Annotated, ClassVar
 
 import typer
@@ -28,6 +29,7 @@ class _RootPage(GroupPage):
     sections: ClassVar[Mapping[str, Sequence[str]]] = {
         "Run a broker": ("demo", "dev", "serve", "compact"),
         "Use a cluster": ("topic", "produce", "consume", "group", "bench"),
+        "Process it with Spark": ("replay", "backfill"),
         "Look inside": ("cluster", "doctor", "explain", "bucket"),
         "Settle in": ("context", "completion"),
     }
@@ -89,5 +91,7 @@ app.add_typer(cluster.app, name="cluster")
 app.command(cls=CommandPage)(doctor)
 app.command(cls=CommandPage)(explain)
 app.add_typer(bucket.app, name="bucket")
+for found in entry_points(group="tidelog.commands"):  # of packages that know the SDK, where it knows nothing of them
+    app.command(name=found.name, cls=CommandPage)(found.load())
 app.add_typer(contexts.app, name="context")
 app.command(cls=CommandPage)(completion)

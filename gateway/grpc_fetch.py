@@ -27,6 +27,7 @@ from gateway.grpc_status import status_of
 from gateway.leader_epochs import current_epoch_of
 from gateway.led_here import LedHere
 from gateway.long_waits import LongWaits
+from gateway.long_work import OneEachTurn
 from gateway.places_wire import places_of
 from gateway.produce import topic_named
 from gateway.proto import log_pb2
@@ -42,6 +43,8 @@ from segments.log_reader import Fetched
 from segments.partition_log import check_epoch
 
 PARTITIONS_MAX: Final = 10_000
+LARGE_ANSWER_BYTES: Final = 128 << 10
+"""From these on, an answer is laid out and handed to gRPC in its own turn of the loop: that takes a millisecond for each MiB."""
 COPIES: Final = 2
 """Of an answer on its way: ours, and gRPC's own."""
 
@@ -72,6 +75,7 @@ class GrpcFetch:
         self._broker = broker
         self._waits = waits
         self.room = AnswerRoom(broker.settings, waits)
+        self._large_answers = OneEachTurn()
         self._deliveries = Deliveries(self.room, pause_s=broker.settings.answer_timeout_ms / 1000)
 
     def handler(self) -> MethodHandler:
@@ -119,6 +123,8 @@ class GrpcFetch:
         `encode` may run in a thread.
         """
         decompressed_bytes_max = log.settings.decompressed_bytes_max
+        if sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched)) >= LARGE_ANSWER_BYTES:
+            await self._large_answers.take()
         opened = [answer for answer in answers if terms.structured and isinstance(answer, Fetched)]
         message = await self.room.opened(
             opened, lambda: encode(_told(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max))

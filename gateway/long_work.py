@@ -2,6 +2,7 @@
 
     one long piece         ─▶ WorkThreads.run   a thread when it is its turn
     thousands of small ones ─▶ LoopTurns.give   when those since the last turn have taken TURN_S together
+    a millisecond, for each of many callers ─▶ OneEachTurn.take   in turn, so that others never wait behind all of them
 
 Invariants: never are more than `threads_max` pieces of work in threads; whoever asked for one is held until its thread has ended,
 cancelled or not, and so is what it holds (room in a budget, a place among the threads): a thread can't be stopped, only waited for.
@@ -52,3 +53,15 @@ class LoopTurns:
         if time.monotonic() - self._turn_s > TURN_S:
             await asyncio.sleep(0)
             self._turn_s = time.monotonic()
+
+
+class OneEachTurn:
+    """Of many tasks that come to a larger step in one turn of the loop, one does it now, and each of the others a turn later."""
+
+    def __init__(self) -> None:
+        self._taken = asyncio.Lock()
+
+    async def take(self) -> None:
+        """To be called before the step. At once where nobody has taken this turn; else in order of arrival."""
+        await self._taken.acquire()
+        asyncio.get_running_loop().call_soon(self._taken.release)

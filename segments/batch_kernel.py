@@ -17,8 +17,9 @@ A record section is record_count of these, one after the other (https://kafka.ap
 varint and varlong: zigzag (0, -1, 1, -2, …), 7 bits a byte, the lowest first, at most 5 and 10 bytes.
 
 Invariant: no byte outside of the given buffers is read or written, whatever they hold. Compiled code checks no index, so every
-place and length is checked here before it is used. Reading columns lets other threads run: each pass checks everything anew,
-as if the one before had not been. Writing trusts that Arrow's buffers, once checked, stay as they are: they are immutable.
+place and length is checked here before it is used. Reading and writing columns let other threads run: each pass that reads checks
+everything anew, as if the one before had not been. Writing trusts that Arrow's buffers, once checked, stay as they are: they are
+immutable; but that a record fits is looked at when it is written.
 """
 
 from __future__ import annotations
@@ -568,12 +569,14 @@ class ArrowReader:
 
     @cython.cfunc
     @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
     def start(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
         return self.offsets[self.first + row]
 
     @cython.cfunc
     @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
     def length(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """-1 for null."""
@@ -648,24 +651,47 @@ class ByteWriter:
         self.put_bytes(value, 0, len(value))
 
     @cython.cfunc
-    @cython.inline
+    @cython.nogil
     @cython.exceptval(check=False)
-    def put_row(self, source: ArrowReader, row: cython.Py_ssize_t) -> cython.void:
-        """The same of a row of a column."""
-        self.put_varint(source.length(row))
-        self.put_bytes(_at(source.data, source.start(row)), 0, source.length(row))
-
-    @cython.cfunc
-    @cython.inline
-    @cython.exceptval(check=False)
-    def put_headers(self, headers: ArrowReader, keys: ArrowReader, values: ArrowReader, row: cython.Py_ssize_t) -> cython.void:
-        header: cython.Py_ssize_t = headers.start(row)
-        end: cython.Py_ssize_t = header + max(headers.length(row), 0)
-        self.put_varint(end - header)
-        while header < end:
-            self.put_row(keys, header)
-            self.put_row(values, header)
-            header += 1
+    def put_rows(self, rows: Rows) -> cython.void:
+        """All records, up to the first that does not fit. What was measured of a record and what is written of it are one look."""
+        out: cython.p_uchar = self.out
+        at: cython.Py_ssize_t = self.position
+        row: cython.Py_ssize_t
+        header: cython.Py_ssize_t = 0
+        end: cython.Py_ssize_t = 0
+        key: cython.Py_ssize_t
+        value: cython.Py_ssize_t
+        time: cython.longlong
+        delta: cython.longlong
+        body: cython.longlong
+        for row in range(rows.count):
+            time = rows.times[row] - rows.base
+            delta = rows.delta(row)
+            key = rows.keys.length(row)
+            value = rows.values.length(row)
+            if rows.has_headers:
+                header = rows.headers.start(row)
+                end = header + max(rows.headers.length(row), 0)
+            body = _body_bytes(time, delta, key, value) + _headers_bytes(header, end, rows.header_keys, rows.header_values)
+            if _value_bytes(body) > self.size - at:
+                break
+            at = _put_varint(out, at, body)
+            at = _put_varint(out, at, 0)
+            at = _put_varint(out, at, time)
+            at = _put_varint(out, at, delta)
+            at = _put_row(out, at, rows.keys, row, key)
+            at = _put_row(out, at, rows.values, row, value)
+            at = _put_varint(out, at, end - header)
+            while header < end:
+                key = rows.header_keys.length(header)
+                value = rows.header_values.length(header)
+                if _value_bytes(key) + _value_bytes(value) > self.size - at:
+                    break
+                at = _put_row(out, at, rows.header_keys, header, key)
+                at = _put_row(out, at, rows.header_values, header, value)
+                header += 1
+        self.position = at
 
     @cython.cfunc
     @cython.inline
@@ -675,6 +701,131 @@ class ByteWriter:
         while width > 0:
             width -= 1
             self.put_byte((value >> (8 * width)) & 0xFF)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_varint(out: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
+    """Where it ends. There is room: the caller has looked."""
+    zigzag: cython.ulonglong = _zigzag(value)
+    while zigzag >= 0x80:
+        out[at] = (zigzag & 0x7F) | 0x80
+        zigzag >>= 7
+        at += 1
+    out[at] = zigzag
+    return at + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_row(
+    out: cython.p_uchar, at: cython.Py_ssize_t, source: ArrowReader, row: cython.Py_ssize_t, length: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """The length of a value of a column (-1: null), and the value; where it ends. There is room: the caller has looked."""
+    start: cython.Py_ssize_t
+    at = _put_varint(out, at, length)
+    if length <= 0:
+        return at
+    start = source.start(row)
+    if cython.compiled:
+        memcpy(out + at, _at(source.data, start), length)
+    else:
+        out[at : at + length] = source.data[start : start + length]
+    return at + length
+
+
+@cython.final
+@cython.cclass
+class Rows:
+    """The columns of one batch to be written, and what was found of them: other threads run while it is measured and written."""
+
+    count: cython.Py_ssize_t
+    times: cython.const[cython.longlong][::1]
+    deltas: cython.const[cython.longlong][::1]
+    dense: cython.bint
+    keys: ArrowReader
+    values: ArrowReader
+    has_headers: cython.bint
+    headers: ArrowReader
+    header_keys: ArrowReader
+    header_values: ArrowReader
+
+    base: cython.longlong
+    latest: cython.longlong
+    section: cython.longlong
+    wrong_row: cython.Py_ssize_t
+
+    def __init__(
+        self,
+        keys: ArrowReader,
+        values: ArrowReader,
+        timestamps: memoryview,
+        offset_deltas: memoryview | None,
+        headers: ArrowReader | None,
+        header_keys: ArrowReader | None,
+        header_values: ArrowReader | None,
+    ) -> None:
+        self.count = keys.count
+        self.times = timestamps
+        self.dense = offset_deltas is None
+        self.deltas = timestamps if offset_deltas is None else offset_deltas
+        assert 0 < self.count == values.count == len(timestamps) == len(self.deltas)
+        self.keys = keys
+        self.values = values
+        self.has_headers = headers is not None
+        if headers is not None:
+            assert headers.count == self.count
+            assert header_keys is not None
+            assert header_values is not None
+            assert header_keys.count == header_values.count
+            _check_header_keys(headers, header_keys)
+        self.headers = keys if headers is None else headers
+        self.header_keys = keys if header_keys is None else header_keys
+        self.header_values = keys if header_values is None else header_values
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def delta(self, row: cython.Py_ssize_t) -> cython.longlong:
+        return row if self.dense else self.deltas[row]
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def measure(self) -> cython.void:
+        """Finds the bytes of all records, or the first that can't be written."""
+        row: cython.Py_ssize_t
+        header: cython.Py_ssize_t = 0
+        end: cython.Py_ssize_t = 0
+        body: cython.longlong
+        delta: cython.longlong = -1
+        self.wrong_row = -1
+        self.section = 0
+        self.base = self.latest = self.times[0]
+        for row in range(self.count):
+            if self.times[row] < -1 or self.times[row] > _TIMESTAMP_MAX or self.delta(row) <= delta or self.delta(row) > _INT32_MAX:
+                self.wrong_row = row
+                return
+            delta = self.delta(row)
+            self.latest = max(self.latest, self.times[row])
+            if self.has_headers:
+                header = self.headers.start(row)
+                end = header + max(self.headers.length(row), 0)
+            body = _body_bytes(self.times[row] - self.base, delta, self.keys.length(row), self.values.length(row))
+            self.section += _value_bytes(body + _headers_bytes(header, end, self.header_keys, self.header_values))
+
+    @cython.cfunc
+    def refusal(self) -> object:
+        row: cython.Py_ssize_t = self.wrong_row
+        if self.times[row] < -1 or self.times[row] > _TIMESTAMP_MAX:
+            return _wrong_timestamp(row, self.times[row])
+        before: cython.longlong = self.delta(row - 1) if row else -1
+        return InvalidArgument(f"record {row} lies {self.delta(row)} after the base offset, the one before it {before}")
 
 
 def encode_columns(
@@ -691,50 +842,15 @@ def encode_columns(
 
     `header` gives the base offset, the leader epoch, the attributes and the producer's fields. InvalidArgument, TooLarge.
     """
-    row: cython.Py_ssize_t
-    count: cython.Py_ssize_t = keys.count
-    times: cython.const[cython.longlong][::1] = timestamps
-    dense: cython.bint = offset_deltas is None
-    deltas: cython.const[cython.longlong][::1] = timestamps if offset_deltas is None else offset_deltas
-    base: cython.longlong
-    latest: cython.longlong
-    delta: cython.longlong = -1
-    body: cython.longlong
-    section: cython.longlong = 0
-    assert 0 < count == values.count == len(timestamps) == len(deltas)
-    if headers is not None:
-        assert headers.count == count
-        assert header_keys is not None
-        assert header_values is not None
-        assert header_keys.count == header_values.count
-        _check_header_keys(headers, header_keys)
-    base = latest = times[0]
-    for row in range(count):
-        if times[row] < -1 or times[row] > _TIMESTAMP_MAX:
-            raise _wrong_timestamp(row, times[row])
-        if not dense and (deltas[row] <= delta or deltas[row] > _INT32_MAX):
-            raise InvalidArgument(f"record {row} lies {deltas[row]} after the base offset, the one before it {delta}")
-        delta = row if dense else deltas[row]
-        latest = max(latest, times[row])
-        body = _body_bytes(times[row] - base, delta, keys.length(row), values.length(row))
-        body += 1 if headers is None else _headers_bytes(headers, header_keys, header_values, row)
-        section += _value_bytes(body)
-    writer: ByteWriter = _begin_batch(section)
-    for row in range(count):
-        delta = row if dense else deltas[row]
-        body = _body_bytes(times[row] - base, delta, keys.length(row), values.length(row))
-        body += 1 if headers is None else _headers_bytes(headers, header_keys, header_values, row)
-        writer.put_varint(body)
-        writer.put_varint(0)
-        writer.put_varint(times[row] - base)
-        writer.put_varint(delta)
-        writer.put_row(keys, row)
-        writer.put_row(values, row)
-        if headers is None:
-            writer.put_varint(0)
-        else:
-            writer.put_headers(headers, header_keys, header_values, row)
-    return _sealed_batch(writer, header, count, delta, base, latest)
+    rows: Rows = Rows(keys, values, timestamps, offset_deltas, headers, header_keys, header_values)
+    with cython.nogil:
+        rows.measure()
+    if rows.wrong_row >= 0:
+        raise rows.refusal()
+    writer: ByteWriter = _begin_batch(rows.section)
+    with cython.nogil:
+        writer.put_rows(rows)
+    return _sealed_batch(writer, header, rows.count, rows.delta(rows.count - 1), rows.base, rows.latest)
 
 
 def encode_tuples(header: BatchHeader, records: Sequence[NewRecordTuple]) -> bytes:
@@ -876,6 +992,8 @@ def _wrong_timestamp(row: cython.Py_ssize_t, timestamp: object) -> object:
 
 
 @cython.cfunc
+@cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _body_bytes(
     timestamp_delta: cython.longlong, offset_delta: cython.longlong, key: cython.Py_ssize_t, value: cython.Py_ssize_t
@@ -885,11 +1003,11 @@ def _body_bytes(
 
 
 @cython.cfunc
+@cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
-def _headers_bytes(headers: ArrowReader, keys: ArrowReader, values: ArrowReader, row: cython.Py_ssize_t) -> cython.longlong:
-    """Of all headers of a record, with their count."""
-    header: cython.Py_ssize_t = headers.start(row)
-    end: cython.Py_ssize_t = header + max(headers.length(row), 0)
+def _headers_bytes(header: cython.Py_ssize_t, end: cython.Py_ssize_t, keys: ArrowReader, values: ArrowReader) -> cython.longlong:
+    """Of the headers [header, end) of a record, with their count."""
     total: cython.longlong = _varint_bytes(end - header)
     while header < end:
         total += _value_bytes(keys.length(header)) + _value_bytes(values.length(header))
@@ -912,6 +1030,7 @@ def _check_header_keys(headers: ArrowReader, keys: ArrowReader) -> object:
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _value_bytes(length: cython.longlong) -> cython.longlong:
     """Of a length and what it announces; -1 is null."""
@@ -920,6 +1039,7 @@ def _value_bytes(length: cython.longlong) -> cython.longlong:
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _varint_bytes(value: cython.longlong) -> cython.longlong:
     zigzag: cython.ulonglong = _zigzag(value)
@@ -932,6 +1052,7 @@ def _varint_bytes(value: cython.longlong) -> cython.longlong:
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _zigzag(value: cython.longlong) -> cython.ulonglong:
     doubled: cython.ulonglong = value

@@ -3,7 +3,8 @@
     file   [ row group 0 ][ row group 1 ] … [ row group n ][ footer ]
     GETs         one             one        one with the footer, where it is not known yet; else the footer alone, once
 
-Footers are kept (bounded), and read once however many groups of their file are asked for. Decoding and encoding go to a thread.
+Footers are kept (bounded), and read once however many groups of their file are asked for. Decoding and encoding go to threads that
+step back behind all others (decoding_threads.py).
 Invariant: what comes out was checked against the manifest: the bytes by their CRC-32C, the records by count and offsets.
 """
 
@@ -12,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from metadata.errors import Corrupt
 from segments.cold_group import GROUP_BATCH_BYTES, ColdGroup, damaged_group, group_of
+from segments.decoding_threads import DecodingThreads
 from segments.disk_tier import DiskTier
 from segments.history import GroupPlace
 from segments.history_batches import HistoryBatch, encode_history
-from segments.manifest import EpochStart
 from segments.object_store import ObjectStore
 from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
 
@@ -39,6 +39,9 @@ class HistoryReads:
     def __init__(self, store: ObjectStore, *, disk: DiskTier | None = None) -> None:
         self._store = store
         self._disk = disk
+        self._decoding = DecodingThreads()
+        self._under_way = 0
+        """Groups that are read."""
         self._footers: OrderedDict[str, ParquetFooter] = OrderedDict()
         """By the key of the file."""
         self._footers_bytes = 0
@@ -50,10 +53,13 @@ class HistoryReads:
 
         Raises NotFound, InvalidArgument (the object ends before the group), and what else the store raises.
         """
+        self._under_way += 1
         try:
             group = await self._read_from_disk(place) or await self._read_from_bucket(place)
         except Corrupt as error:
             group = damaged_group(place, error)
+        finally:
+            self._under_way -= 1
         if group.damage is not None:
             log.error("%s", group.damage)
         return group
@@ -64,7 +70,7 @@ class HistoryReads:
             return None
         footer = await self._footer(place)
         try:
-            return await _opened(place, [body], footer)
+            return await self._opened(place, [body], footer)
         except Corrupt as error:
             log.warning("a copy on the local disk is damaged, so it is read from the bucket again: %s", error)
             await self._disk.drop(place.identity)
@@ -75,10 +81,24 @@ class HistoryReads:
         if self._disk is None:
             only = [body]
             del body  # the bytes go when they are decoded, before the batches are made
-            return await _opened(place, only, footer)
-        group = await _opened(place, [body], footer)
+            return await self._opened(place, only, footer)
+        group = await self._opened(place, [body], footer)
         await self._disk.put(place.identity, body)
         return group
+
+    async def _opened(self, place: GroupPlace, only: list[bytes], footer: ParquetFooter) -> ColdGroup:
+        """`only`: holds the bytes of the group, and is emptied when they are decoded. Raises Corrupt."""
+
+        def decoded() -> list[HistoryBatch]:
+            columns = read_row_group(only[0], place.group, footer)
+            only.clear()
+            batches = encode_history(columns, epochs=place.epochs, batch_bytes_max=GROUP_BATCH_BYTES)
+            del columns
+            if self._under_way == 1:  # else what Arrow took for these columns is kept for those of the next group
+                pa.default_memory_pool().release_unused()
+            return batches
+
+        return group_of(place, await self._decoding.run(decoded))
 
     async def _footer_and_body(self, place: GroupPlace) -> tuple[ParquetFooter, bytes]:
         file = place.file
@@ -113,17 +133,3 @@ class HistoryReads:
             _, oldest = self._footers.popitem(last=False)
             self._footers_bytes -= oldest.memory_bytes
         return footer
-
-
-async def _opened(place: GroupPlace, only: list[bytes], footer: ParquetFooter) -> ColdGroup:
-    """`only`: holds the bytes of the group, and is emptied when they are decoded. Raises Corrupt."""
-    columns = [await asyncio.to_thread(read_row_group, only[0], place.group, footer)]
-    only.clear()
-    return group_of(place, await asyncio.to_thread(_encoded, columns, place.epochs))
-
-
-def _encoded(only: list[pa.RecordBatch], epochs: Sequence[EpochStart]) -> list[HistoryBatch]:
-    """Takes the columns out of `only`. Arrow gives back what it took for them: it would keep it, a row group for each thread."""
-    batches = encode_history(only.pop(), epochs=epochs, batch_bytes_max=GROUP_BATCH_BYTES)
-    pa.default_memory_pool().release_unused()
-    return batches

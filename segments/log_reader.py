@@ -6,8 +6,8 @@
 
 So a slow read of one partition's history never holds up the tail of the others. A thin shell round fetch_plan.py, cold_run.py and
 cold_group.py. Where an object is gone, the newest manifest is read before anybody is told so: its records may lie elsewhere by now.
-Who reads on where the last answer ended is taken for sequential, and what comes next is read ahead of it (the next row group, or as
-many runs as it asked for), where nobody else waits for the room.
+Who reads on where the last answer ended is taken for sequential, and what comes next is read ahead of it (the next two row groups,
+or as many runs as it asked for), where nobody else waits for the room.
 
 Invariants: nothing at or above the high watermark is ever answered; a partition that was left out of an answer because its history
 was still being read gets it, or the error of that read, from the first fetch after the read has ended that has room for it.
@@ -28,6 +28,7 @@ from segments.cold_group import ColdGroup
 from segments.cold_pool import Cold, ColdPool, OnGone, Place
 from segments.cold_reads import ColdReads
 from segments.fetch_plan import FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
+from segments.history import GroupPlace
 from segments.hot_pool import HotPool
 from segments.led_partition import LedPartition as LedPartition  # what `led_at` answers
 from segments.located_records import Located, located
@@ -232,13 +233,23 @@ class LogReader:
             if (partition, look.target.offset) in self._read_to:
                 behind = Offset(max(next_offset, look.last.last_offset + 1))
                 with suppress(TidelogError):  # it is for who comes there
-                    for part in self._plan(look.led, behind, look.target.bytes_max):
-                        if isinstance(part, FromWal | FromParquet):
-                            self._cold.read_ahead(part.place, on_gone=self._on_gone(look.led))
+                    self._begin_behind(look.led, behind, look.target.bytes_max)
             self._read_to[partition, next_offset] = None
             self._read_to.move_to_end((partition, next_offset))
             if len(self._read_to) > READERS_MAX:
                 self._read_to.popitem(last=False)
+
+    def _begin_behind(self, led: LedPartition, offset: Offset, bytes_max: int) -> None:
+        """Has read what lies from `offset` on; of Parquet one group more, whose bytes arrive while the one before it is decoded."""
+        last: Place | None = None
+        for part in self._plan(led, offset, bytes_max):
+            if isinstance(part, FromWal | FromParquet):
+                last = part.place
+                self._cold.read_ahead(last, on_gone=self._on_gone(led))
+        if isinstance(last, GroupPlace):
+            for part in self._plan(led, Offset(last.last_offset + 1), 1):
+                if isinstance(part, FromParquet):
+                    self._cold.read_ahead(part.place, on_gone=self._on_gone(led))
 
     # ── single records ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -46,8 +46,9 @@ class MemoryStore:
     async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
         check_list(prefix, start_after, limit)
         first = max(bisect_left(self._keys, prefix), bisect_right(self._keys, start_after))
-        keys = [key for key in self._keys[first : first + limit + 1] if key.startswith(prefix)]
-        return ListPage(tuple(ObjectInfo(key, len(self._objects[key])) for key in keys[:limit]), more=len(keys) > limit)
+        end = bisect_left(self._keys, prefix[:-1] + chr(ord(prefix[-1]) + 1), lo=first) if prefix else len(self._keys)
+        keys = self._keys[first : min(end, first + limit)]
+        return ListPage(tuple([ObjectInfo(key, len(self._objects[key])) for key in keys]), more=end > first + limit)
 
     async def delete(self, key: str) -> None:
         check_key(key)

@@ -13,6 +13,7 @@ import pytest
 from gateway import answer_room, fetch_wire, grpc_fetch
 from gateway.answer_room import AnswerRoom
 from gateway.grpc_fetch import GrpcFetch
+from gateway.long_work import OneEachTurn
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
 from metadata.errors import Corrupt, TidelogError
@@ -96,6 +97,30 @@ def test_structured_records_begin_at_the_asked_offset_and_batches_may_begin_befo
             (1, b"b", TIMESTAMP_MS + 1),
             (2, b"c", TIMESTAMP_MS + 2),
         ]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_large_answer_takes_a_turn_of_the_loop_of_its_own_and_a_small_one_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[str] = []
+
+    class Seen(OneEachTurn):
+        async def take(self) -> None:
+            await super().take()
+            turns.append("taken")
+
+    monkeypatch.setattr(grpc_fetch, "OneEachTurn", Seen)
+
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
+        await produce(stub, batch_of(b"a"))
+        await produce(stub, batch_of(b"a" * grpc_fetch.LARGE_ANSWER_BYTES), partition=1)
+        assert (await stub.Fetch(fetch_of(0))).partitions[0].record_batches
+        assert turns == []
+        large = fetch_of(1, 0)
+        assert len((await stub.Fetch(large)).partitions[1].record_batches) > grpc_fetch.LARGE_ANSWER_BYTES
+        assert turns == ["taken"]
 
     serve(tmp_path, scenario)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.long_work import TURN_S, LoopTurns, WorkThreads
+from gateway.long_work import TURN_S, LoopTurns, OneEachTurn, WorkThreads
 
 
 class Worked:
@@ -136,3 +136,28 @@ def test_the_loop_gets_its_turn_by_the_time_that_steps_took_and_not_by_their_num
 
     assert asyncio.run(turns_of(10_000, step_s=TURN_S / 20_000)) == 0
     assert asyncio.run(turns_of(10, step_s=1.0)) >= 9
+
+
+def test_of_many_large_steps_one_is_done_in_each_turn_of_the_loop_and_others_come_between_them() -> None:
+    done: list[object] = []
+
+    async def large(turns: OneEachTurn, number: int) -> None:
+        await turns.take()
+        done.append(number)
+
+    async def main() -> None:
+        turns = OneEachTurn()
+        large_steps = [asyncio.ensure_future(large(turns, number)) for number in range(3)]
+        leaving = asyncio.ensure_future(large(turns, 99))
+        last = asyncio.ensure_future(large(turns, 3))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        while not last.done():
+            done.append("another")
+            await asyncio.sleep(0)
+        await asyncio.gather(*large_steps)
+        await turns.take()  # and it is free again
+
+    asyncio.run(main())
+    assert [step for step in done if step != "another"] == [0, 1, 2, 3]
+    assert all(done[done.index(number) + 1] == "another" for number in range(3))

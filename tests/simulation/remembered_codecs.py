@@ -1,21 +1,23 @@
 """What the processes of a world decode again and again is decoded once: the same bytes give the same records, however often.
 
 A reader with a small pool reads a row group once for each of its fetches, and so does every other broker: that was a quarter of
-what a world with compactors costs. Remembered are results of functions that are pure, by all that they are given; an error is none.
-What is answered is frozen, or is read only. Manifests are left alone: who holds one asks whether it is still the same object.
+what a world with compactors costs. Compactors list the same keys every half second. Remembered are results of functions that are
+pure, by all that they are given; an error is none. What is answered is frozen, or is read only. Manifests are left alone: who holds
+one asks whether it is still the same object.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from unittest.mock import patch
 
 import pyarrow as pa
 
 from compaction import history_stream
 from metadata.model import SegmentSeq, SessionId
-from segments import history_reads, parquet_file, segment_file
+from segments import bucket_layout, history_reads, parquet_file, segment_file
 from segments.history_batches import HistoryBatch, encode_history
 from segments.manifest import EpochStart, RowGroup
 from segments.object_store import Buffer
@@ -32,6 +34,7 @@ def remembered_codecs() -> Iterator[None]:
             patches.enter_context(patch.object(module, "read_row_group", codecs.read_row_group))
         patches.enter_context(patch.object(history_reads, "encode_history", codecs.encode_history))
         patches.enter_context(patch.object(segment_file, "_parse_footer", codecs.parse_footer))
+        patches.enter_context(patch.object(bucket_layout, "parse_wal_key", cache(bucket_layout.parse_wal_key)))
         yield
 
 

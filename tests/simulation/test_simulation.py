@@ -43,7 +43,7 @@ CAUGHT_AS = {
     BrokenRule.NOT_GIVEN_UP: Shown({Invariant.DURABLE, Invariant.UNIQUE}, in_seed=0, trouble_s=8),
     BrokenRule.CONTROLLER_UNGUARDED: Shown({Invariant.APPOINTED}, in_seed=14, trouble_s=15),
     BrokenRule.READ_AHEAD_IS_ALL: Shown({Invariant.UNIQUE}, in_seed=1, trouble_s=8),
-    BrokenRule.READ_WHILE_HANDED_OVER: Shown({Invariant.PREFIX}, in_seed=11, trouble_s=30),
+    BrokenRule.READ_WHILE_HANDED_OVER: Shown({Invariant.PREFIX}, in_seed=27, trouble_s=30),
     BrokenRule.SEAL_NOT_LOOKED_FOR: Shown({Invariant.PREFIX}, in_seed=20, trouble_s=15),
     BrokenRule.REMOVED_WITHOUT_PROOF: Shown({Invariant.APPOINTED}, in_seed=11, trouble_s=8),
     BrokenRule.TRIMMED_TOO_EARLY: Shown({Invariant.REACHABLE, Invariant.EQUIVALENT}, in_seed=2, trouble_s=8),

@@ -1,0 +1,68 @@
+"""Decoding steps back: few threads, behind all others, in order of arrival."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from segments.decoding_threads import NICE, DecodingThreads, threads_max
+
+
+def test_half_of_the_cores_are_left_to_others_and_one_thread_there_is() -> None:
+    assert [threads_max(cores) for cores in (1, 2, 3, 4, 16)] == [1, 1, 1, 2, 8]
+
+
+def test_work_is_done_in_order_of_arrival_and_who_gave_up_before_its_turn_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segments.decoding_threads._cores", lambda: 1)
+    may_end = threading.Event()
+    begun: list[str] = []
+
+    def work(name: str) -> Callable[[], str]:
+        def worked() -> str:
+            begun.append(name)
+            assert may_end.wait(60)
+            return name
+
+        return worked
+
+    async def main() -> None:
+        first, leaving, *others = [asyncio.ensure_future(decoding.run(work(name))) for name in "abcd"]
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait((leaving,))
+        may_end.set()
+        assert await asyncio.gather(first, *others) == ["a", "c", "d"]
+
+    decoding = DecodingThreads()
+    asyncio.run(main())
+    assert begun == ["a", "c", "d"]
+
+
+def test_what_the_work_raises_is_raised() -> None:
+    def fail() -> None:
+        raise ValueError("no group")
+
+    with pytest.raises(ValueError, match="no group"):
+        asyncio.run(DecodingThreads().run(fail))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has a niceness of its own on Linux only")
+def test_its_threads_are_nicer_than_the_process_which_stays_as_it_was() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    assert asyncio.run(DecodingThreads().run(lambda: os.getpriority(os.PRIO_PROCESS, 0))) == min(19, before + NICE)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_its_threads_end_with_it() -> None:
+    decoding = DecodingThreads()
+    thread = asyncio.run(decoding.run(threading.current_thread))
+    del decoding
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()

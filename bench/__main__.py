@@ -2,6 +2,7 @@
 
     python -m bench                               all of one broker, in under four minutes
     python -m bench cluster                       all of three brokers with an etcd, in under twenty
+    python -m bench spark --rows 2000000          what Spark does with the bucket
     python -m bench produce-grpc --seconds 5      one of them, measured longer
     python -m bench --json figures.json           the figures and the machine's facts, for programs
 
@@ -42,6 +43,8 @@ from bench import (
     produce_grpc,
     produce_http,
     quiet_producer,
+    spark_planning,
+    spark_reads,
     tail_fan_out,
     tail_reads,
     three_brokers,
@@ -76,8 +79,13 @@ CLUSTER_BENCHMARKS: dict[str, Benchmark] = {
     "groups-commit": groups_commit.measure,
     "groups-rebalance": groups_rebalance.measure,
 }
-CLUSTER = "cluster"
-"""Stands for all of these: several brokers and an etcd, and one to four minutes for each benchmark."""
+SPARK_BENCHMARKS: dict[str, Benchmark] = {
+    "spark-planning": spark_planning.measure,
+    "spark-reads": spark_reads.measure,
+}
+GROUPS = {"cluster": CLUSTER_BENCHMARKS, "spark": SPARK_BENCHMARKS}
+"""Names that stand for several: brokers and an etcd, and one to four minutes for each benchmark; Spark, which takes as long."""
+ALL_BENCHMARKS = BENCHMARKS | CLUSTER_BENCHMARKS | SPARK_BENCHMARKS
 DISK = "/var/tmp"
 """Unlike /tmp, never in memory: fsync would cost nothing there."""
 ENDS_AFTER_S = 300
@@ -98,8 +106,8 @@ def main() -> int:
         for name in chosen(arguments.benchmarks):
             progress.print(f"[dim]{name} …[/]")
             signal.alarm(arguments.ends_after)
-            run = Run(Path(directory), arguments.seconds, client, arguments.groups, arguments.heartbeat_every)
-            results[name] = (BENCHMARKS | CLUSTER_BENCHMARKS)[name](run)
+            run = Run(Path(directory), arguments.seconds, client, arguments.groups, arguments.heartbeat_every, arguments.rows)
+            results[name] = ALL_BENCHMARKS[name](run)
             signal.alarm(0)
     facts["seconds"] = round(time.perf_counter() - started_s, 1)
     figures = {name: [figure.as_json() for figure in found] for name, found in results.items()}
@@ -115,14 +123,16 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Tidelog's figures, each beside its target.")
-    named = f"one of {', '.join(BENCHMARKS)}, all of which run where none is named; or of {', '.join(CLUSTER_BENCHMARKS)}"
-    parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"{named}, which all run for {CLUSTER!r}")
+    groups = "; ".join(f"or of {', '.join(members)}, which all run for {name!r}" for name, members in GROUPS.items())
+    named = f"one of {', '.join(BENCHMARKS)}, all of which run where none is named; {groups}"
+    parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=named)
     parser.add_argument("--seconds", type=float, default=1.5, help="of one measurement; a figure is the median of several (1.5)")
     parser.add_argument("--directory", type=Path, default=Path(DISK), help=f"on the disk to be measured ({DISK})")
     parser.add_argument("--groups", type=int, default=10_000, help="of groups-heartbeat and groups-commit (10000)")
     parser.add_argument(
         "--heartbeat-every", type=float, default=3.0, metavar="SECONDS", help="of each member of these groups (3, as the SDK)"
     )
+    parser.add_argument("--rows", type=int, default=20_000_000, help="of spark-reads (20000000)")
     parser.add_argument(
         "--ends-after",
         type=int,
@@ -132,14 +142,14 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     arguments = parser.parse_args()
-    known = [*BENCHMARKS, *CLUSTER_BENCHMARKS, CLUSTER]
+    known = [*ALL_BENCHMARKS, *GROUPS]
     unknown = [name for name in arguments.benchmarks if name not in known]
     if unknown:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(known)}")
     if not arguments.seconds > 0:
         parser.error("--seconds must be above 0")
-    if arguments.groups < 1 or not arguments.heartbeat_every > 0 or arguments.ends_after < 1:
-        parser.error("--groups, --heartbeat-every and --ends-after must be above 0")
+    if min(arguments.groups, arguments.ends_after, arguments.rows) < 1 or not arguments.heartbeat_every > 0:
+        parser.error("--groups, --heartbeat-every, --rows and --ends-after must be above 0")
     needed_gib = (1 + ROUNDS) * arguments.seconds * WRITTEN_GIB_PER_SECOND
     free_gib = shutil.disk_usage(arguments.directory).free / 2**30
     if free_gib < needed_gib:
@@ -153,7 +163,7 @@ def _ended(number: int, _: object) -> None:
 
 
 def chosen(names: Sequence[str]) -> list[str]:
-    chosen = [each for name in names or BENCHMARKS for each in (CLUSTER_BENCHMARKS if name == CLUSTER else [name])]
+    chosen = [each for name in names or BENCHMARKS for each in GROUPS.get(name, [name])]
     return list(dict.fromkeys(chosen))
 
 

@@ -28,6 +28,8 @@ class Run:
     """Consumer groups with a live member each, of the benchmarks that have many."""
     heartbeat_every_s: float = 3.0
     """Of each of these members; an SDK's default."""
+    rows: int = 20_000_000
+    """That Spark reads."""
 
     @contextmanager
     def new_directory(self, name: str) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""What may be deleted below topics/, and when. Pure.
+"""What may be deleted, and when. Pure. Below topics/:
 
     retired files, superseded versions      the manifest names them; when their grace is over
     an orphan: a file that no manifest names and that was to be named first by version v
@@ -9,6 +9,9 @@
     a manifest below the newest that it does not list as superseded      at once: a leftover
     everything of a topic that is marked as deleted, but the marker      after the grace; whatever comes later, too
 
+And below spark/: staged rows a week after their task wrote them, when brokers have forgotten their producer long ago. What became
+of a batch (chosen, done) stays: so nobody writes one again, however late he comes.
+
 Invariant: nothing goes that a manifest names, or that a writer can still have named by the next one.
 """
 
@@ -16,9 +19,10 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from segments.bucket_layout import HistoryKey
+from segments.bucket_layout import HistoryKey, StagedKey
 from segments.manifest import Manifest
 
+STAGED_ROWS_KEPT_MS: Final = 7 * 24 * 3_600_000
 SUPERSEDED_MIN: Final = 8
 """Versions whose grace is over before it is worth a new version to take them off: that one supersedes another."""
 
@@ -55,6 +59,11 @@ def fate_of_file(found: HistoryKey, newest: Manifest | None) -> Fate:
     if found.version <= version:
         return "delete"
     return "wait" if found.version == version + 1 else "odd"
+
+
+def is_stale(staged: StagedKey, *, now_ms: int) -> bool:
+    """Whether it is of rows that no driver will send any more."""
+    return staged.created_ms is not None and staged.created_ms + STAGED_ROWS_KEPT_MS <= now_ms
 
 
 def is_leftover_version(version: int, newest: Manifest) -> bool:

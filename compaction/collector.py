@@ -3,7 +3,7 @@
     at the start, once a day: LIST topics/ ──▶ partitions ──▶ newest manifests ──▶ orphans, leftover versions
                                          └──▶ lives that are marked as deleted ──▶ swept after the grace, and once more after it
     a topic is gone from the metadata ──────▶ LIST its marker ─────┘
-    scratch of start-up proofs that two listings show
+    scratch of start-up proofs that two listings show; rows that Spark has staged and nobody sent
 
 What is to go and when is decided in collection.py. The listing goes on where it stopped, some pages at each call, so that other
 work comes in between; it is never in memory. A topic that the metadata do not name is left alone unless it is marked as deleted on
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
-from compaction.collection import fate_of_file, is_leftover_version
+from compaction.collection import fate_of_file, is_leftover_version, is_stale
 from compaction.context import CompactionContext
 from compaction.topic_listing import ListedPartition, TopicListing
 from metadata.errors import Corrupt, TidelogError
@@ -28,12 +28,14 @@ from metadata.model import TopicId, TopicPartition
 from metadata.topic import Topic
 from segments.bucket_layout import (
     PROOFS,
+    STAGED,
     TOPICS,
     HistoryKey,
     deleted_topic_prefix,
     end_of_topic,
     history_file_key,
     manifest_key,
+    parse_staged_key,
     parse_topic_key,
     topic_prefix,
 )
@@ -108,6 +110,7 @@ class Collector:
             self._listing, self._listed_to = TopicListing(), ""
             self._next_listing_ms = context.now_ms() + context.settings.bucket_listing_interval_ms
             await self._look_at_proofs()
+            await self._look_at_staged_rows()
         for _ in range(PAGES_AT_ONCE):
             page = await context.patiently(lambda: context.store.list(TOPICS, start_after=self._listed_to))
             for info in page.objects:
@@ -174,6 +177,20 @@ class Collector:
         seen = {info.key for info in page.objects}
         await context.deletions.delete(sorted(seen & self._proofs))
         self._proofs = seen
+
+    async def _look_at_staged_rows(self) -> None:
+        """Those that a driver of Spark left which died, and whose query was never run again."""
+        context, start_after = self._context, ""
+        while True:
+            page = await context.patiently(partial(context.store.list, STAGED, start_after=start_after))
+            parsed = [(info.key, parse_staged_key(info.key)) for info in page.objects]
+            stale = [key for key, staged in parsed if staged is not None and is_stale(staged, now_ms=context.now_ms())]
+            if stale:
+                log.info("%d files of rows that Spark has staged, and nobody sent, are deleted", len(stale))
+                await context.deletions.delete(stale)
+            if not page.more:
+                return
+            start_after = page.objects[-1].key
 
     # ── orphans that a writer may still name ──
 

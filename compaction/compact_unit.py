@@ -24,17 +24,16 @@ from typing import Final
 
 from compaction.context import CompactionContext
 from compaction.history_upload import take_back, take_back_unnamed, upload
-from compaction.partition_file import CompactedRuns, Damage, EncodingSettings, compact_runs
+from compaction.partition_file import CompactedRuns, Damage
 from compaction.plan import Unit, UnitPartition, UnitSegment
-from compaction.scratch import Scratch, StoredRun, Wanted
+from compaction.scratch import Scratch, Wanted
+from compaction.unit_files import MadeHistory, encoded, made_history, read_segments, without_gap
 from compaction.wal_state import WalState
-from metadata.errors import Corrupt, NotFound, TidelogError
-from metadata.model import Offset, TopicPartition
+from metadata.errors import Corrupt, TidelogError
+from metadata.model import TopicPartition
 from metadata.topic import Topic
-from segments.bucket_layout import history_file_name, segment_key
 from segments.manifest import Manifest
 from segments.next_manifest import compacted
-from segments.parquet_file import ParquetSettings
 from segments.shared_errors import first_of
 
 ATTEMPTS_MAX: Final = 4
@@ -63,7 +62,7 @@ async def compact_unit(context: CompactionContext, state: WalState, unit: Unit) 
         async with asyncio.TaskGroup() as readers:
             segments = iter(unit.segments)
             for _ in range(context.settings.compaction_reads_max):
-                readers.create_task(_read_segments(context, scratch, segments, report, unreadable))
+                readers.create_task(read_segments(context, scratch, segments, report.gone, unreadable))
         async with asyncio.TaskGroup() as encoders:
             partitions = iter(unit.partitions)
             for _ in range(context.settings.compaction_threads):
@@ -77,32 +76,6 @@ async def compact_unit(context: CompactionContext, state: WalState, unit: Unit) 
             scratch.close()  # also where that was cancelled
     context.counters.units += bool(report.manifests)
     return report
-
-
-async def _read_segments(
-    context: CompactionContext,
-    scratch: Scratch,
-    segments: Iterator[UnitSegment],
-    report: UnitReport,
-    unreadable: dict[UnitSegment, Corrupt],
-) -> None:
-    for segment in segments:
-        key = segment_key(segment.session, segment.seq)
-
-        async def read(key: str = key, start: int = segment.start) -> bytes:
-            return await context.store.get(key, start=start)
-
-        try:
-            body = await context.patiently(read)
-            context.counters.segments_read += 1
-            await asyncio.to_thread(scratch.take_in, body, segment.start, segment.session, segment.seq)
-        except NotFound:
-            report.gone.append(segment)
-            unreadable[segment] = Corrupt(
-                f"{key} is gone, and was committed", hint="Restore it from a version or a backup of the bucket.", key=key
-            )
-        except Corrupt as error:
-            unreadable[segment] = error
 
 
 async def _compact_partitions(
@@ -143,7 +116,7 @@ async def _compact_partition(
     """File after file, each committed by a manifest of its own; answers how many. Raises Corrupt where something is damaged, after
     what lies before it was committed."""
     where = partition.partition
-    runs = list(_without_gap(scratch.runs(where), partition.base_offset))
+    runs = list(without_gap(scratch.runs(where), partition.base_offset))
     committed = 0
     damage: Corrupt | None = None
     attempts = 0
@@ -154,7 +127,7 @@ async def _compact_partition(
         if not runs or runs[0].base_offset != manifest.compacted_to:
             break  # another compactor has gone on with it
         try:
-            made = await _encoded(context, scratch, topic, manifest, runs)
+            made = await encoded(context, scratch, topic, manifest, runs)
         except Damage as found:
             damage = found.error
             log.error("%s of topic %s stays in segments from offset %s on: %s", where, topic.name, runs[found.before][0], damage)
@@ -172,54 +145,23 @@ async def _compact_partition(
     return committed
 
 
-def _without_gap(runs: list[StoredRun], base_offset: Offset) -> Iterator[StoredRun]:
-    expected = base_offset
-    for run in runs:
-        if run.base_offset != expected:
-            return
-        yield run
-        expected = Offset(run.last_offset + 1)
-
-
-async def _encoded(
-    context: CompactionContext, scratch: Scratch, topic: Topic, manifest: Manifest, runs: list[StoredRun]
-) -> CompactedRuns:
-    settings = EncodingSettings(
-        ParquetSettings(row_group_bytes=context.settings.row_group_bytes),
-        context.settings.history_file_bytes_max,
-        context.segments.decompressed_bytes_max,
-        context.segments.producers_per_partition_max,
-        context.segments.producer_expiry_ms,
-    )
-
-    def compact() -> CompactedRuns:
-        return compact_runs(
-            manifest,
-            runs,
-            scratch.read,
-            topic=topic.name,
-            name=lambda base, last: history_file_name(base, last, manifest.version + 1, context.new_nonce(8)),
-            settings=settings,
-            now_ms=context.now_ms(),
-        )
-
-    return await asyncio.to_thread(compact)
-
-
 async def _commit(context: CompactionContext, state: WalState, topic: Topic, manifest: Manifest, made: CompactedRuns) -> bool:
     """Whether what was made is history now. Else its file, which nobody can name any more, is deleted again."""
-    file = None
     if made.written is not None:
-        file = made.written.file
-        await upload(context, topic.name, manifest.place, file.name, made.written.body)
+        await upload(context, topic.name, manifest.place, made.written.file.name, made.written.body)
+    return await commit_history(context, state, topic, manifest, made_history(manifest, [made]))
+
+
+async def commit_history(context: CompactionContext, state: WalState, topic: Topic, manifest: Manifest, made: MadeHistory) -> bool:
+    """Whether what was made from `manifest` is history now. Else its files, which nobody can name any more, are deleted again."""
     if context.topic(manifest.topic_id) is None:
         log.info("topic %s was deleted while it was compacted", topic.name)
-        if file is not None:
+        for file in made.files:
             await take_back(context, topic.name, manifest.place, file.name)
         return False
     version = compacted(
         manifest,
-        files=() if file is None else (file,),
+        files=made.files,
         compacted_to=made.compacted_to,
         epochs=made.epochs,
         producers=made.producers,
@@ -231,16 +173,15 @@ async def _commit(context: CompactionContext, state: WalState, topic: Topic, man
         _count(context, made)
         return True
     context.counters.lost += 1
-    if file is not None:
+    for file in made.files:
         await take_back_unnamed(context, topic.name, manifest.place, file.name, version.version)
     return False
 
 
-def _count(context: CompactionContext, made: CompactedRuns) -> None:
+def _count(context: CompactionContext, made: MadeHistory) -> None:
     counters = context.counters
     counters.manifests += 1
     counters.records += made.record_count
     counters.bytes_in += made.bytes_in
-    if made.written is not None:
-        counters.files += 1
-        counters.bytes_out += made.written.file.size_bytes
+    counters.files += len(made.files)
+    counters.bytes_out += sum(file.size_bytes for file in made.files)

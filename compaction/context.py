@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from compaction.deletions import Deletions
 from compaction.manifests import Manifests
@@ -14,17 +14,30 @@ from compaction.settings import CompactionSettings
 from metadata.errors import UnknownTopic
 from metadata.model import TopicId
 from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
+from metadata.topic_cache import TopicChanged
+from metadata.topic_settings import TopicSettings
 from segments.object_store import ObjectStore
 from segments.settings import SegmentSettings
 
 Answer = TypeVar("Answer")
 
 
+class KnownTopics(Protocol):
+    """The topics that there are, as metadata/topic_cache.py tells them."""
+
+    def by_id(self, topic_id: TopicId) -> Topic: ...
+
+    def settings(self, topic_id: TopicId) -> TopicSettings: ...
+
+    def topics(self) -> tuple[Topic, ...]: ...
+
+    def subscribe(self, changed: TopicChanged) -> Callable[[], None]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class CompactionContext:
     store: ObjectStore
-    topics: TopicCache
+    topics: KnownTopics
     manifests: Manifests
     settings: CompactionSettings
     now_ms: Callable[[], int]

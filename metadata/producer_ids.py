@@ -1,6 +1,7 @@
 """Hands out producer ids, from blocks that are taken from the cluster's counter.
 
-    1 … 2^62 - 1         handed out here
+    1 … 2^61 - 1         handed out here
+    2^61 … 2^62 - 1      derived from what is written (by Spark: spark/staged_rows.py), never handed out
     2^62 … 2^63 - 1      made from idempotency keys, never handed out
 
 Where `run()` is a task, half a block is kept in hand, so that producers can begin while the metadata store is away.
@@ -22,6 +23,8 @@ from metadata.store import MetadataStore
 
 BLOCK = 1000
 """Ids taken at once: one write to the store serves so many producers."""
+DERIVED_IDS = 1 << 61
+"""The first producer id that producers derive by themselves, to be the same after a crash. To brokers it is as any other."""
 IDEMPOTENCY_KEY_IDS = 1 << 62
 """The first producer id that stands for an idempotency key."""
 PAUSE_S = 1.0
@@ -67,4 +70,4 @@ class ProducerIds:
             await self._used.wait()
 
     async def _take(self) -> None:
-        self._ids.extend(await take_numbers(self._store, self._layout.next_producer_id, BLOCK, end=IDEMPOTENCY_KEY_IDS))
+        self._ids.extend(await take_numbers(self._store, self._layout.next_producer_id, BLOCK, end=DERIVED_IDS))

@@ -12,6 +12,9 @@
     metadata/snapshot-{revision:020d}                 create-only: the metadata at that revision; the newest few are kept
     metadata/restored-{number:016x}                   create-only: the metadata were rebuilt from the bucket (restorations.py)
     proof/{nonce}                                     scratch of the start-up proof that creates are create-only; deleted again
+    spark/{write}/{batch:016x}/rows-{created_ms:016x}-{nonce}-{number:x}   create-only: rows that a task of Spark has staged
+    spark/{write}/{batch:016x}/chosen                 create-only: which of them are the batch
+    spark/{write}/{batch:016x}/done                   create-only: all of them are in their topics
 
 Keys sort by session, then by sequence number, since both are fixed-width hexadecimal; within a session the segments stand
 before `trimmed-…`, so that a listing meets the marker after the segments that it explains. Revisions are those of the metadata
@@ -33,6 +36,7 @@ TOPICS = "topics/"
 SNAPSHOTS = "metadata/snapshot-"
 PROOFS = "proof/"
 RESTORATIONS = "metadata/restored-"
+STAGED = "spark/"
 
 _N = "([0-9a-f]{16})"
 _WAL_KEY = re.compile(rf"wal/{_N}/(?:{_N}|trimmed-{_N}|index-{_N}-{_N}|claim)", re.ASCII)
@@ -42,6 +46,7 @@ _MANIFEST = re.compile(r"([0-9]{5,})/([0-9]{20})", re.ASCII)
 _HISTORY = re.compile(r"partition=([0-9]+)/(([0-9]{20})-([0-9]{20})-([0-9a-f]+)-[0-9a-f]{16}\.parquet)", re.ASCII)
 _SNAPSHOT = re.compile(r"metadata/snapshot-([0-9]{20})", re.ASCII)
 _RESTORATION = re.compile(r"metadata/restored-([0-9a-f]{16})", re.ASCII)
+_STAGED = re.compile(rf"spark/([0-9a-f]{{32}})/{_N}/(?:rows-{_N}-[0-9a-f]{{16}}-[0-9a-f]+|(chosen)|(done))", re.ASCII)
 
 
 def session_prefix(session: SessionId) -> str:
@@ -142,6 +147,44 @@ def restoration_key(number: int) -> str:
 def parse_restoration_key(key: str) -> int | None:
     match = _RESTORATION.fullmatch(key)
     return int(match[1], 16) if match else None
+
+
+def staged_prefix(write: str, batch: int | None = None) -> str:
+    """Of all that a write of Spark, or one batch of it, has on the bucket. `write`: 32 hex digits."""
+    return f"{STAGED}{write}/" if batch is None else f"{STAGED}{write}/{batch:016x}/"
+
+
+def staged_rows_key(write: str, batch: int, created_ms: int, nonce: str, number: int) -> str:
+    """`nonce`: 16 hex digits, of one attempt of a task; `number`: of its files."""
+    return f"{staged_prefix(write, batch)}rows-{created_ms:016x}-{nonce}-{number:x}"
+
+
+def chosen_key(write: str, batch: int) -> str:
+    return f"{staged_prefix(write, batch)}chosen"
+
+
+def done_key(write: str, batch: int) -> str:
+    return f"{staged_prefix(write, batch)}done"
+
+
+class StagedKey(NamedTuple):
+    """What a name below `spark/` says: rows since when, or what became of a batch."""
+
+    write: str
+    batch: int
+    created_ms: int | None = None
+    """Of staged rows."""
+    chosen: bool = False
+    done: bool = False
+
+
+def parse_staged_key(key: str) -> StagedKey | None:
+    """The parts of a key below `spark/`, or None for a name that Tidelog did not write."""
+    match = _STAGED.fullmatch(key)
+    if match is None:
+        return None
+    write, batch, created_ms, chosen, done = match.groups()
+    return StagedKey(write, int(batch, 16), int(created_ms, 16) if created_ms else None, bool(chosen), bool(done))
 
 
 class ManifestKey(NamedTuple):

@@ -91,6 +91,18 @@ class History:
             return self._place(files[at], number)
         return self._place(files[at + 1], 0) if at + 1 < len(files) else None  # the file says that it goes further than its records
 
+    def between(self, offset: int, end_offset: int) -> Iterator[GroupPlace]:
+        """The row groups with a record in [offset, end_offset), in offset order."""
+        files = self.manifest.files
+        for at in range(bisect_left(files, offset, key=_last_offset), len(files)):
+            file = files[at]
+            if file.base_offset >= end_offset:
+                return
+            key = history_file_key(self.topic, self.manifest.place, file.name)
+            for number, group in enumerate(file.row_groups):
+                if group.last_offset >= offset and group.base_offset < end_offset:
+                    yield GroupPlace(key, number, group, file, self.manifest.epochs)
+
     def from_timestamp(self, timestamp_ms: int, *, from_offset: int = 0) -> Iterator[GroupPlace]:
         """The row groups that hold a record at or after `timestamp_ms`, in offset order, from the one on that `find` finds."""
         files = self.manifest.files

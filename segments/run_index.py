@@ -119,6 +119,11 @@ class RunIndex:
         at = bisect_right(self._base_offsets, offset) - 1
         return self._place(at) if at >= 0 and offset <= self._last_offsets[at] else None
 
+    def between(self, offset: int, end_offset: int) -> Iterator[RunPlace]:
+        """The runs with a record in [offset, end_offset), in offset order."""
+        first, end = bisect_left(self._last_offsets, offset), bisect_left(self._base_offsets, end_offset)
+        return map(RunPlace._make, zip(*(column[first:end] for column in self._columns), strict=True))
+
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
         """The largest leader epoch up to this one that has records here, and the offset behind its last; else NO_EPOCH_END."""
         at = bisect_right(self._leader_epochs, leader_epoch) - 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from metadata.errors import InvalidArgument
@@ -28,30 +29,47 @@ DISK_TIMEOUT_S = 60.0
 _PATH_STYLE = {"true": True, "false": False}
 
 
+class S3Place(NamedTuple):
+    bucket: str
+    prefix: str
+    """Without "/" at its ends; empty for the whole bucket."""
+    settings: S3Settings
+
+
 async def open_store(url: str, s3: S3Settings | None = None, *, make_directory: bool = False) -> ObjectStore:
     """The store that `url` names, opened; the caller closes it.
 
     `make_directory` makes the directory of a file URL where it is missing. InvalidArgument for a URL that names no store,
     Denied for a directory that can't be used. A bucket of S3 is not asked anything yet: see `prove_create_only`.
     """
+    match parse_store_url(url, s3):
+        case None:
+            return MemoryStore()
+        case Path() as root:
+            return BoundedStore(await DirectoryStore.open(root, make_root=make_directory), timeout_s=DISK_TIMEOUT_S)
+        case S3Place(bucket, prefix, settings):
+            from segments.s3_store import S3Store  # here, since it takes half a second and 40 MB that a directory can save
+
+            return await S3Store.open(bucket, prefix, settings)
+
+
+def parse_store_url(url: str, s3: S3Settings | None = None) -> Path | S3Place | None:
+    """A directory, a place on S3, or None for memory. InvalidArgument for a URL that names no store."""
     if not url or not url.isprintable():
         raise InvalidArgument(f"{url[:120]!r} names no bucket", hint=_FORMS)
     scheme, is_url, _ = url.partition("://")
     match scheme.lower():
         case _ if not is_url:
-            return await _open_directory(_path(url), make_directory)
+            return _path(url)
         case "file":
-            return await _open_directory(_directory(url), make_directory)
+            return _directory(url)
         case "memory":
-            return _memory(url)
+            _check_memory(url)
+            return None
         case "s3":
-            return await _open_s3(url, s3)
+            return _s3(url, s3)
         case _:
             raise InvalidArgument(f"{scheme[:40]}:// is no kind of bucket", hint=_FORMS)
-
-
-async def _open_directory(root: Path, make_directory: bool) -> ObjectStore:
-    return BoundedStore(await DirectoryStore.open(root, make_root=make_directory), timeout_s=DISK_TIMEOUT_S)
 
 
 def _path(path: str) -> Path:
@@ -65,15 +83,12 @@ def _directory(url: str) -> Path:
     return Path(unquote(parts.path))
 
 
-def _memory(url: str) -> MemoryStore:
+def _check_memory(url: str) -> None:
     if url.lower() != "memory://":
         raise InvalidArgument(f"{url!r} names something in memory", hint="memory:// has no name: it belongs to one process.")
-    return MemoryStore()
 
 
-async def _open_s3(url: str, settings: S3Settings | None) -> ObjectStore:
-    from segments.s3_store import S3Store  # here, since it takes half a second and 40 MB that a directory can save
-
+def _s3(url: str, settings: S3Settings | None) -> S3Place:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise InvalidArgument("the bucket URL holds credentials", hint="Pass them in the environment or a profile.")
@@ -92,4 +107,4 @@ async def _open_s3(url: str, settings: S3Settings | None) -> ObjectStore:
                 raise InvalidArgument(
                     f"{name}={value!r} in the bucket URL means nothing", hint="Known: endpoint, region, path_style=true|false"
                 )
-    return await S3Store.open(parts.netloc, parts.path.removeprefix("/").removesuffix("/"), settings)
+    return S3Place(parts.netloc, parts.path.removeprefix("/").removesuffix("/"), settings)

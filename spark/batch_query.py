@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import Final
 
+from metadata.errors import UnknownTopic
 from metadata.model import TopicPartition
 from segments.object_store import ObjectStore
 from spark.bucket_thread import BucketThread
 from spark.log_snapshot import PartitionSnapshot, take_snapshot
-from spark.offset_ranges import TimeAsked, offset_ranges, times_asked
+from spark.offset_ranges import offset_ranges, times_asked
 from spark.scan_plan import ALL_ROWS, TASK_BYTES, OffsetRange, Rows, Task, plan_tasks
 from spark.source_options import SourceOptions
-from spark.time_lookup import first_at
+from spark.time_lookup import look_up
 from spark.topics_on_bucket import find_partitions
-
-LOOKUPS_MAX: Final = 16
-"""Row groups that are read for times, at the same time."""
 
 log = logging.getLogger(__name__)
 
@@ -32,19 +28,18 @@ async def resolve(
     store: ObjectStore, options: SourceOptions
 ) -> tuple[dict[TopicPartition, PartitionSnapshot], dict[TopicPartition, OffsetRange]]:
     """What there is, and what of it is asked for."""
-    snapshots = await take_snapshot(store, await find_partitions(store, options.topics))
-    asked = times_asked(options, snapshots)
-    turns = asyncio.Semaphore(LOOKUPS_MAX)
+    snapshots = await take_snapshot(store, await find_asked(store, options))
+    first_at = await look_up(store, snapshots, times_asked(options, snapshots))
+    return snapshots, offset_ranges(options, snapshots, first_at, log.warning)
 
-    async def look_up(time: TimeAsked) -> int | None:
-        async with turns:
-            return await first_at(store, snapshots[time.partition], time.timestamp_ms)
 
-    found = dict(zip(asked, await asyncio.gather(*map(look_up, asked)), strict=True))
-    ranges = offset_ranges(
-        options, snapshots, lambda partition, timestamp_ms: found[TimeAsked(partition, timestamp_ms)], log.warning
-    )
-    return snapshots, ranges
+async def find_asked(store: ObjectStore, options: SourceOptions, *, absent_ok: bool = False) -> dict[TopicPartition, str]:
+    """As `find_partitions`. Raises UnknownTopic also for another topic of the same name than is asked for."""
+    partitions = await find_partitions(store, options.topics, absent_ok=absent_ok)
+    for partition, topic in partitions.items():
+        if options.topic_ids.get(topic, partition.topic_id) != partition.topic_id:
+            raise UnknownTopic(f"topic {topic} was deleted and made anew since the query was made", hint="Make the query again.")
+    return partitions
 
 
 def tasks_of(

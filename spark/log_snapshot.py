@@ -1,10 +1,11 @@
 """What partitions hold at a moment, as the bucket alone tells it: no broker is asked, and nothing is written.
 
-    LIST wal/ ─▶ sessions ─▶ footers of what is not trimmed ─▶ runs ┐
-                                        then: the manifests        ─┴▶ log start · [ Parquet ]│[ runs ] · end
+    new segments' footers (segment_follower.py) ─▶ runs ┐
+                                  then: the manifests  ─┴▶ log start · [ Parquet ]│[ runs ] · end
 
-Manifests are read last: what was trimmed before they are read lies below their `compacted_to`. Sessions are listed one after the
-other, so a partition that moves meanwhile may show a gap where there is none; it is looked at again before it is told as damage.
+A batch query looks once; a stream keeps what it knows, and each look brings that up to date. Manifests are read last: what was
+trimmed before they are read lies below their `compacted_to`. Sessions are listed one after the other, so a partition that moves
+meanwhile may show a gap where there is none; it is looked at again before it is told as damage.
 Invariant: all that is in a snapshot is committed, without a gap, and stays so for the grace period.
 """
 
@@ -15,20 +16,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from metadata.errors import Corrupt, TidelogError
+from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import WAL, end_of_session, parse_wal_key
+from segments.bucket_layout import parse_wal_key
 from segments.history import History
 from segments.manifest import Manifest, no_manifest
 from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectStore
 from segments.run_index import RunIndex
-from segments.segment_file import Run
-from segments.session_footers import read_session
-from segments.shared_errors import first_of
+from segments.segment_file import Run, SegmentFooter
+from spark.segment_follower import SegmentFollower
 
-SESSIONS_AT_ONCE: Final = 8
 READS_MAX: Final = 32
+"""Manifests, at the same time."""
 LOOKS_MAX: Final = 3
 PAUSE_S: Final = 0.2
 
@@ -66,57 +66,76 @@ class PartitionSnapshot(NamedTuple):
 
 async def take_snapshot(store: ObjectStore, partitions: Mapping[TopicPartition, str]) -> dict[TopicPartition, PartitionSnapshot]:
     """Of each partition, with the name of its topic. Raises what the store raises."""
-    found: dict[TopicPartition, PartitionSnapshot] = {}
-    for look in range(LOOKS_MAX):
-        wanted = {partition: topic for partition, topic in partitions.items() if partition not in found or found[partition].damage}
-        found |= await _look(store, wanted)
-        if not any(snapshot.damage for snapshot in found.values()):
-            break
-        await asyncio.sleep(PAUSE_S if look + 1 < LOOKS_MAX else 0)
-    return {partition: found[partition] for partition in partitions}
+    return await LogFollower(store).look(partitions)
 
 
-async def _look(store: ObjectStore, partitions: Mapping[TopicPartition, str]) -> dict[TopicPartition, PartitionSnapshot]:
-    turns = asyncio.Semaphore(SESSIONS_AT_ONCE)
+class LogFollower:
+    """Remembers the runs of the partitions that it is asked for, from `compacted_to` on, and their manifests."""
 
-    placed: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
-    damaged: list[Corrupt] = []
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._begin()
 
-    async def look_at(session: SessionId) -> None:
-        async with turns:
-            footers = await read_session(store, session, reads_max=READS_MAX)
-        for footer in footers:
-            if isinstance(footer, Corrupt):
-                damaged.append(footer)
+    def _begin(self, partitions: frozenset[TopicPartition] = frozenset()) -> None:
+        self._followed = partitions
+        self._segments = SegmentFollower(self._store, self._take_in)
+        self._placed: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
+        self._manifests: dict[TopicPartition, Manifest | Corrupt] = {}
+        self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
+        """Those that are still as the bucket was at the last look."""
+        self._told: set[str] = set()
+        """Damage that was looked at often enough."""
+
+    async def look(
+        self, partitions: Mapping[TopicPartition, str], *, manifests: bool = True
+    ) -> dict[TopicPartition, PartitionSnapshot]:
+        """Of each partition, with the name of its topic, as of now. `manifests` False: only those that are needed are looked for.
+
+        Raises what the store raises.
+        """
+        if not partitions.keys() <= self._followed:  # of others nothing was kept
+            self._begin(frozenset(partitions))
+        for look in range(LOOKS_MAX):
+            await self._segments.look(late=manifests or look > 0)
+            wanted = partitions.keys() - (self._manifests.keys() if not (manifests or look or self._segments.missed) else set())
+            if wanted:
+                await self._read_manifests({partition: partitions[partition] for partition in wanted})
+                self._segments.missed = False
+            found = {partition: self._snapshot(topic, partition) for partition, topic in partitions.items()}
+            damage = {str(snapshot.damage) for snapshot in found.values() if snapshot.damage}
+            if damage <= self._told:
+                break
+            await asyncio.sleep(PAUSE_S if look + 1 < LOOKS_MAX else 0)
+        self._told = damage
+        return found
+
+    def _take_in(self, footer: SegmentFooter) -> None:
+        for run in footer.runs:
+            if run.partition in self._followed:
+                self._placed[run.partition].append(PlacedRun(run, footer.session, footer.seq))
+                self._snapshots.pop(run.partition, None)
+
+    async def _read_manifests(self, partitions: Mapping[TopicPartition, str]) -> None:
+        known = {partition: manifest for partition, manifest in self._manifests.items() if isinstance(manifest, Manifest)}
+        for partition, newest in (await newest_manifests(self._store, partitions, known=known, reads_max=READS_MAX)).items():
+            manifest = newest or no_manifest(partition)
+            if manifest is self._manifests.get(partition):
                 continue
-            for run in footer.runs:
-                if run.partition in partitions:  # of the others nothing is kept
-                    placed[run.partition].append(PlacedRun(run, footer.session, footer.seq))
+            self._manifests[partition] = manifest
+            self._snapshots.pop(partition, None)
+            if isinstance(manifest, Manifest):
+                kept = [placed for placed in self._placed[partition] if placed.run.last_offset >= manifest.compacted_to]
+                self._placed[partition] = kept
 
-    try:
-        async with asyncio.TaskGroup() as looks:
-            for session in await _sessions(store):
-                looks.create_task(look_at(session))
-    except* TidelogError as errors:
-        raise first_of(errors) from errors
-    manifests = await newest_manifests(store, partitions, reads_max=READS_MAX)
-    return {
-        partition: snapshot_of(topic, partition, manifests[partition] or no_manifest(partition), placed[partition], damaged)
-        for partition, topic in partitions.items()
-    }
-
-
-async def _sessions(store: ObjectStore) -> list[SessionId]:
-    """That have anything; each costs one object of a listing, however many segments it has."""
-    sessions: list[SessionId] = []
-    start_after = ""
-    while (page := await store.list(WAL, start_after=start_after, limit=1)).objects:
-        start_after = page.objects[0].key
-        parsed = parse_wal_key(start_after)
-        if parsed is not None:
-            sessions.append(parsed.session)
-            start_after = end_of_session(parsed.session)
-    return sessions
+    def _snapshot(self, topic: str, partition: TopicPartition) -> PartitionSnapshot:
+        held = self._snapshots.get(partition)
+        if held is not None:
+            return held
+        damaged = [self._segments.damaged[place] for place in sorted(self._segments.damaged)]
+        found = snapshot_of(topic, partition, self._manifests[partition], self._placed[partition], damaged)
+        if not damaged:
+            self._snapshots[partition] = found
+        return found
 
 
 def snapshot_of(

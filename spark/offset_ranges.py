@@ -51,24 +51,38 @@ def offset_ranges(
     options: SourceOptions, snapshots: Mapping[TopicPartition, PartitionSnapshot], first_at: FirstAt, warn: Warn
 ) -> dict[TopicPartition, OffsetRange]:
     """Of each partition; some may be empty. Raises InvalidArgument and OutOfRange, which name the option and what there is."""
-    start, end = options.start or AtOffset(EARLIEST), options.end
-    for name, position in (("starting", start), ("ending", end)):
-        _check_names(name, position, snapshots)
-    ranges = {}
+    starts = start_offsets(options, snapshots, first_at, warn)
+    ends = end_offsets(options, snapshots, first_at)
     for partition, snapshot in snapshots.items():
-        begins = _start(options, start, snapshot, first_at, warn)
-        ends = _end(end, snapshot, first_at)
-        if ends > snapshot.end_offset:
-            raise OutOfRange(
-                f"endingOffsets: {ends} for {snapshot} lies behind the last record: it ends at {snapshot.end_offset}",
-                hint='Give "latest", or an offset up to this one.',
-            )
-        if snapshot.damage is not None and ends >= snapshot.end_offset:
+        if snapshot.damage is not None and ends[partition] >= snapshot.end_offset:
             if options.fail_on_data_loss:
                 raise snapshot.damage
             warn(f"{snapshot} is read up to offset {snapshot.end_offset}: {snapshot.damage.message}")
-        ranges[partition] = OffsetRange(begins, max(begins, ends))
-    return ranges
+    return {partition: OffsetRange(start, max(start, ends[partition])) for partition, start in starts.items()}
+
+
+def start_offsets(
+    options: SourceOptions, snapshots: Mapping[TopicPartition, PartitionSnapshot], first_at: FirstAt, warn: Warn
+) -> dict[TopicPartition, int]:
+    """Raises as `offset_ranges`."""
+    position = options.start or AtOffset(EARLIEST)
+    _check_names("starting", position, snapshots)
+    return {partition: _start(options, position, snapshot, first_at, warn) for partition, snapshot in snapshots.items()}
+
+
+def end_offsets(
+    options: SourceOptions, snapshots: Mapping[TopicPartition, PartitionSnapshot], first_at: FirstAt
+) -> dict[TopicPartition, int]:
+    """Raises as `offset_ranges`."""
+    _check_names("ending", options.end, snapshots)
+    ends = {partition: _end(options.end, snapshot, first_at) for partition, snapshot in snapshots.items()}
+    for partition, snapshot in snapshots.items():
+        if ends[partition] > snapshot.end_offset:
+            raise OutOfRange(
+                f"endingOffsets: {ends[partition]} for {snapshot} lies behind the last record: it ends at {snapshot.end_offset}",
+                hint='Give "latest", or an offset up to this one.',
+            )
+    return ends
 
 
 def _start(options: SourceOptions, position: Position, snapshot: PartitionSnapshot, first_at: FirstAt, warn: Warn) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from metadata.model import Offset, TopicPartition
+from metadata.model import TopicPartition
 from segments.history import GroupPlace
 from segments.manifest import HistoryFile
 from segments.run_index import RunPlace
@@ -94,15 +94,9 @@ def plan_tasks(
 
 def places_in(snapshot: PartitionSnapshot, offsets: OffsetRange) -> Iterator[GroupPlace | RunPlace]:
     """The row groups and runs that hold records of the range, in offset order."""
-    history, offset = snapshot.history, Offset(max(offsets.start, snapshot.start_offset))
-    end = min(offsets.end, snapshot.end_offset)
-    while offset < end and (group := history.find(offset)) is not None and group.base_offset < end:
-        yield group
-        offset = Offset(group.last_offset + 1)
-    offset = Offset(max(offset, history.compacted_to))
-    while offset < end and (run := snapshot.runs.find(offset)) is not None:
-        yield run
-        offset = Offset(run.last_offset + 1)
+    start, end = max(offsets.start, snapshot.start_offset), min(offsets.end, snapshot.end_offset)
+    yield from snapshot.history.between(start, end)
+    yield from snapshot.runs.between(max(start, snapshot.manifest.compacted_to), end)
 
 
 def _cut(offsets: OffsetRange, task_records: int) -> list[OffsetRange]:

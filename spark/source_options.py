@@ -5,6 +5,8 @@
     from where           startingTimestamp, else startingOffsetsByTimestamp, else startingOffsets
     up to where          endingTimestamp, else endingOffsetsByTimestamp, else endingOffsets
     how                  minPartitions, maxRecordsPerPartition, failOnDataLoss, includeHeaders, startingOffsetsByTimestampStrategy
+    of a plan            topicIds: ids by topic, of which the offsets are; another life of a topic is refused
+    of a stream          maxOffsetsPerTrigger; where it starts counts for a new query only, and an end makes it a bounded one
 
 Names are compared without regard to case, as Spark does. What is unknown or malformed is refused on the driver, before a
 task starts.
@@ -15,7 +17,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -28,6 +30,9 @@ EARLIEST: Final = -2
 """In place of an offset: the first that there is."""
 LATEST: Final = -1
 """In place of an offset: behind the last that there is."""
+
+_WAITING: Final = ("minOffsetsPerTrigger", "maxTriggerDelay")
+"""By which Kafka's source waits until a batch is worth it."""
 
 T = TypeVar("T")
 ByPartition = Mapping[str, Mapping[int, int]]
@@ -87,8 +92,10 @@ class SourceOptions:
     bucket: str
     topics: Topics
     start: Position | None
-    """None: not said, which is the earliest."""
+    """None: not said, which is the earliest; for a stream the latest."""
     end: Position
+    bounded: bool = False
+    """Whether an end was given."""
     unmatched: Unmatched = Unmatched.ERROR
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -96,6 +103,10 @@ class SourceOptions:
     """Spark partitions that are wanted at least; 0: as many as the data suggest."""
     max_records_per_partition: int = 0
     """Of a Spark partition; 0: without a limit."""
+    max_offsets_per_trigger: int = 0
+    """Of a stream, in a batch; 0: all that there is."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Of a batch: the lives of topics that are meant, where that was found out before."""
 
 
 class Options:
@@ -120,18 +131,24 @@ class Options:
             told = f": {error}" if str(error) else ""
             raise _refused(name, value, f"is not {wanted}{told}", f"Give {wanted}.") from None
 
-    def refuse_others(self, passed_over: frozenset[str] = frozenset({"path"})) -> None:
+    def refuse_others(
+        self,
+        passed_over: frozenset[str] = frozenset({"path"}),
+        *,
+        of: str = "source",
+        in_place_of_kafkas: str = "Tidelog is read from its bucket: give `bucket`.",
+    ) -> None:
         for name, value in self._given.items():
             if name in self._known or name in passed_over:
                 continue
             if name.startswith("kafka."):
-                raise _refused(name, value, "is an option of Kafka's brokers", "Tidelog is read from its bucket: give `bucket`.")
+                raise _refused(name, value, "is an option of Kafka's brokers", in_place_of_kafkas)
             near = difflib.get_close_matches(name, self._known, n=1)
             meant = f"Did you mean {self._known[near[0]]}?" if near else f"There are: {', '.join(sorted(self._known.values()))}."
-            raise _refused(name, value, "is no option of this source", meant)
+            raise _refused(name, value, f"is no option of this {of}", meant)
 
 
-def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
+def parse_source_options(given: Mapping[str, str], *, stream: bool = False) -> SourceOptions:
     """Raises InvalidArgument, which names the option, its value, and what to do."""
     options = Options(given)
     bucket = options.text("bucket")
@@ -140,17 +157,25 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
             "the option bucket is missing: where does the log lie?",
             hint='.option("bucket", "s3://BUCKET/PREFIX"), as its brokers have it.',
         )
+    end = _position(options, "ending")
     found = SourceOptions(
         bucket=bucket,
         topics=_topics(options),
         start=_position(options, "starting"),
-        end=_position(options, "ending") or AtOffset(LATEST),
+        end=end or AtOffset(LATEST),
+        bounded=end is not None,
         unmatched=options.parsed("startingOffsetsByTimestampStrategy", Unmatched, Unmatched.ERROR, "error or latest"),
         fail_on_data_loss=options.parsed("failOnDataLoss", _bool, True, "true or false"),
         include_headers=options.parsed("includeHeaders", _bool, False, "true or false"),
         min_partitions=options.parsed("minPartitions", _count, 0, "a number from 1 on"),
         max_records_per_partition=options.parsed("maxRecordsPerPartition", _count, 0, "a number from 1 on"),
+        max_offsets_per_trigger=options.parsed("maxOffsetsPerTrigger", _count, 0, "a number from 1 on") if stream else 0,
+        topic_ids=options.parsed("topicIds", _ids, {}, 'JSON as {"orders":"1f…"}'),
     )
+    for name in _WAITING if stream else ():
+        if (value := options.text(name)) is not None:
+            waits = 'To wait for more, set .trigger(processingTime="1 minute") on the query.'
+            raise _refused(name, value, "is not built for this source", waits)
     options.refuse_others()
     return found
 
@@ -211,7 +236,7 @@ def _position(options: Options, which: str) -> Position | None:
     by_timestamp_wanted = 'JSON as {"orders":{"0":1767225600000}}'
     timestamp = options.parsed(f"{which}Timestamp", _timestamp, None, "milliseconds since 1970")
     timestamps = options.parsed(f"{which}OffsetsByTimestamp", _timestamps, None, by_timestamp_wanted)
-    offsets = options.parsed(f"{which}Offsets", _end_offsets if is_end else _start_offsets, None, offsets_wanted)
+    offsets = options.parsed(f"{which}Offsets", end_offsets if is_end else start_offsets, None, offsets_wanted)
     return timestamp or timestamps or offsets
 
 
@@ -223,13 +248,13 @@ def _timestamps(json: str) -> Position | None:
     return AtTimestamps(_by_partition(json, lowest=0))
 
 
-def _start_offsets(value: str) -> Position | None:
+def start_offsets(value: str) -> Position:
     if value.lower() in {"earliest", "latest"}:
         return AtOffset(EARLIEST if value.lower() == "earliest" else LATEST)
     return AtOffsets(_by_partition(value, lowest=EARLIEST))
 
 
-def _end_offsets(value: str) -> Position | None:
+def end_offsets(value: str) -> Position:
     if value.lower() == "latest":
         return AtOffset(LATEST)
     if value.lower() == "earliest":
@@ -247,6 +272,13 @@ def _by_partition(json: str, *, lowest: int) -> dict[str, dict[int, int]]:
             if partition < 0 or number < lowest:
                 raise ValueError(f"{number} for {topic}/{partition}")
     return found
+
+
+def _ids(json: str) -> Mapping[str, str]:
+    try:
+        return msgspec.json.decode(json, type=dict[str, str])
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _bool(value: str) -> bool:

@@ -1,6 +1,8 @@
 """Reads the parts of a task from the bucket, as rows of the source. Runs in an executor.
 
     parts ─▶ reads: a row group, or runs of up to RUNS_BYTES ─▶ GETs, some reads ahead ─▶ checked ─▶ columns ─▶ rows of the range
+      ▲                                                           │ gone: compacted and collected since the plan
+      └────────────── planned again from the first offset that is missing
 
 Invariant: what comes out was checked to its last byte, by the CRC-32C of the manifest or of each batch, and is in offset order. At
 most READ_AHEAD_BYTES of the bucket are in memory beside what is being decoded.
@@ -13,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,7 +29,8 @@ from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_
 from segments.record_columns import decode_batches
 from segments.run_index import RunPlace
 from spark.bucket_thread import BucketThread
-from spark.scan_plan import FilePart, RunPart, Task
+from spark.log_snapshot import take_snapshot
+from spark.scan_plan import FilePart, OffsetRange, RunPart, Task, plan_tasks
 from spark.source_schema import as_source_rows, decoded_columns
 
 RUNS_BYTES: Final = 4 << 20
@@ -36,6 +40,11 @@ GETS_MAX: Final = 16
 """At the same time, of one read of small runs."""
 DECOMPRESSED_BYTES_MAX: Final = 1 << 30
 """Of a batch: brokers have checked theirs when they took it."""
+
+PLANS_MAX: Final = 3
+"""That a task makes anew, each time that something of the last one is gone."""
+DELETED: Final = "it was deleted after this query was planned"
+RUN_AGAIN: Final = "Run the query again. Plans hold for the brokers' delete_grace_ms: raise it for longer queries."
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +101,51 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in offset order, as batches of `arrow_schema(columns)`.
 
-    Raises Corrupt for what is damaged, OutOfRange where the plan is older than what was collected meanwhile, and what the store
-    raises. Without `fail_on_data_loss` what is damaged is left out, and logged.
+    What was collected since the plan is looked up anew. Raises OutOfRange where it is nowhere any more, Corrupt for what is
+    damaged, and what the store raises. Without `fail_on_data_loss` what is gone or damaged is left out, and logged.
     """
+    left, plans = task, 0
+    while left.parts:
+        try:
+            for next_offset, rows in _read_parts(bucket, left, columns, fail_on_data_loss):
+                yield rows
+                left = replace(left, offsets=OffsetRange(next_offset, task.offsets.end))
+            return
+        except NotFound as error:
+            if plans == PLANS_MAX:
+                raise OutOfRange(f"{error.message}: {DELETED}", hint=RUN_AGAIN) from error
+            log.info("offsets from %d on are looked up anew: %s", left.offsets.start, error)
+            left, plans = _planned_again(bucket, left, error, fail_on_data_loss), plans + 1
+
+
+def _planned_again(bucket: BucketThread, task: Task, missing: NotFound, fail_on_data_loss: bool) -> Task:
+    """What is left of a task, after something was deleted that it is planned with: the same records are in other files by now.
+
+    Raises OutOfRange where they are not, or may be fewer.
+    """
+    start, end = task.offsets
+    if start >= end:
+        return replace(task, parts=())
+    (snapshot,) = bucket.run(lambda store: take_snapshot(store, {task.partition: task.topic})).values()
+    passes = snapshot.manifest.key_passes
+    if passes and passes[-1].end_offset > start:
+        raise OutOfRange(
+            f"{missing.message}: {DELETED}, and key compaction of {snapshot} may have removed records of it since", hint=RUN_AGAIN
+        ) from missing
+    there = OffsetRange(max(start, snapshot.start_offset), min(end, snapshot.end_offset))
+    if there != task.offsets:
+        lost = f"{missing.message}: {DELETED}, and of offsets {start} to {end - 1} of {snapshot} not all can be read any more"
+        if fail_on_data_loss:
+            raise OutOfRange(lost, hint=f"{RUN_AGAIN} Or set failOnDataLoss to false.") from missing
+        log.warning("%s", lost)
+    parts = tuple(part for one in plan_tasks(snapshot, there) for part in one.parts)
+    return replace(task, offsets=there, parts=parts)
+
+
+def _read_parts(
+    bucket: BucketThread, task: Task, columns: Sequence[str], fail_on_data_loss: bool
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Rows, each time with the offset behind them. Raises NotFound for what was collected, and else as `read_task`."""
     footer: ParquetFooter | None = None
     for read, bodies in _read_ahead(bucket, _reads(task.parts)):
         try:
@@ -116,7 +167,8 @@ def read_task(
         for decoded in records:
             rows = _rows_in(decoded, task)
             if rows.num_rows:
-                yield as_source_rows(rows, columns, topic=task.topic, partition=task.partition.partition)
+                next_offset = rows.column("offset")[-1].as_py() + 1
+                yield next_offset, as_source_rows(rows, columns, topic=task.topic, partition=task.partition.partition)
 
 
 def _reads(parts: Sequence[FilePart | RunPart]) -> Iterator[_Read]:
@@ -147,14 +199,7 @@ def _read_ahead(bucket: BucketThread, reads: Iterator[_Read]) -> Iterator[tuple[
                 following = next(reads, None)
             read, answer = under_way.popleft()
             ahead_bytes -= read.size_bytes
-            try:
-                bodies = answer.result()
-            except NotFound as error:
-                raise OutOfRange(
-                    f"{error.message}: it was deleted after this query was planned",
-                    hint="Run the query again. Plans hold for the brokers' delete_grace_ms; raise it for longer queries.",
-                ) from error
-            yield read, bodies
+            yield read, answer.result()
     finally:
         for _, answer in under_way:
             answer.cancel()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from metadata.model import TopicPartition
 from segments.cold_run import open_run
 from segments.history import GroupPlace
 from segments.object_store import ObjectStore
@@ -15,7 +17,25 @@ from segments.parquet_file import parse_parquet_footer, read_row_group
 from segments.record_columns import decode_batches, timestamps_of
 from segments.run_index import RunPlace
 from spark.log_snapshot import PartitionSnapshot
+from spark.offset_ranges import FirstAt, TimeAsked
 from spark.task_reader import DECOMPRESSED_BYTES_MAX
+
+LOOKUPS_MAX: Final = 16
+"""Row groups that are read for times, at the same time."""
+
+
+async def look_up(
+    store: ObjectStore, snapshots: Mapping[TopicPartition, PartitionSnapshot], asked: Collection[TimeAsked]
+) -> FirstAt:
+    """Tells each of the times that are asked. Raises as `first_at`."""
+    turns = asyncio.Semaphore(LOOKUPS_MAX)
+
+    async def one(time: TimeAsked) -> int | None:
+        async with turns:
+            return await first_at(store, snapshots[time.partition], time.timestamp_ms)
+
+    found = dict(zip(asked, await asyncio.gather(*map(one, asked)), strict=True))
+    return lambda partition, timestamp_ms: found[TimeAsked(partition, timestamp_ms)]
 
 
 async def first_at(store: ObjectStore, snapshot: PartitionSnapshot, timestamp_ms: int) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from metadata.errors import TidelogError, UnknownPartition, UnknownTopic
+from metadata.errors import NotFound, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.store import KeyValue
 from metadata.topic import Topic, decode_topic
@@ -22,21 +22,22 @@ READS_MAX: Final = 32
 """At the same time."""
 
 
-async def find_partitions(store: ObjectStore, wanted: Topics) -> dict[TopicPartition, str]:
+async def find_partitions(store: ObjectStore, wanted: Topics, *, absent_ok: bool = False) -> dict[TopicPartition, str]:
     """The partitions that the options name, in order, with the name of the topic of each.
 
-    Raises UnknownTopic and UnknownPartition for what is named and not there, and what the store raises.
+    Raises UnknownTopic and UnknownPartition for what is named and not there, and what the store raises. `absent_ok`: topics that
+    are not there are passed over.
     """
     match wanted:
         case Matching(pattern):
             topics = [topic for topic in await _topics_under(store, TOPICS) if pattern.fullmatch(topic.name)]
-            if not topics:
+            if not topics and not absent_ok:
                 raise UnknownTopic(f"no topic on {store.url} matches {pattern.pattern!r}", hint="See `tidelog bucket usage`.")
             return _partitions({topic.name: topic for topic in topics}, {})
         case Subscribed(names):
-            return _partitions(await _named(store, names), {})
+            return _partitions(await _named(store, names, absent_ok=absent_ok), {})
         case Assigned(partitions):
-            return _partitions(await _named(store, tuple(partitions)), dict(partitions))
+            return _partitions(await _named(store, tuple(partitions), absent_ok=absent_ok), dict(partitions))
 
 
 def _partitions(topics: dict[str, Topic], assigned: dict[str, tuple[int, ...]]) -> dict[TopicPartition, str]:
@@ -50,10 +51,12 @@ def _partitions(topics: dict[str, Topic], assigned: dict[str, tuple[int, ...]]) 
     return found
 
 
-async def _named(store: ObjectStore, names: tuple[str, ...]) -> dict[str, Topic]:
+async def _named(store: ObjectStore, names: tuple[str, ...], *, absent_ok: bool) -> dict[str, Topic]:
     found = {}
     for name in names:
         topics = await _topics_under(store, f"{TOPICS}{name}/")
+        if not topics and absent_ok:
+            continue
         if not topics:
             raise UnknownTopic(
                 f"there is no topic {name} on {store.url}",
@@ -97,7 +100,10 @@ async def _topic(store: ObjectStore, name: str, topic_id: TopicId, turns: asynci
                 mirror = found.key
         if not mirror:
             return None
-        body = await store.get(mirror)
+        try:
+            body = await store.get(mirror)
+        except NotFound:  # the topic was deleted, and is cleared away
+            return None
     return decode_topic(KeyValue(f"{TOPICS}{name}", body, Revision(0), Revision(0), version=1))
 
 

@@ -60,7 +60,7 @@ class BrokerProcess:
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                command, env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, process_group=0
+                command, env=surroundings(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, process_group=0
             )
         line = _first_line(self._process, timeout_s=START_TIMEOUT_S)
         if not line:
@@ -130,8 +130,8 @@ class BrokerProcess:
         self._let_go_of_ports()
 
 
-def _environment() -> dict[str, str]:
-    """Without settings of a broker: this one is to run with its defaults, on its own directory."""
+def surroundings() -> dict[str, str]:
+    """The environment without settings of a broker: what is started here runs with its defaults, on its own directory."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_")}
 
 

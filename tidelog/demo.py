@@ -2,9 +2,11 @@
 
     rows ─▶ tidelog dev ◀─ half over HTTP, half over gRPC ─▶ kill -9 ─▶ look at the bucket ─▶ tidelog dev again
                              └──────── both ride over it ─────────────────────────────────┘
-         ─▶ read back ─▶ compare ─▶ delays, records/s, latencies, PUTs
+         ─▶ read back ─▶ compare ─▶ the broker ends ─▶ part becomes Parquet ─▶ Spark reads the bucket ─▶ compare
+         ─▶ delays, records/s, latencies, PUTs, a chart
 
-It fails if one row is missing, doubled, changed or out of order within its key, or if one acknowledgement told a wrong place.
+It fails if one row is missing, doubled, changed or out of order within its key, if one acknowledgement told a wrong place, or if
+Spark's delays are not those that are reckoned here. Without Java or PySpark it does without the last step, and says so.
 However it ends, the broker's process is ended, and its directory removed unless it is to be kept.
 """
 
@@ -26,15 +28,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from metadata.errors import InvalidArgument, TidelogError
 from segments.object_store import ObjectStore
 from segments.store_url import open_store
 from tidelog.broker_process import BrokerProcess
 from tidelog.client import connect
-from tidelog.demo_bucket import committed_ends, count_objects, kill_at_next_segment
+from tidelog.demo_bucket import Objects, committed_ends, count_objects, kill_at_next_segment
 from tidelog.demo_comparison import compare
+from tidelog.demo_delays import HourOfDay, delays_by_hour, differences, hours_table
 from tidelog.demo_flights import Flights, halves, load_flights
 from tidelog.demo_producers import Half, produce_over_grpc, produce_over_http
 from tidelog.demo_report import (
@@ -46,6 +49,7 @@ from tidelog.demo_report import (
     show,
     story,
 )
+from tidelog.demo_spark import Delays, NoSpark, compact_part, delays_with_spark, missing, pipeline_command
 from tidelog.owned_tasks import first_error
 from tidelog.records import Record
 
@@ -69,6 +73,10 @@ class DemoOptions:
     """An empty directory for the broker's files; None: a temporary one."""
     keep: bool = False
     """Leave the directory there in the end."""
+    spark: bool = True
+    """Read the bucket with Spark in the end."""
+    chart: Path = Path("tidelog-demo-delays.png")
+    """What Spark read, as PNG. It stays, and replaces the one of the last time."""
 
 
 def run_demo(options: DemoOptions) -> None:
@@ -81,14 +89,14 @@ def run_demo(options: DemoOptions) -> None:
     broker_flags = ("--compact", "false")  # what is counted at the end are segments
     with _directory(options, watch) as directory, BrokerProcess(directory, flags=broker_flags) as broker:
         try:
-            uvloop.run(_demo(flights, broker, watch))
+            uvloop.run(_demo(flights, broker, watch, options))
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None  # SIGTERM
         except BaseExceptionGroup as group:
             raise first_error(group) from group
 
 
-async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch) -> None:
+async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, options: DemoOptions) -> None:
     me = asyncio.current_task()
     assert me is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
@@ -112,14 +120,18 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch) -> None:
         await bucket.close()
 
     check(flights, sent, read)
+    delays = await _with_spark(broker, bucket.url, objects, options, watch) if options.spark else None
+    if delays is not None:
+        check_delays(delays_by_hour(record.value or b"" for record in read), delays.hours)
     console = results_console()
     watch.end()
-    show(
-        console,
+    results: list[RenderableType] = [
         delays_table(_values_by_carrier(read), flights.airline_of, width=console.width),
         figures_table(sent, kill, read_rows=row_count, read_s=read_s),
-        story(kill, objects, row_count),
-    )
+    ]
+    if delays is not None:
+        results.append(hours_table(delays.hours))
+    show(console, *results, story(kill, objects, row_count, chart=None if delays is None else delays.chart))
 
 
 # ── produce, and the kill ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -224,6 +236,40 @@ def check(flights: Flights, sent: Sequence[Half], records: Sequence[Record]) -> 
         raise DemoFailed(f"{len(misplaced):,} acknowledgements told another place than that of their record")
     if sum(len(half.places) for half in sent) != len(records):
         raise DemoFailed("two acknowledgements told the same place")
+
+
+# ── Spark ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _with_spark(
+    broker: BrokerProcess, bucket_url: str, objects: Objects, options: DemoOptions, watch: Watch
+) -> Delays | None:
+    """None where it can't be run here, which is told."""
+    if what := missing():
+        watch.say("spark", f"left out, since {what}")
+        return None
+    partitions = await compact_part(broker.data_dir, segment_bytes=objects.segment_bytes)
+    watch.say(
+        "compact", f"{partitions} of {PARTITIONS} partitions are Parquet now, the rest stays in segments; no broker runs any more"
+    )
+    watch.say("spark", pipeline_command(bucket_url, options.chart))
+    started_s = time.perf_counter()
+    try:
+        delays = await delays_with_spark(bucket_url, options.chart, scratch=broker.data_dir / "spark")
+    except NoSpark as missing_java:
+        watch.say("spark", f"left out: {missing_java}")
+        return None
+    rows = sum(hour.flights for hour in delays.hours)
+    watch.say("spark", f"read {rows:,} rows and drew {delays.chart}, in {time.perf_counter() - started_s:.0f} s with its start")
+    return delays
+
+
+def check_delays(reckoned: Sequence[HourOfDay], by_spark: Sequence[HourOfDay]) -> None:
+    """Raises DemoFailed unless Spark read from the bucket what was read through the broker."""
+    if found := differences(reckoned, by_spark):
+        raise DemoFailed(
+            "the delays that Spark reckoned from the bucket are not those of the rows that were read back", hint=found[0]
+        )
 
 
 # ── its directory ───────────────────────────────────────────────────────────────────────────────────────────────────────

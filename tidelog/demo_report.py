@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 
 import msgspec
 from rich.console import Console, Group, RenderableType
@@ -204,7 +205,7 @@ def _latency_ms(answers: Sequence[Answer], percent: float) -> float:
     return 0.0
 
 
-def story(kill: Kill, bucket: Objects, rows: int) -> Table:
+def story(kill: Kill, bucket: Objects, rows: int, *, chart: Path | None) -> Table:
     """What happened, and the verdict; label and sentences, in lines that fit."""
     table = _table("What the kill did")
     table.show_header = False
@@ -220,6 +221,8 @@ def story(kill: Kill, bucket: Objects, rows: int) -> Table:
         "rows",
         f"[bold green]✓ {rows:,} rows[/]: each once, unchanged, in order within its key, and where its acknowledgement said.",
     )
+    if chart is not None:
+        table.add_row("spark", f"[bold green]✓ the same rows[/], from Parquet and segments, with no broker. The chart: {chart}")
     return table
 
 

@@ -27,7 +27,7 @@ from metadata.errors import Corrupt
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.partition_assignments import PartitionState, SessionSpan, decode_state
-from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
+from metadata.producer_ids import DERIVED_IDS
 from metadata.snapshot import Snapshot
 from metadata.store import OPERATIONS_MAX, KeyValue, Put
 from metadata.topic import Topic, decode_topic, encode_topic
@@ -83,7 +83,7 @@ class FooterTally:
                 stretch.whole &= run.base_offset == stretch.end
                 stretch.end = run.last_offset + 1
         ids = footer.batch_table["producer_id"]
-        handed_out = ids[ids < IDEMPOTENCY_KEY_IDS]
+        handed_out = ids[ids < DERIVED_IDS]
         if len(handed_out):
             self.producer_id_max = max(self.producer_id_max, int(handed_out.max()))
 
@@ -183,9 +183,9 @@ def plan_restore(found: Evidence, layout: EtcdLayout, held: Mapping[str, int]) -
     claimed = found.sessions[-1] + 1 if found.sessions else 1
     plan.next_session = max(claimed, told.numbers.get(layout.next_session, 1), held.get(layout.next_session, 1))
     remembered = (producer.producer_id for manifest in found.manifests.values() for producer in manifest.producers)
-    handed_out = max((id_ for id_ in remembered if id_ < IDEMPOTENCY_KEY_IDS), default=0)
+    handed_out = max((id_ for id_ in remembered if id_ < DERIVED_IDS), default=0)
     seen = max(found.footers.producer_id_max, handed_out, told.numbers.get(layout.next_producer_id, 1))
-    ahead = min(seen + PRODUCER_IDS_AHEAD, (seen + IDEMPOTENCY_KEY_IDS) // 2)
+    ahead = min(seen + PRODUCER_IDS_AHEAD, (seen + DERIVED_IDS) // 2)
     plan.next_producer_id = max(ahead, held.get(layout.next_producer_id, 1))
     for key, number in (
         (layout.next_session, plan.next_session),

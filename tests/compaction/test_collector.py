@@ -7,16 +7,26 @@ from typing import Any
 
 import pytest
 
-from compaction.collection import SUPERSEDED_MIN, collection_due, due_for_collection, fate_of_file, is_leftover_version
+from compaction.collection import (
+    STAGED_ROWS_KEPT_MS,
+    SUPERSEDED_MIN,
+    collection_due,
+    due_for_collection,
+    fate_of_file,
+    is_leftover_version,
+)
 from compaction.topic_listing import ListedPartition, TopicListing
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from segments.bucket_layout import (
+    chosen_key,
     deleted_topic_key,
+    done_key,
     history_file_key,
     history_file_name,
     manifest_key,
     parse_topic_key,
     proof_key,
+    staged_rows_key,
     topic_mirror_key,
 )
 from segments.manifest import Manifest, Retired, Superseded, encode_manifest, no_manifest
@@ -268,6 +278,26 @@ def test_scratch_of_proofs_goes_when_two_listings_show_it() -> None:
         scene.ahead_ms += 200 * GRACE_MS
         await keeper.tick()
         assert scene.store.keys("proof/") == [proof_key("2")]
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+def test_rows_that_spark_has_staged_go_after_a_week_and_what_became_of_them_stays() -> None:
+    async def work(scene: Scene) -> None:
+        now_ms, write = scene.now_ms(), "0f" * 16
+        stale = staged_rows_key(write, 1, now_ms - STAGED_ROWS_KEPT_MS, "a" * 16, 0)
+        kept = [
+            staged_rows_key(write, 1, now_ms - STAGED_ROWS_KEPT_MS + 60_000, "a" * 16, 1),
+            chosen_key(write, 1),
+            done_key(write, 0),
+            "spark/of-somebody-else",
+        ]
+        for key in (stale, *kept):
+            scene.store.plant(key, b"x")
+        keeper = Keeper(scene)
+        await keeper.tick()
+        assert scene.store.keys("spark/") == sorted(kept)
         keeper.close()
 
     on_a_bucket(work)

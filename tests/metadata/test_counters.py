@@ -14,7 +14,7 @@ from metadata.cluster_id import cluster_id
 from metadata.counters import ATTEMPTS_MAX, NUMBER_MAX, next_session, take_numbers
 from metadata.errors import Corrupt, InvalidArgument, OutcomeUnknown, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
-from metadata.producer_ids import BLOCK, IDEMPOTENCY_KEY_IDS, ProducerIds
+from metadata.producer_ids import BLOCK, DERIVED_IDS, ProducerIds
 from metadata.sqlite_store import SqliteStore
 from metadata.store import Put
 from tests.metadata.faulty_store import FaultyStore, unavailable
@@ -163,9 +163,9 @@ def test_one_who_hangs_up_while_a_block_is_taken_does_not_stop_the_others(tmp_pa
 def test_producer_ids_stay_below_those_of_idempotency_keys(tmp_path: Path) -> None:
     async def test() -> None:
         async with opened(tmp_path) as store:
-            await put(store, LAYOUT.next_producer_id, str(IDEMPOTENCY_KEY_IDS - BLOCK).encode())
+            await put(store, LAYOUT.next_producer_id, str(DERIVED_IDS - BLOCK).encode())
             ids = ProducerIds(store)
-            assert [await ids.next() for _ in range(BLOCK)][-1] == IDEMPOTENCY_KEY_IDS - 1
+            assert [await ids.next() for _ in range(BLOCK)][-1] == DERIVED_IDS - 1
             with pytest.raises(Rejected, match="used up"):
                 await ids.next()
 

@@ -12,15 +12,19 @@ from segments.bucket_layout import (
     SNAPSHOTS,
     TOPICS,
     WAL,
+    StagedKey,
     TopicKey,
     WalKey,
+    chosen_key,
     claim_key,
     deleted_topic_key,
+    done_key,
     end_of_session,
     end_of_topic,
     index_key,
     parse_restoration_key,
     parse_snapshot_key,
+    parse_staged_key,
     parse_topic_key,
     parse_wal_key,
     proof_key,
@@ -28,6 +32,8 @@ from segments.bucket_layout import (
     segment_key,
     session_prefix,
     snapshot_key,
+    staged_prefix,
+    staged_rows_key,
     topic_mirror_key,
     trimmed_key,
 )
@@ -53,6 +59,17 @@ def test_the_keys_are_those_of_the_drawing() -> None:
     assert restoration_key(11) == "metadata/restored-000000000000000b"
     assert parse_restoration_key(restoration_key(11)) == 11
     assert parse_restoration_key("metadata/restored-b") is None
+
+
+@given(st.from_regex(r"[0-9a-f]{32}", fullmatch=True), NUMBERS, NUMBERS, NUMBERS)
+def test_what_spark_stages_parses_back(write: str, batch: int, created_ms: int, number: int) -> None:
+    rows = staged_rows_key(write, batch, created_ms, "0123456789abcdef", number)
+    assert parse_staged_key(rows) == StagedKey(write, batch, created_ms=created_ms)
+    assert parse_staged_key(chosen_key(write, batch)) == StagedKey(write, batch, chosen=True)
+    assert parse_staged_key(done_key(write, batch)) == StagedKey(write, batch, done=True)
+    assert all(key.startswith(staged_prefix(write, batch)) for key in (rows, chosen_key(write, batch), done_key(write, batch)))
+    assert parse_staged_key(rows + "/x") is None
+    check_key(rows)
 
 
 @given(SESSIONS, SEQS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,22 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from metadata.errors import NotFound
+from spark.session import check_spark
+
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def java() -> None:
+    """Skips what starts a Spark of its own where there is no Java for it."""
+    try:
+        check_spark()
+    except NotFound as missing:
+        pytest.skip(f"{missing.message}. {missing.hint}")
+
+
+@pytest.fixture(scope="session")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Tests leave its settings as they found them, and stop the streams that they start."""
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        pytest.skip("Spark needs Java 17: there is no `java` on the PATH, and no JAVA_HOME")
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": os.pathsep.join(sys.path)}
     here: Path = tmp_path_factory.mktemp("spark")
     session = (
@@ -27,6 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(here / "warehouse"))
         .config("spark.local.dir", str(here / "local"))
         .config("spark.driver.memory", "1g")
+        .config("spark.python.authenticate.socketTimeout", "300s")  # of a worker to start, on a busy machine
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError, UnknownPartition, UnknownTopic
-from metadata.model import TopicId
+from metadata.model import Offset, TopicId
 from segments.compression import Codec
+from segments.directory_store import DirectoryStore
+from segments.manifest import KeyPass
+from segments.manifest_store import commit_manifest, newest_manifest
+from segments.next_manifest import keys_compacted
 from spark.batch_query import plan_batch
 from spark.bucket_thread import BucketThread
 from spark.scan_plan import ALL_ROWS, FilePart, Rows, RunPart, Task
 from spark.source_options import parse_source_options
 from spark.source_schema import ARROW_TYPES, arrow_schema
 from spark.task_reader import read_task
+from tests.segments.batches import ORDERS
 from tests.spark.topics_on_disk import START_MS, Bucket, Written, records
 
 
@@ -111,11 +117,61 @@ def test_a_plan_reads_the_same_after_the_rest_was_compacted(bucket: Bucket) -> N
     assert read(bucket, tasks(bucket)) == bucket.written
 
 
+def test_what_was_compacted_and_collected_since_the_plan_is_looked_up_anew(bucket: Bucket) -> None:
+    planned = tasks(bucket, maxRecordsPerPartition="70")
+    bucket.compact()  # without any grace
+    assert not list((bucket.root / "wal" / f"{3:016x}").glob("0*0"))
+    assert read(bucket, planned) == bucket.written
+
+
+def test_a_task_goes_on_where_it_was_when_the_rest_is_collected(bucket: Bucket) -> None:
+    (planned,) = tasks(bucket)
+    found: list[int] = []
+    with BucketThread(bucket.url) as opened:
+        for batch in read_task(opened, planned, ("value", "offset"), fail_on_data_loss=True):
+            if not found:
+                bucket.compact()
+            found += batch.column("offset").to_pylist()
+    assert found == [written.offset for written in bucket.written]
+
+
 def test_what_was_deleted_since_the_plan_is_told(bucket: Bucket) -> None:
     planned = tasks(bucket)
-    bucket.compact()  # without any grace
-    with pytest.raises(OutOfRange, match="deleted after this query was planned"):
+    bucket.compact()
+    bucket.delete_records(130)
+    for segment in (bucket.root / "wal").glob("*/0*"):
+        segment.unlink()
+    for file in bucket.root.glob("topics/orders/*/partition=0/*"):
+        if int(file.name.split("-")[1]) < 130:
+            file.unlink()
+    with pytest.raises(OutOfRange, match="deleted after this query was planned, and of offsets 0 to 199 of orders/0 not all can"):
         read(bucket, planned)
+    with BucketThread(bucket.url) as opened:
+        left = [
+            offset
+            for task in planned
+            for batch in read_task(opened, task, ("offset",), fail_on_data_loss=False)
+            for offset in batch.column("offset").to_pylist()
+        ]
+    assert left == list(range(130, 200))
+
+
+def test_a_plan_is_not_made_anew_over_keys_that_were_compacted(bucket: Bucket) -> None:
+    """Key compaction may have removed records that this query has to read."""
+    planned = tasks(bucket)
+    bucket.compact()
+    asyncio.run(_note_a_key_pass(bucket, 150))
+    with pytest.raises(OutOfRange, match="key compaction of orders/0 may have removed"):
+        read(bucket, planned)
+
+
+async def _note_a_key_pass(bucket: Bucket, end_offset: int) -> None:
+    store = await DirectoryStore.open(bucket.root)
+    held = await newest_manifest(store, "orders", ORDERS)
+    assert held is not None
+    passed = keys_compacted(held, passes=(KeyPass(Offset(end_offset), 0, 0),), writer="0" * 32, now_ms=0)
+    assert await commit_manifest(store, "orders", passed)
+    await store.close()
 
 
 def test_damage_fails_the_query_or_is_left_out_as_asked(bucket: Bucket) -> None:

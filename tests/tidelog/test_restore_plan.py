@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.partition_assignments import PartitionState, SessionSpan, appointed
-from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
+from metadata.producer_ids import DERIVED_IDS
 from metadata.snapshot import Snapshot, SnapshotEntry, SnapshotHeader
 from metadata.store import OPERATIONS_MAX, KeyValue, Put
 from metadata.topic import Topic, decode_topic, encode_topic
@@ -232,7 +232,7 @@ def test_sessions_begin_above_every_claim_and_above_the_snapshots_counter() -> N
 
 def test_producer_ids_begin_far_above_any_that_wrote_and_idempotency_keys_do_not_count() -> None:
     plain = planned(found(footer(1, 0, (0, 0, 0), producer_id=700), mirrors=[mirrored(topic())]))
-    keyed = planned(found(footer(1, 0, (0, 0, 0), producer_id=IDEMPOTENCY_KEY_IDS + 5), mirrors=[mirrored(topic())]))
+    keyed = planned(found(footer(1, 0, (0, 0, 0), producer_id=DERIVED_IDS + 5), mirrors=[mirrored(topic())]))
     counted = planned(found(of=snapshot(("next_producer_id", b"5001", 1))))
     assert plain.next_producer_id == 700 + PRODUCER_IDS_AHEAD
     assert keyed.next_producer_id == 1 + PRODUCER_IDS_AHEAD
@@ -240,9 +240,9 @@ def test_producer_ids_begin_far_above_any_that_wrote_and_idempotency_keys_do_not
 
 
 def test_producer_ids_never_reach_those_of_idempotency_keys() -> None:
-    last = IDEMPOTENCY_KEY_IDS - 10
+    last = DERIVED_IDS - 10
     plan = planned(found(footer(1, 0, (0, 0, 0), producer_id=last), mirrors=[mirrored(topic())]))
-    assert last < plan.next_producer_id < IDEMPOTENCY_KEY_IDS
+    assert last < plan.next_producer_id < DERIVED_IDS
 
 
 def test_revisions_go_on_above_all_that_lie_on_the_bucket() -> None:

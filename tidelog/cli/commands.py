@@ -41,7 +41,7 @@ app = typer.Typer(
     help="""The streaming log that lives in your own bucket.
 
     \b
-    tidelog demo                        see what it promises, in 15 seconds
+    tidelog demo                        see what it promises, in a minute
     tidelog dev                         a broker on this machine
     tidelog topic create greetings
     echo hello | tidelog produce greetings

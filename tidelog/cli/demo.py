@@ -23,11 +23,15 @@ def demo(
         ),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the broker's files there, to look into.")] = False,
+    spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Read the bucket with Spark in the end.")] = True,
+    chart: Annotated[Path, typer.Option("--chart", metavar="FILE", help="Where the chart of what Spark read goes.")] = Path(
+        "tidelog-demo-delays.png"
+    ),
 ) -> None:
     """Shows what Tidelog promises: 336,776 flights over HTTP and gRPC, kill -9 in the middle, and not one lost or doubled.
 
-    It brings its own broker, and takes well under a minute.
+    It brings its own broker. Then Spark reads the bucket, with no broker running. All of it takes about a minute.
     """
     from tidelog.demo import DemoOptions, run_demo
 
-    run_demo(DemoOptions(rows=rows, data_dir=data_dir, keep=keep))
+    run_demo(DemoOptions(rows=rows, data_dir=data_dir, keep=keep, spark=spark, chart=chart))

@@ -37,6 +37,27 @@ def byte_progress(title: str, size: int) -> Iterator[Callable[[int, int], None]]
         yield advance
 
 
+@contextmanager
+def offset_progress(title: str) -> Iterator[Callable[[int, int, int], None]]:
+    """Gives a function to call with the offsets that are done, all that there are, and the records so far."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, records: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[records]:,} records"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=None, records=0)
+        yield lambda done, total, records: progress.update(task, completed=done, total=total, records=records)
+
+
 async def tell_of_waiting(answered: Callable[[], int], sent: Callable[[], int]) -> None:
     """For ever: says so when nothing is answered for a while, and when answers come again. A silent wait looks like a hang."""
     import asyncio

@@ -1,0 +1,205 @@
+"""From a unit's segments to files of history on the bucket, which no manifest names yet.
+
+    segments ─GET─▶ scratch ─▶ partition after partition: batches ─▶ Parquet, read back ─▶ PUT
+
+`compact_unit` commits each file before it makes the next one. `make_history` makes all, for somebody else to commit: Spark's
+executors make, and its driver commits (spark/backfill.py).
+
+Invariant: a file is written under the number of the version that may name it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from compaction.context import CompactionContext
+from compaction.history_upload import upload
+from compaction.partition_file import CompactedRuns, Damage, EncodingSettings, compact_runs
+from compaction.plan import Unit, UnitPartition, UnitSegment
+from compaction.scratch import Scratch, StoredRun, Wanted
+from metadata.errors import Corrupt, NotFound, TidelogError
+from metadata.model import Offset, TopicPartition
+from metadata.topic import Topic
+from segments.bucket_layout import history_file_name, segment_key
+from segments.manifest import EpochStart, HistoryFile, Manifest, RememberedProducer
+from segments.next_manifest import compacted
+from segments.parquet_file import ParquetSettings
+from segments.shared_errors import first_of
+
+
+class MadeHistory(NamedTuple):
+    """What becomes of runs of a partition: files on the bucket, and what the manifest that is to name them says beside."""
+
+    partition: TopicPartition
+    version: int
+    """Of the manifest that it goes on from: the next one may name the files."""
+    files: tuple[HistoryFile, ...]
+    compacted_to: Offset
+    epochs: tuple[EpochStart, ...]
+    producers: tuple[RememberedProducer, ...]
+    record_count: int
+    bytes_in: int
+
+
+def made_history(manifest: Manifest, made: Sequence[CompactedRuns]) -> MadeHistory:
+    """Of runs that follow each other, from `manifest.compacted_to` on. Pure."""
+    return MadeHistory(
+        manifest.place,
+        manifest.version,
+        tuple(one.written.file for one in made if one.written is not None),
+        made[-1].compacted_to,
+        tuple(epoch for one in made for epoch in one.epochs),
+        made[-1].producers,
+        sum(one.record_count for one in made),
+        sum(one.bytes_in for one in made),
+    )
+
+
+@dataclass(slots=True)
+class MadeUnit:
+    """What was made of a unit, for somebody else to commit."""
+
+    histories: list[MadeHistory] = field(default_factory=list)
+    damaged: dict[TopicPartition, str] = field(default_factory=dict)
+    """Why a partition, or what is left of it, stays in segments."""
+    gone: list[UnitSegment] = field(default_factory=list)
+    """As in UnitReport."""
+    segments_read: int = 0
+
+
+async def make_history(context: CompactionContext, unit: Unit, manifests: Mapping[TopicPartition, Manifest]) -> MadeUnit:
+    """Reads a unit and uploads the files of its partitions, under the version after that of the manifest which is given. They are
+    history when `commit_history` says so; where it is never asked, the collector finds them.
+
+    Raises what the store raises when it does not answer for `bucket_patience_ms`.
+    """
+    made = MadeUnit()
+    unreadable: dict[UnitSegment, Corrupt] = {}
+    scratch = Scratch(
+        context.settings.scratch_dir, {one.partition: Wanted(one.base_offset, one.end_offset) for one in unit.partitions}
+    )
+    try:
+        async with asyncio.TaskGroup() as readers:
+            segments = iter(unit.segments)
+            for _ in range(context.settings.compaction_reads_max):
+                readers.create_task(read_segments(context, scratch, segments, made.gone, unreadable))
+        for partition in unit.partitions:
+            topic, manifest = context.topics.by_id(partition.partition.topic_id), manifests[partition.partition]
+            await _make_partition(context, scratch, topic, manifest, partition, made)
+            if partition.partition not in made.damaged and unreadable and _reached(made, partition) < partition.end_offset:
+                made.damaged[partition.partition] = str(next(iter(unreadable.values())))
+    except* TidelogError as errors:
+        raise first_of(errors) from errors
+    finally:
+        try:
+            await asyncio.to_thread(scratch.close)
+        finally:
+            scratch.close()
+    made.segments_read = context.counters.segments_read
+    return made
+
+
+async def _make_partition(
+    context: CompactionContext, scratch: Scratch, topic: Topic, manifest: Manifest, partition: UnitPartition, made: MadeUnit
+) -> None:
+    """File after file, as `_compact_partition` does, but one manifest is to name them all: those behind it would be looked for in
+    vain where the first one is lost."""
+    runs = list(without_gap(scratch.runs(partition.partition), partition.base_offset))
+    reached, files = manifest, list[CompactedRuns]()
+    while runs:
+        try:
+            one = await encoded(context, scratch, topic, reached, runs)
+        except Damage as found:
+            made.damaged[partition.partition] = str(found.error)
+            runs = runs[: found.before]
+            continue
+        if one.written is not None:
+            await upload(context, topic.name, partition.partition, one.written.file.name, one.written.body)
+        version = compacted(
+            reached,
+            files=(),
+            compacted_to=one.compacted_to,
+            epochs=one.epochs,
+            producers=one.producers,
+            writer="",
+            now_ms=context.now_ms(),
+        )
+        reached = msgspec.structs.replace(version, version=manifest.version)
+        files.append(one._replace(written=one.written and one.written._replace(body=None)))
+        runs = runs[one.run_count :]
+    if files:
+        made.histories.append(made_history(manifest, files))
+
+
+def _reached(made: MadeUnit, partition: UnitPartition) -> Offset:
+    if made.histories and made.histories[-1].partition == partition.partition:
+        return made.histories[-1].compacted_to
+    return partition.base_offset
+
+
+async def read_segments(
+    context: CompactionContext,
+    scratch: Scratch,
+    segments: Iterator[UnitSegment],
+    gone: list[UnitSegment],
+    unreadable: dict[UnitSegment, Corrupt],
+) -> None:
+    """Until there are none left: several do it side by side. Those that are gone are told as unreadable, too."""
+    for segment in segments:
+        key = segment_key(segment.session, segment.seq)
+
+        async def read(key: str = key, start: int = segment.start) -> bytes:
+            return await context.store.get(key, start=start)
+
+        try:
+            body = await context.patiently(read)
+            context.counters.segments_read += 1
+            await asyncio.to_thread(scratch.take_in, body, segment.start, segment.session, segment.seq)
+        except NotFound:
+            gone.append(segment)
+            unreadable[segment] = Corrupt(
+                f"{key} is gone, and was committed", hint="Restore it from a version or a backup of the bucket.", key=key
+            )
+        except Corrupt as error:
+            unreadable[segment] = error
+
+
+def without_gap(runs: list[StoredRun], base_offset: Offset) -> Iterator[StoredRun]:
+    """Those that follow each other from this offset on."""
+    expected = base_offset
+    for run in runs:
+        if run.base_offset != expected:
+            return
+        yield run
+        expected = Offset(run.last_offset + 1)
+
+
+async def encoded(
+    context: CompactionContext, scratch: Scratch, topic: Topic, manifest: Manifest, runs: list[StoredRun]
+) -> CompactedRuns:
+    """The next file, in memory, of these runs or of the first of them. Raises Damage, and Corrupt."""
+    settings = EncodingSettings(
+        ParquetSettings(row_group_bytes=context.settings.row_group_bytes),
+        context.settings.history_file_bytes_max,
+        context.segments.decompressed_bytes_max,
+        context.segments.producers_per_partition_max,
+        context.segments.producer_expiry_ms,
+    )
+
+    def compact() -> CompactedRuns:
+        return compact_runs(
+            manifest,
+            runs,
+            scratch.read,
+            topic=topic.name,
+            name=lambda base, last: history_file_name(base, last, manifest.version + 1, context.new_nonce(8)),
+            settings=settings,
+            now_ms=context.now_ms(),
+        )
+
+    return await asyncio.to_thread(compact)

@@ -1,0 +1,60 @@
+"""Small files where Spark keeps its own, by Spark's file systems: a folder of this machine, `s3a://`, or whatever else it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from metadata.errors import InvalidArgument, Rejected
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class HadoopFolder:
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        """Raises InvalidArgument where this Spark has no such file system."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+
+        self.uri = uri.rstrip("/")
+        self._spark = spark
+        jvm: Any = spark._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
+        try:
+            self._files = self._path(uri).getFileSystem(spark._jsc.hadoopConfiguration())
+        except Py4JJavaError as error:
+            raise InvalidArgument(
+                f"Spark can't reach {uri}: {error.java_exception.getMessage()}",
+                hint="Give a folder, or a URI that this Spark knows: s3a:// needs --packages org.apache.hadoop:hadoop-aws.",
+            ) from None
+
+    def is_empty(self, *, but: str = "") -> bool:
+        """Whether there is nothing, or nothing `but` one entry."""
+        path = self._path(self.uri)
+        return not self._files.exists(path) or all(found.getPath().getName() == but for found in self._files.listStatus(path))
+
+    def names(self, folder: str) -> list[str]:
+        """Of what is in it; none where there is no such folder."""
+        path = self._path(f"{self.uri}/{folder}")
+        return [found.getPath().getName() for found in self._files.listStatus(path)] if self._files.exists(path) else []
+
+    def read(self, name: str) -> bytes | None:
+        """None where there is no such file."""
+        path = self._path(f"{self.uri}/{name}")
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return bytes(stream.readAllBytes())
+        finally:
+            stream.close()
+
+    def create(self, name: str, body: bytes) -> None:
+        """Whole, or not at all where the file system can rename. Rejected where it is there."""
+        path, draft = self._path(f"{self.uri}/{name}"), self._path(f"{self.uri}/.{name}.draft")
+        stream = self._files.create(draft, True)
+        try:
+            stream.write(bytearray(body))
+        finally:
+            stream.close()
+        if not self._files.rename(draft, path):
+            raise Rejected(f"{self.uri}/{name} is there already", hint="Is the same command running elsewhere?")

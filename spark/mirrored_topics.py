@@ -1,0 +1,44 @@
+"""The topics that compaction is told of where no metadata are at hand: as the bucket mirrors them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from metadata.errors import UnknownTopic
+from metadata.model import TopicId, TopicPartition
+from metadata.topic import Topic
+from metadata.topic_cache import TopicChanged
+from metadata.topic_settings import TopicSettings
+
+
+class MirroredTopics:
+    """A compaction.context.KnownTopics of one look."""
+
+    def __init__(self, partitions: Mapping[TopicPartition, str]) -> None:
+        self._by_id: dict[TopicId, Topic] = {}
+        self.replace(partitions)
+
+    def replace(self, partitions: Mapping[TopicPartition, str]) -> None:
+        """As a later look has found them."""
+        counts = Counter(where.topic_id for where in partitions)
+        names = {where.topic_id: name for where, name in partitions.items()}
+        self._by_id = {
+            topic_id: Topic(id=topic_id, name=name, partition_count=counts[topic_id], settings={}, created_at_ms=0)
+            for topic_id, name in names.items()
+        }
+
+    def by_id(self, topic_id: TopicId) -> Topic:
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            raise UnknownTopic(f"no topic with the id {topic_id} is on the bucket", hint="It was deleted.")
+        return topic
+
+    def settings(self, topic_id: TopicId) -> TopicSettings:
+        return TopicSettings.parse(self.by_id(topic_id).settings)
+
+    def topics(self) -> tuple[Topic, ...]:
+        return tuple(self._by_id.values())
+
+    def subscribe(self, changed: TopicChanged) -> Callable[[], None]:
+        return lambda: None

@@ -1,0 +1,90 @@
+"""A bucket as Hadoop knows it: where its files lie for Spark's own readers, and what these have to be told to reach it.
+
+    file:///var/log          file:///var/log
+    s3://lake/log            s3a://lake/log
+    …?endpoint=…&region=…    fs.s3a.bucket.lake.endpoint, .endpoint.region, .path.style.access, unless the session has them
+
+No credentials are copied: S3A finds them where AWS tools do, or as the session's `fs.s3a.*` say. The settings are options of the
+read, and change nothing of the session.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from metadata.errors import InvalidArgument, Rejected
+from segments.store_url import S3Place, parse_store_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class HadoopPlace(NamedTuple):
+    root: str
+    """URL of the prefix, without "/" at its end."""
+    options: Mapping[str, str]
+
+
+def hadoop_place(url: str, environment: Mapping[str, str], is_set: Callable[[str], bool]) -> HadoopPlace:
+    """Pure. `is_set`: whether the session says something of a key of Hadoop's configuration. Raises InvalidArgument."""
+    place = parse_store_url(url)
+    if place is None:
+        raise InvalidArgument(f"{url} belongs to one process", hint="Spark reads a directory or a bucket of S3.")
+    if isinstance(place, Path):
+        return HadoopPlace(place.absolute().as_uri(), {})
+    return HadoopPlace(f"s3a://{place.bucket}/{place.prefix}".rstrip("/"), _settings(place, environment, is_set))
+
+
+def _settings(place: S3Place, environment: Mapping[str, str], is_set: Callable[[str], bool]) -> dict[str, str]:
+    settings = place.settings
+    endpoint = settings.endpoint_url or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    path_style = settings.path_style if settings.path_style is not None else bool(settings.endpoint_url)
+    wanted = {
+        "endpoint": endpoint,
+        "endpoint.region": settings.region or environment.get("AWS_DEFAULT_REGION"),
+        "path.style.access": "true" if path_style else None,
+        "connection.ssl.enabled": "false" if endpoint and endpoint.startswith("http://") else None,
+    }
+    return {
+        f"fs.s3a.bucket.{place.bucket}.{name}": value
+        for name, value in wanted.items()
+        if value and not is_set(f"fs.s3a.bucket.{place.bucket}.{name}") and not is_set(f"fs.s3a.{name}")
+    }
+
+
+def place_for(spark: SparkSession, url: str) -> HadoopPlace:
+    """Raises InvalidArgument, and Rejected where this Spark can't read from there, with what to do."""
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        raise Rejected(
+            "this session runs elsewhere, through Spark Connect, and its files are listed where it runs",
+            hint='Use spark.read.format("tidelog"), which reads the same.',
+        )
+    configuration = spark._jsc.hadoopConfiguration()
+
+    def is_set(key: str) -> bool:
+        sources = configuration.getPropertySources(key)
+        return sources is not None and "core-default.xml" not in list(sources)
+
+    place = hadoop_place(url, os.environ, is_set)
+    if place.root.startswith("s3a:"):
+        _check_s3a(jvm, configuration)
+    return place
+
+
+def _check_s3a(jvm: object, configuration: object) -> None:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    hadoop = jvm.org.apache.hadoop  # type: ignore[attr-defined]  # py4j finds names when they are asked for
+    try:
+        hadoop.fs.FileSystem.getFileSystemClass("s3a", configuration)
+    except Py4JJavaError:
+        version = hadoop.util.VersionInfo.getVersion()
+        raise Rejected(
+            "this Spark can't read s3a:// : it has no hadoop-aws",
+            hint=f"Start it with --packages org.apache.hadoop:hadoop-aws:{version}, which is the Hadoop that it has; or use "
+            'spark.read.format("tidelog"), which needs none.',
+        ) from None

@@ -1,0 +1,79 @@
+"""Tumbling windows: how late the flights of each carrier leave, hour by hour.
+
+    python -m spark.pipelines.hourly_delays --bucket URL                                 the hours of the day, as a table
+    python -m spark.pipelines.hourly_delays --bucket URL --chart delays.png              and as a chart
+    python -m spark.pipelines.hourly_delays --bucket URL --into DIR --checkpoint DIR     all hours, as a stream that goes on
+
+Sums and counts are kept, not means: they can be added up to days and years.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
+
+from spark.pipelines.command import Pipeline, run_pipeline, say
+from spark.pipelines.flights import flights
+
+LATE: Final = "2 hours"
+"""How long a stream waits for what comes late: an hour is done, and written, when a flight two hours behind its end was seen."""
+PLACE: Final = "America/New_York"
+
+
+def hourly_delays(flights: DataFrame) -> DataFrame:
+    """For each carrier and hour of the schedule: flights, those that left, the sum of their delays, those over 15 minutes late."""
+    return (
+        flights.withWatermark("scheduled", LATE)
+        .groupBy(F.window("scheduled", "1 hour"), "carrier")
+        .agg(
+            F.count("*").alias("flights"),
+            F.count("dep_delay").alias("departed"),
+            F.sum("dep_delay").alias("delay_minutes"),
+            F.count_if(F.col("dep_delay") > 15).alias("late"),
+        )
+        .select(F.col("window.start").alias("hour"), "carrier", "flights", "departed", "delay_minutes", "late")
+    )
+
+
+def by_hour_of_day(hourly: DataFrame) -> DataFrame:
+    """Added up to the hours of a day, by the clocks of New York."""
+    sums = [F.sum(name).alias(name) for name in ("flights", "departed", "delay_minutes", "late")]
+    return hourly.groupBy(F.hour(F.from_utc_timestamp("hour", PLACE)).alias("hour")).agg(*sums).orderBy("hour")
+
+
+def show(hourly: DataFrame, arguments: argparse.Namespace) -> None:
+    rows = [row.asDict() for row in by_hour_of_day(hourly).collect()]
+    sys.stdout.writelines(json.dumps(row) + "\n" if arguments.json else _line(row) for row in rows)
+    if arguments.chart:
+        from spark.pipelines.delay_chart import draw_delays
+
+        draw_delays(rows, arguments.chart)
+        say(f"the chart is in {arguments.chart}")
+
+
+def _line(row: dict[str, Any]) -> str:
+    mean = f"{row['delay_minutes'] / row['departed']:.1f} min" if row["departed"] else "-"
+    return f"{row['hour']:>2}:00  {row['flights']:>9,} flights  {row['late']:>9,} over 15 minutes late  {mean:>10} on average\n"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--chart", type=Path, metavar="FILE", help="draw the delays by the hour of the day, as PNG")
+    parser.add_argument("--json", action="store_true", help="the table as lines of JSON")
+
+
+PIPELINE: Final = Pipeline(
+    about="How late the flights of each carrier leave, hour by hour.",
+    recipe=lambda records: hourly_delays(flights(records)),
+    show=show,
+    add_arguments=add_arguments,
+    modules={"chart": "matplotlib"},
+)
+
+if __name__ == "__main__":
+    raise SystemExit(run_pipeline(PIPELINE))

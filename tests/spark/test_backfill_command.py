@@ -1,0 +1,26 @@
+"""`tidelog backfill` as it is typed: what is wrong is told before Spark is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.spark.made_log import MadeLog
+from tidelog.cli.failure import BAD_USAGE, FAILED
+from tidelog.cli.main import run
+
+
+def test_a_topic_that_is_not_there_and_a_bucket_that_is_none_are_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = MadeLog(tmp_path / "bucket")
+    assert run(["backfill", "--bucket", log.url, "--topic", "nowhere"]) == FAILED
+    assert "there is no topic nowhere" in capsys.readouterr().err
+    assert run(["backfill", "--bucket", "ftp://lake"]) == BAD_USAGE
+    assert "is no kind of bucket" in capsys.readouterr().err
+
+
+def test_the_help_names_it_among_what_spark_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    assert "backfill" in capsys.readouterr().out.partition("Process it with Spark")[2].partition("\n\n")[0]

@@ -1,0 +1,100 @@
+"""How far a partition is, from what its leader answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata.errors import Corrupt, Fenced, OutcomeUnknown, OutOfOrderSequence, ProducerFenced, Rejected, TooLarge, Unavailable
+from metadata.errors import UnknownProducer as Unknown
+from segments.record_batch import parse_whole
+from segments.record_columns import encode_records
+from spark.delivery_lanes import ForgottenError, Lane
+from spark.staged_rows import StagedPartition
+
+ORDERS = StagedPartition("orders", "a" * 32, 0)
+TEN = encode_records([(None, b"v", (), 0)] * 10)
+
+
+def lane_of(batches: int, *, staged: int | None = None) -> Lane:
+    """Of so many record batches, of ten records each."""
+    lane = Lane(ORDERS, 10 * batches)
+    for file in range(batches if staged is None else staged):
+        assert lane.stage(TEN, parse_whole(TEN), file)
+    return lane
+
+
+def out_of_order(expected: int) -> OutOfOrderSequence:
+    return OutOfOrderSequence("gap", expected_sequence=expected)
+
+
+def test_what_is_committed_is_let_go_and_the_rest_follows() -> None:
+    lane = lane_of(4)
+    assert [part.first for part in lane.take(1 << 20, 3)] == [0, 10, 20]
+    assert not lane.is_ready
+    assert [part.file for part in lane.answered([None, None, None])] == [0, 1, 2]
+    assert (lane.written, lane.is_done, lane.is_ready) == (30, False, True)
+    assert [part.first for part in lane.take(1, 3)] == [30], "one at least"
+    lane.answered([None])
+    assert lane.is_done
+
+
+def test_a_success_behind_an_unknown_outcome_counts_when_it_is_answered_in_order() -> None:
+    lane = lane_of(2)
+    lane.take(1 << 20, 9)
+    assert lane.answered([OutcomeUnknown("too late"), None]) == []
+    assert (lane.written, lane.is_known, lane.is_ready) == (0, False, True)
+    assert isinstance(lane.refusal, OutcomeUnknown)
+    assert [part.first for part in lane.take(1 << 20, 9)] == [0, 10]
+
+
+def test_it_goes_on_where_the_leader_says_that_an_earlier_attempt_ended() -> None:
+    lane = lane_of(5, staged=3)
+    lane.take(1 << 20, 9)
+    settled = lane.answered([out_of_order(40), Unavailable("behind it"), Unavailable("behind it")])
+    assert [part.file for part in settled] == [0, 1, 2]
+    assert lane.written == 40
+    assert not lane.stage(TEN, parse_whole(TEN), 3), "the topic has it"
+    assert lane.stage(TEN, parse_whole(TEN), 4)
+    assert [part.first for part in lane.take(1 << 20, 9)] == [40]
+
+
+@pytest.mark.parametrize("expected", [15, 60])
+def test_a_sequence_at_which_no_batch_begins_is_somebody_elses(expected: int) -> None:
+    lane = lane_of(5)
+    lane.take(1 << 20, 9)
+    with pytest.raises(Rejected, match=f"sequence {expected} comes next of this producer, and no staged record batch begins there"):
+        lane.answered([out_of_order(expected), *[Unavailable("behind it")] * 4])
+
+
+def test_one_that_is_staged_later_is_found_out_too() -> None:
+    lane = lane_of(5, staged=1)
+    lane.take(1 << 20, 9)
+    lane.answered([out_of_order(15)])
+    with pytest.raises(Rejected, match="no staged record batch begins there"):
+        lane.stage(TEN, parse_whole(TEN), 1)
+
+
+def test_a_leader_that_knows_less_than_was_acknowledged_has_lost_it() -> None:
+    lane = lane_of(3)
+    lane.take(1 << 20, 2)
+    lane.answered([None, None])
+    lane.take(1 << 20, 9)
+    with pytest.raises(Corrupt, match="20 rows of this batch were acknowledged, and its leader knows of 10"):
+        lane.answered([out_of_order(10)])
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (Unknown("who?"), ForgottenError),
+        (ProducerFenced("newer"), Fenced),
+        (TooLarge("too large"), TooLarge),
+        (OutOfOrderSequence("which?"), OutOfOrderSequence),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+def test_what_sending_again_would_not_mend_ends_the_attempt(error: Exception, raised: type[Exception]) -> None:
+    lane = lane_of(1)
+    lane.take(1 << 20, 9)
+    with pytest.raises(raised):
+        lane.answered([error])  # type: ignore[list-item]

@@ -1,0 +1,80 @@
+"""The command round the recipes, as far as it goes without Spark: what it refuses, and with which exit code."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from spark.pipelines import aircraft_days, hot_keys, hourly_delays, knock_on_delays, latest_by_key, rolling_delays
+from spark.pipelines.command import NO_SPARK, Pipeline, parser, run_pipeline, told_by_spark
+from tidelog import demo_spark
+
+PIPELINES = [
+    hourly_delays.PIPELINE,
+    rolling_delays.PIPELINE,
+    aircraft_days.PIPELINE,
+    knock_on_delays.PIPELINE,
+    latest_by_key.PIPELINE,
+    hot_keys.PIPELINE,
+]
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES, ids=lambda pipeline: pipeline.about)
+def test_every_pipeline_takes_a_bucket_and_a_topic_and_those_that_can_a_stream(pipeline: Pipeline) -> None:
+    arguments = parser(pipeline).parse_args(["--bucket", "file:///b", "--topic", "t", "--option", "startingTimestamp=5"])
+    assert (arguments.bucket, arguments.topic, arguments.option) == ("file:///b", "t", [("startingTimestamp", "5")])
+    assert (arguments.into, arguments.checkpoint) == (None, None)
+    told = parser(pipeline).format_help()
+    assert ("--into" in told, "--checkpoint" in told) == (pipeline.writes, pipeline.writes and pipeline.streams)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "arguments", "code", "told"),
+    [
+        (rolling_delays.PIPELINE, [], 2, "--bucket"),
+        (hot_keys.PIPELINE, ["--bucket", "file:///b"], 2, "--topic"),
+        (hot_keys.PIPELINE, ["--bucket", "file:///b", "--topic", "t", "--into", "d"], 2, "--into"),
+        (rolling_delays.PIPELINE, ["--bucket", "file:///b", "--option", "x"], 2, "'x' is not NAME=VALUE"),
+        (rolling_delays.PIPELINE, ["--bucket", "file:///b", "--checkpoint", "d"], 2, "say where to, by --into DIR"),
+    ],
+)
+def test_bad_usage_is_told_before_spark_is_started(
+    pipeline: Pipeline, arguments: Sequence[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--checkpoint" in arguments:
+        assert run_pipeline(pipeline, arguments) == code
+    else:
+        with pytest.raises(SystemExit) as ended:  # of argparse
+            run_pipeline(pipeline, arguments)
+        assert ended.value.code == code
+    assert told in capsys.readouterr().err
+
+
+def test_what_is_not_installed_has_an_exit_code_that_the_demo_knows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    arguments = ["--bucket", "file:///b", "--chart", str(tmp_path / "c.png")]
+    assert run_pipeline(hourly_delays.PIPELINE, arguments) == NO_SPARK == demo_spark.NO_SPARK
+    assert "--chart needs matplotlib\n  Install it: pip install 'tidelog[demo]'" in capsys.readouterr().err
+
+
+def test_the_command_that_the_demo_shows_is_one_that_its_pipeline_takes() -> None:
+    python, module, name, *arguments = demo_spark.pipeline_command("file:///b", Path("c.png")).split()
+    assert (python, module, name) == ("python", "-m", hourly_delays.__name__)
+    assert parser(hourly_delays.PIPELINE).parse_args([*arguments, "--json"]).chart == Path("c.png")
+
+
+def test_a_message_of_the_source_is_found_in_the_traceback_that_spark_makes_of_it() -> None:
+    wrapped = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source instance plan: Traceback (most recent call last):\n"
+        '  File "…", line 1\n'
+        "pyspark.errors.exceptions.base.PySparkException: there is no topic a on file:///b. Look: tidelog bucket usage\n"
+    )
+    assert told_by_spark(wrapped) == "there is no topic a on file:///b. Look: tidelog bucket usage"
+    assert (
+        told_by_spark("[PATH_ALREADY_EXISTS] Path file:/d already exists.") == "[PATH_ALREADY_EXISTS] Path file:/d already exists."
+    )

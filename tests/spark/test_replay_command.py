@@ -1,0 +1,130 @@
+"""`tidelog replay` as it is typed: what is refused before Spark starts, and what it says at the end. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import spark.session
+from metadata.errors import InvalidArgument, NotFound, TidelogError
+from spark import replay as replays
+from spark.replay_plan import Asked, Plan, Target, Verdict
+from spark.scan_plan import OffsetRange
+from tidelog.cli.commands import app
+
+BUCKET = ("replay", "orders", "--bucket", "file:///log")
+
+
+def typed(*arguments: str) -> tuple[int, str]:
+    """Exit code, and what it says."""
+    result = CliRunner().invoke(app, [*BUCKET, *arguments])
+    if isinstance(result.exception, TidelogError):
+        raise result.exception
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "No target is given"),
+        (("--into-topic", "a", "--into-parquet", "/b"), "Two targets are given"),
+        (("--into-topic", "a"), "--checkpoint is missing"),
+        (("--into-table", "a"), "--checkpoint is missing"),
+        (("--into-parquet", "/b", "--keep-partitions"), "are of --into-topic"),
+        (("--into-parquet", "/b", "--conf", "spark.driver.memory"), "--conf spark.driver.memory has no value"),
+        (("--into-parquet", "/b", "--staging", "file:///c"), "are of --into-topic"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_before_spark_starts(arguments: tuple[str, ...], told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told) as refused:
+        typed(*arguments)
+    assert refused.value.hint
+
+
+class Session:
+    stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Session:
+    """In place of Spark's."""
+    made = Session()
+    monkeypatch.setattr(spark.session, "check_spark", lambda: None)
+    monkeypatch.setattr(spark.session, "spark_session", lambda *arguments, **options: made)
+    return made
+
+
+def running(
+    monkeypatch: pytest.MonkeyPatch, verdict: Verdict | BaseException, *, done: int = 0, keeps: bool = False
+) -> list[tuple[Asked, replays.Running]]:
+    calls: list[tuple[Asked, replays.Running]] = []
+
+    def replay(
+        session: Session,
+        asked: Asked,
+        running: replays.Running,
+        *,
+        partitions: int | None,
+        began: Callable[[Plan, int], None],
+        told: Callable[[replays.Progress], None],
+    ) -> Verdict:
+        calls.append((asked, running))
+        began(Plan(asked, {"orders": {0: OffsetRange(0, 200)}}, {}, keeps), done)
+        told(replays.Progress(200, 200))
+        if isinstance(verdict, BaseException):
+            raise verdict
+        return verdict
+
+    monkeypatch.setattr(replays, "replay", replay)
+    monkeypatch.setattr(replays, "target_partitions", lambda asked, running: 1 if asked.target is Target.TOPIC else None)
+    return calls
+
+
+def test_the_checkpoint_of_parquet_lies_in_its_folder(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
+    calls = running(monkeypatch, Verdict(200, 200))
+    code, said = typed("--into-parquet", "/rows/", "--from", "1h", "--where", "partition = 0", "--batch-offsets", "7")
+    assert code == 0
+    ((asked, given),) = calls
+    assert (asked.start, asked.end, asked.where, asked.target) == ("1h", "latest", "partition = 0", Target.PARQUET)
+    assert (given.checkpoint, given.batch_offsets, given.brokers) == ("/rows/_checkpoint", 7, "")
+    assert "200 offsets of orders into /rows/\n" in said
+    assert "200 records are in /rows/, as many as there are in the range; both sides were counted" in said
+    assert session.stopped
+
+
+def test_where_it_goes_on_and_how_records_are_placed_is_told(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
+    calls = running(monkeypatch, Verdict(200, 200), done=50, keeps=True)
+    _, said = typed("--into-topic", "kept", "--checkpoint", "/c", "--url", "http://a:8080")
+    assert "goes on at 25 %: 200 offsets of orders into kept, each in its partition" in said
+    assert calls[0][1].brokers == "http://a:8080"
+
+
+def test_counts_that_differ_are_an_error_with_what_to_do(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
+    running(monkeypatch, Verdict(200, 199))
+    code, said = typed("--into-parquet", "/rows")
+    assert code == 1
+    assert "199 records are in /rows, and 200 in the range" in said
+    assert "new --checkpoint" in said
+
+
+def test_an_interruption_tells_how_to_go_on(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:
+    running(monkeypatch, KeyboardInterrupt())
+    code, said = typed("--into-parquet", "/rows")
+    assert code == 130
+    assert "Run the same command line again: it goes on from its checkpoint" in said
+    assert session.stopped
+
+
+def test_a_machine_without_java_is_told_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise NotFound("there is no Java", hint="Install 17.")
+
+    monkeypatch.setattr(spark.session, "check_spark", missing)
+    with pytest.raises(NotFound, match="there is no Java"):
+        typed("--into-parquet", "/rows")

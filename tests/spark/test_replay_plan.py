@@ -1,0 +1,181 @@
+"""What a replay reads, pinned when it begins; and what is refused before anything is written. Without Spark."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from metadata.errors import InvalidArgument, OutOfRange, Rejected, TidelogError, Unavailable, UnknownTopic
+from metadata.model import TopicPartition
+from spark.bucket_thread import BucketThread
+from spark.log_snapshot import PartitionSnapshot
+from spark.replay import SLOW_WORKER, Progress, resolve_range, run_query
+from spark.replay_plan import Asked, Placement, Plan, Target, Verdict, check_same, decode_plan, encode_plan, plan_of
+from spark.scan_plan import OffsetRange
+from tests.segments.batches import ORDERS
+from tests.spark.topics_on_disk import START_MS, Bucket, records
+
+NOW_MS = START_MS + 100_000
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Bucket:
+    """A record a second: a hundred in partition 0, thirty in partition 1."""
+    made = Bucket(tmp_path_factory.mktemp("log") / "bucket")
+    made.mirror("orders", ORDERS.topic_id, 2, revision=2)
+    made.produce(records(0, 60))
+    made.compact()
+    made.produce(records(60, 40))
+    made.produce(records(0, 30), partition=1)
+    return made
+
+
+def asked(bucket: Bucket, **changes: Any) -> Asked:
+    given = {"start": "earliest", "end": "latest", "target": Target.PARQUET, "into": "/rows", **changes}
+    return msgspec.convert({"topics": ("orders",), "bucket": bucket.url, **given}, Asked)
+
+
+Resolved = tuple[dict[TopicPartition, PartitionSnapshot], dict[TopicPartition, OffsetRange]]
+
+
+def resolve(wanted: Asked) -> Resolved:
+    with BucketThread(wanted.bucket) as opened:
+        return opened.run(lambda store: resolve_range(store, wanted, now_ms=NOW_MS))
+
+
+def planned(bucket: Bucket, target_partitions: int | None = None, /, **changes: Any) -> Plan:
+    wanted = asked(bucket, **changes)
+    return plan_of(wanted, *resolve(wanted), target_partitions=target_partitions)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "ranges"),
+    [
+        ("earliest", "latest", {0: (0, 100), 1: (0, 30)}),
+        ("10", "20", {0: (10, 20), 1: (10, 20)}),
+        (f"@{START_MS + 25_000}", f"@{START_MS + 50_000}", {0: (25, 50), 1: (25, 30)}),
+        ("20s", "latest", {0: (80, 100), 1: (30, 30)}),
+        ("2026-01-01T00:01:30Z", "latest", {0: (90, 100), 1: (30, 30)}),
+        ('{"orders":{"0":7,"1":-2}}', '{"orders":{"0":8,"1":-1}}', {0: (7, 8), 1: (0, 30)}),
+    ],
+)
+def test_a_range_is_of_offsets_or_of_times(bucket: Bucket, start: str, end: str, ranges: dict[int, tuple[int, int]]) -> None:
+    assert planned(bucket, start=start, end=end).ranges == {"orders": ranges}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "told"),
+    [
+        ({"topics": ("nowhere",)}, UnknownTopic, "there is no topic nowhere"),
+        ({"start": "tomorrow"}, InvalidArgument, "'tomorrow' is no place"),
+        ({"start": "latest", "end": "earliest"}, InvalidArgument, "--to earliest is no place where a replay can end"),
+        ({"start": "-10"}, InvalidArgument, "--from -10 is no place where a replay can begin"),
+        ({"start": '{"orders":{"0":'}, InvalidArgument, "--from .* is malformed"),
+        ({"start": "101"}, OutOfRange, "--from: 101 for orders/0 lies behind the last record.*Nothing was written"),
+        ({"end": "31"}, OutOfRange, "--to: 31 for orders/1 lies behind the last record"),
+    ],
+)
+def test_what_is_not_there_is_refused(bucket: Bucket, changes: dict[str, Any], error: type[TidelogError], told: str) -> None:
+    with pytest.raises(error, match=told) as refused:
+        planned(bucket, **changes)
+    assert refused.value.hint
+
+
+def test_a_plan_names_each_partition_so_that_nothing_that_comes_later_is_read(bucket: Bucket) -> None:
+    plan = planned(bucket, start="10", end="20")
+    assert plan.source_options() == {
+        "bucket": bucket.url,
+        "assign": '{"orders":[0,1]}',
+        "startingOffsets": '{"orders":{"0":10,"1":10}}',
+        "endingOffsets": '{"orders":{"0":20,"1":20}}',
+        "topicIds": f'{{"orders":"{ORDERS.topic_id}"}}',
+        "includeHeaders": "true",
+    }
+    assert plan.offset_count == 20
+    assert plan.offsets_done({"orders": {0: 14}}) == 4
+    assert plan.offsets_done({"orders": {0: 20, 1: 13}}) == 13
+    assert decode_plan(encode_plan(plan), "here") == plan
+
+
+@pytest.mark.parametrize(
+    ("placement", "target_partitions", "keeps"),
+    [
+        (Placement.AUTO, 2, True),
+        (Placement.AUTO, 3, False),
+        (Placement.KEEP, 3, True),
+        (Placement.BY_KEY, 2, False),
+        (Placement.KEEP, None, False),
+    ],
+)
+def test_partitions_are_kept_where_the_counts_are_equal_or_as_it_is_asked(
+    bucket: Bucket, placement: Placement, target_partitions: int | None, keeps: bool
+) -> None:
+    assert planned(bucket, target_partitions, placement=placement).keeps_partitions is keeps
+
+
+def test_partitions_that_the_target_lacks_are_refused(bucket: Bucket) -> None:
+    with pytest.raises(Rejected, match="orders has partitions up to 1, and /rows has 1") as refused:
+        planned(bucket, 1, placement=Placement.KEEP)
+    assert "--partitions 2" in refused.value.hint
+
+
+def test_a_checkpoint_of_another_replay_is_refused_with_what_differs(bucket: Bucket) -> None:
+    plan = planned(bucket)
+    check_same(plan, asked(bucket), "./here")
+    differs = r"./here .* another replay: --from was 'earliest', and is '3'; --where was '', and is 'x'"
+    with pytest.raises(InvalidArgument, match=differs):
+        check_same(plan, asked(bucket, start="3", where="x"), "./here")
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[1]"])
+def test_a_checkpoint_that_is_none_of_a_replay_is_refused(body: bytes) -> None:
+    with pytest.raises(Rejected, match="here is not of a replay"):
+        decode_plan(body, "here")
+
+
+def test_both_sides_have_to_agree() -> None:
+    assert Verdict(3, 3).agrees
+    assert not Verdict(3, 2).agrees
+
+
+class Query:
+    """In place of Spark's: fails as often as it is told, and then has a batch."""
+
+    def __init__(self, fails: list[str]) -> None:
+        self.fails = fails
+        self.stopped = 0
+        end = '{"version": 1, "topics": {"orders": {"id": "1f", "offsets": {"0": 30, "1": 30}}}}'
+        self.recentProgress = [SimpleNamespace(batchId=0, numInputRows=7, sources=[SimpleNamespace(endOffset=end)])]
+
+    def awaitTermination(self, timeout_s: int) -> bool:  # noqa: N802  # the name is Spark's
+        if self.fails:
+            raise StreamingQueryException(self.fails.pop(0))
+        return True
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def test_a_worker_that_spark_has_not_waited_for_is_started_again(bucket: Bucket) -> None:
+    query, told = Query([f"[STREAM_FAILED] terminated with exception: {SLOW_WORKER}."] * 2), list[Progress]()
+    run_query(lambda: query, planned(bucket), told.append)  # type: ignore[arg-type,return-value]  # as much of a query as is needed
+    assert told == [Progress(60, 7)]
+    assert query.stopped == 3
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        ("[STREAM_FAILED] Query [id = 7] terminated with exception: no disk\n\tat java", "the replay was broken off: no disk$"),
+        ("x\npyspark.errors.exceptions.base.PySparkException: offsets 3 to 4 were deleted. Go on.\n", "off: offsets 3 to 4 were"),
+        (SLOW_WORKER, SLOW_WORKER),
+    ],
+)
+def test_what_breaks_a_replay_off_is_told_without_tracebacks(bucket: Bucket, failure: str, told: str) -> None:
+    with pytest.raises(Unavailable, match=told) as failed:
+        run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]
+    assert "Run the same command line again" in failed.value.hint

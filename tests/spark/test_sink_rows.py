@@ -1,0 +1,178 @@
+"""Rows to record batches: where they go, in which order, and that nothing of them is lost."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.errors import Corrupt, InvalidArgument, TooLarge, UnknownPartition, UnknownTopic
+from metadata.producer_ids import DERIVED_IDS, IDEMPOTENCY_KEY_IDS
+from segments.batch_kernel import RecordTuple
+from segments.compression import Codec
+from segments.partitioner import partition_of
+from segments.record_batch import parse_whole
+from segments.record_columns import iterate_records
+from spark.sink_rows import KEYLESS_ROWS_MIN, Encoded, TopicFacts, encode_rows, pieces, rows_of
+from spark.staged_rows import StagedPartition, encode_file, open_file, producer_of, sequenced
+
+BYTES_MAX = 64 << 20
+ORDERS = TopicFacts("orders", "a" * 32, 3, 1 << 20)
+PAYMENTS = TopicFacts("payments", "b" * 32, 2, 1 << 20)
+TOPICS = {"orders": ORDERS, "payments": PAYMENTS}
+HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+BYTES = st.none() | st.binary(max_size=20)
+ROWS = st.lists(
+    st.tuples(
+        BYTES,
+        BYTES,
+        st.none() | st.lists(st.fixed_dictionaries({"key": st.text(max_size=3), "value": BYTES}), max_size=3),
+        st.none() | st.integers(0, 2**50),
+        st.none() | st.integers(0, 1),
+        st.sampled_from(["orders", "payments"]),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def batch_of(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def encoded(
+    *batches: pa.RecordBatch, topic: str | None = "orders", facts: dict[str, TopicFacts] = TOPICS, codec: Codec = Codec.NONE
+) -> dict[StagedPartition, list[Encoded]]:
+    rows = rows_of(batches, now_ms=7)
+    made = list(encode_rows(rows, facts, topic=topic, codec=codec, first_keyless=0))
+    assert len({where for where, _ in made}) == len(made)
+    return dict(made)
+
+
+def records(batches: list[Encoded]) -> list[RecordTuple]:
+    found: list[RecordTuple] = []
+    for batch, count in batches:
+        there = iterate_records(batch, decompressed_bytes_max=BYTES_MAX)
+        assert len(there) == count
+        found += there
+    return found
+
+
+@given(ROWS, st.integers(1, 7), st.sampled_from(Codec))
+def test_rows_of_each_partition_keep_their_order_and_all_that_is_in_them(rows: list[tuple], cut: int, codec: Codec) -> None:  # type: ignore[type-arg]
+    key, value, headers, at_us, partition, topic = zip(*rows, strict=True)
+    whole = batch_of(
+        key=pa.array(key, pa.binary()),
+        Value=pa.array(value, pa.binary()),
+        headers=pa.array(headers, HEADERS),
+        timestamp=pa.array(at_us, pa.timestamp("us", "UTC")),
+        partition=pa.array(partition, pa.int32()),
+        topic=pa.array(topic, pa.string()),
+    )
+    made = encoded(*(whole.slice(start, cut) for start in range(0, len(rows), cut)), topic=None, codec=codec)
+    expected: dict[tuple[str, int], list[tuple]] = {}  # type: ignore[type-arg]
+    for row in rows:
+        without_key = 0 if row[0] is None else partition_of(row[0], TOPICS[row[5]].partition_count)
+        record = (
+            7 if row[3] is None else row[3] // 1000,
+            row[0],
+            row[1],
+            tuple((header["key"], header["value"]) for header in row[2] or ()),
+        )
+        expected.setdefault((row[5], without_key if row[4] is None else row[4]), []).append(record)
+    found = {(where.topic, where.partition): [record[1:] for record in records(batches)] for where, batches in made.items()}
+    assert found == expected
+
+
+def test_the_order_of_a_key_is_the_order_of_its_rows() -> None:
+    keys = [b"k%d" % (n % 5) for n in range(1000)]
+    made = encoded(batch_of(key=pa.array(keys), value=pa.array([b"%d" % n for n in range(1000)])))
+    for batches in made.values():
+        values = [int(value) for _, _, _, value, _ in records(batches) if value is not None]
+        assert values == sorted(values)
+    assert sum(len(records(batches)) for batches in made.values()) == 1000
+
+
+def test_rows_without_a_key_are_spread_in_pieces() -> None:
+    many = encoded(batch_of(value=pa.array(["v"] * 9_000)))
+    assert sorted(len(records(batches)) for batches in many.values()) == [3_000] * 3
+    few = encoded(batch_of(value=pa.array(["v"] * KEYLESS_ROWS_MIN)))
+    assert len(few) == 1
+
+
+def test_batches_fit_the_topic() -> None:
+    facts = TopicFacts("orders", "a" * 32, 1, 10_000)
+    (batches,) = encoded(batch_of(value=pa.array([b"x" * (n % 900) for n in range(500)])), facts={"orders": facts}).values()
+    assert max(len(batch) for batch, _ in batches) <= 10_000
+    assert [len(record[3] or b"") for record in records(batches)] == [n % 900 for n in range(500)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "told"),
+    [
+        ({"topic": ["orders", None]}, UnknownTopic, "column topic is null in 1 of 2 rows, in row 1 first"),
+        ({"partition": [0, 3]}, UnknownPartition, "partition 3 of orders, which has 0 to 2"),
+        ({"partition": [0, -1]}, UnknownPartition, "partition -1 of orders"),
+        ({"value": [b"", b"x" * 2_000_000]}, TooLarge, "orders/.*: a record takes .* bytes as a batch; the topic takes 1048576"),
+        ({"timestamp": pa.array([-1_000_000, 0], pa.timestamp("us", "UTC"))}, InvalidArgument, "1 rows before 1970"),
+        ({"headers": pa.array([[None], []], HEADERS)}, InvalidArgument, "a header is null"),
+        ({"headers": pa.array([[{"key": None, "value": b""}], []], HEADERS)}, InvalidArgument, "a header is null, or its key is"),
+    ],
+)
+def test_rows_that_can_not_be_records_are_refused(columns: dict[str, object], error: type[Exception], told: str) -> None:
+    whole = {"value": [b"v", b"w"], "key": ["k", "l"]} | columns
+    topic = None if "topic" in columns else "orders"
+    arrays = {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in whole.items()}
+    with pytest.raises(error, match=told):
+        encoded(batch_of(**arrays), topic=topic)
+
+
+def test_a_large_batch_is_taken_in_pieces() -> None:
+    whole = batch_of(value=pa.array([b"x" * 1000] * 100))
+    assert [piece.num_rows for piece in pieces(whole, 30_000)] == [25, 25, 25, 25]
+    assert [piece.num_rows for piece in pieces(whole, 1)] == [1] * 100
+    assert [piece.num_rows for piece in pieces(whole, 1 << 30)] == [100]
+
+
+# ── staged files ──
+
+
+def _stamp_of(whole: bytes, batch: bytes) -> range:
+    """Offset and leader epoch, which a batch's own checksum leaves out, since brokers set them."""
+    return range(whole.index(batch), whole.index(batch) + 16)
+
+
+def test_a_staged_file_gives_back_its_batches_and_tells_when_it_is_another() -> None:
+    made = encoded(batch_of(key=pa.array(["a", "b", "c"]), value=pa.array(["1", "2", "3"])))
+    file, body = encode_file("spark/x", sorted(made.items()))
+    whole = b"".join(body)
+    assert len(whole) == file.size_bytes
+    opened = dict(open_file(file, whole))
+    assert {where: [bytes(batch) for batch, _ in batches] for where, batches in opened.items()} == {
+        where: [batch for batch, _ in batches] for where, batches in made.items()
+    }
+    assert dict(file.records) == {where: 1 if len(records(batches)) == 1 else 2 for where, batches in made.items()}
+    stamps = {at for where, batches in opened.items() for batch, _ in batches for at in _stamp_of(whole, bytes(batch))}
+    for at in sorted(set(range(0, len(whole), 3)) - stamps):
+        changed = bytearray(whole)
+        changed[at] ^= 0x40
+        with pytest.raises(Corrupt):
+            open_file(file, changed)
+    with pytest.raises(Corrupt):
+        open_file(file, whole[:-1])
+
+
+def test_a_batch_has_the_same_producer_whoever_sends_it_and_none_that_is_handed_out() -> None:
+    producer = producer_of("w", 40_000, "t")
+    assert producer == producer_of("w", 40_000, "t")
+    assert DERIVED_IDS <= producer.producer_id < IDEMPOTENCY_KEY_IDS
+    assert producer.epoch == 40_000 % 2**15
+    assert producer_of("w", 40_001, "t").producer_id == producer.producer_id
+    assert len({producer_of("w", batch, "t").producer_id for batch in (0, 2**15, 2**16)}) == 3
+    assert len({producer_of(write, 0, topic).producer_id for write in "vw" for topic in "tu"}) == 4
+    (((batch, _), *_),) = encoded(batch_of(value=pa.array(["v"]))).values()
+    sent = sequenced(batch, parse_whole(batch), producer, 2**31 + 5)
+    header = parse_whole(sent)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (producer.producer_id, producer.epoch, 5)
+    assert [record[3] for record in iterate_records(sent, decompressed_bytes_max=BYTES_MAX)] == [b"v"]

@@ -118,6 +118,9 @@ async def _make_partition(
             made.damaged[partition.partition] = str(found.error)
             runs = runs[: found.before]
             continue
+        except Corrupt as error:  # the file is not what it was made of: that of the next partition may be
+            made.damaged[partition.partition] = str(error)
+            break
         if one.written is not None:
             await upload(context, topic.name, partition.partition, one.written.file.name, one.written.body)
         version = compacted(

@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final, TypeVar
 
 NICE: Final = 5
@@ -36,8 +37,16 @@ class DecodingThreads:
         self._threads = ThreadPoolExecutor(threads_max(_cores()), thread_name_prefix="decoding", initializer=_step_back)
 
     async def run(self, work: Callable[[], _Made]) -> _Made:
-        """What `work` makes in a thread, or raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """What `work` makes in a thread, or raises. Who gives up before its turn holds nothing of it any more."""
+        waiting = [work]
+
+        def begin() -> _Made:
+            return waiting.pop()()
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, begin)
+        finally:
+            waiting.clear()  # the threads' queue keeps what was cancelled until it comes to it, and that has a row group's bytes
 
 
 def _cores() -> int:
@@ -47,4 +56,5 @@ def _cores() -> int:
 
 def _step_back() -> None:
     if sys.platform == "linux":  # elsewhere it would be the whole process: only here each thread has a niceness of its own
-        os.nice(NICE)
+        with suppress(OSError):  # a sandbox may forbid it: history is decoded all the same, where an error here would end the pool
+            os.nice(NICE)

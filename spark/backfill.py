@@ -204,7 +204,9 @@ class _Driver:
             async with turns:
                 won = await commit_history(self.context, self._view.state, topic, self._manifests[where], history)
                 if won:
-                    self._manifests[where] = await self.context.manifests.newest(topic.name, where)
+                    newest = await self.context.manifests.newest(topic.name, where)
+                    self._manifests[where] = newest
+                    self._view.state.advance(newest)  # it is another compactor's by now where the one that won is not in mind
             (committed if won else lost).add(where)
 
         try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from metadata.errors import InvalidArgument, Rejected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_DRAFT: Final = re.compile(r"\..+\.draft")
 
 
 class HadoopFolder:
@@ -28,9 +31,10 @@ class HadoopFolder:
             ) from None
 
     def is_empty(self, *, but: str = "") -> bool:
-        """Whether there is nothing, or nothing `but` one entry."""
+        """Whether there is nothing, or nothing `but` one entry. The draft of a `create` that was cut short is nothing."""
         path = self._path(self.uri)
-        return not self._files.exists(path) or all(found.getPath().getName() == but for found in self._files.listStatus(path))
+        names = [found.getPath().getName() for found in self._files.listStatus(path)] if self._files.exists(path) else []
+        return all(name == but or _DRAFT.fullmatch(name) for name in names)
 
     def names(self, folder: str) -> list[str]:
         """Of what is in it; none where there is no such folder."""
@@ -49,12 +53,15 @@ class HadoopFolder:
             stream.close()
 
     def create(self, name: str, body: bytes) -> None:
-        """Whole, or not at all where the file system can rename. Rejected where it is there."""
+        """Whole, or not at all where the file system can rename. Rejected where it is there.
+
+        Of two at the same moment both may think that they were first, where a rename writes over, as that of local files does.
+        """
         path, draft = self._path(f"{self.uri}/{name}"), self._path(f"{self.uri}/.{name}.draft")
         stream = self._files.create(draft, True)
         try:
             stream.write(bytearray(body))
         finally:
             stream.close()
-        if not self._files.rename(draft, path):
+        if self._files.exists(path) or not self._files.rename(draft, path):
             raise Rejected(f"{self.uri}/{name} is there already", hint="Is the same command running elsewhere?")

@@ -82,7 +82,7 @@ class LogFollower:
         self._placed: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
         self._manifests: dict[TopicPartition, Manifest | Corrupt] = {}
         self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
-        """Those that are still as the bucket was at the last look."""
+        """Those that are still as the bucket was at the last look, but for damage that was found since."""
         self._told: set[str] = set()
         """Damage that was looked at often enough."""
 
@@ -129,7 +129,7 @@ class LogFollower:
 
     def _snapshot(self, topic: str, partition: TopicPartition) -> PartitionSnapshot:
         held = self._snapshots.get(partition)
-        if held is not None:
+        if held is not None and not self._segments.damaged:
             return held
         damaged = [self._segments.damaged[place] for place in sorted(self._segments.damaged)]
         found = snapshot_of(topic, partition, self._manifests[partition], self._placed[partition], damaged)

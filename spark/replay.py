@@ -51,12 +51,18 @@ FILE_TABLES: Final = frozenset({"parquet", "orc", "csv", "json", "text", "avro"}
 """Kinds of tables that a stream of Spark writes as it writes folders."""
 LOOK_S: Final = 1
 RUN_AGAIN: Final = "Run the same command line again: it goes on from its checkpoint, and writes nothing twice."
+LOST: Final = (
+    "Where that is restored, the same command line goes on from its checkpoint. Else begin a new replay of what is still there:"
+    " another --checkpoint and target, and a later --from."
+)
 CHECKPOINT: Final = "_checkpoint"
 """In the folder of the Parquet files, where no other is given: readers pass over names that begin so."""
 
 log = logging.getLogger(__name__)
 
 _OURS: Final = re.compile(r"PySparkException: (.+)")
+_PASS_OVER: Final = re.compile(r" (?:Or set|Set) failOnDataLoss to false[^.]*\.")
+"""The remedy of queries; a replay has no such option, since it would count less than it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +311,8 @@ def _of_the_query(error: Exception) -> TidelogError:
     """What Spark wraps into two languages' tracebacks."""
     ours = _OURS.findall(str(error))
     told = ours[-1] if ours else str(error).split("\n")[0].split(" terminated with exception: ")[-1]
-    return Unavailable(f"the replay was broken off: {told.strip()}", hint=RUN_AGAIN)
+    told, lost = _PASS_OVER.subn("", told)
+    return Unavailable(f"the replay was broken off: {told.strip()}", hint=LOST if lost else RUN_AGAIN)
 
 
 # ── what is counted ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -35,7 +35,9 @@ SEGMENTS_AT_ONCE: Final = 1024
 HOLES_BEHIND: Final = 64
 """Numbers below a new session that may belong to brokers which were slow to claim theirs,"""
 HOLE_LOOKS: Final = 100
-"""and how often they are looked for."""
+"""and how often they are looked for at each look,"""
+HOLE_LOOKS_LATER: Final = 360
+"""and at which of the looks from then on: a broker that could not reach the bucket may claim its own hours later."""
 
 Place = tuple[SessionId, SegmentSeq]
 
@@ -54,7 +56,7 @@ class SegmentFollower:
         self._sessions: dict[SessionId, _Followed] = {}
         self._newest = SessionId(0)
         self._holes: dict[SessionId, int] = {}
-        """Numbers that nobody has claimed, and how often each will be looked for."""
+        """Numbers that nobody has claimed, and how many looks came to each."""
         self._begun = False
         self.damaged: dict[Place, Corrupt] = {}
         """Segments that are gone, or whose footer can't be read; they are looked at again at each look."""
@@ -89,11 +91,10 @@ class SegmentFollower:
 
     async def _new_sessions(self, *, late: bool) -> list[SessionLook]:
         looks = await self._list(WAL, end_of_session(self._newest) if self._newest else "")
-        for hole in tuple(self._holes) if late else ():
-            looks += await self._list(session_prefix(hole), "")
-            self._holes[hole] -= 1
-            if not self._holes[hole]:
-                del self._holes[hole]
+        for hole, count in tuple(self._holes.items()) if late else ():
+            if count < HOLE_LOOKS or count % HOLE_LOOKS_LATER == 0:
+                looks += await self._list(session_prefix(hole), "")
+            self._holes[hole] = count + 1
         return looks
 
     async def _list(self, prefix: str, start_after: str) -> list[SessionLook]:
@@ -134,9 +135,9 @@ class SegmentFollower:
         self._sessions[number] = _Followed(number, SegmentSeq(0))
         self._holes.pop(number, None)
         if number > self._newest:
-            self._holes |= {SessionId(hole): HOLE_LOOKS for hole in range(self._newest + 1, number)[-HOLES_BEHIND:]}
+            self._holes |= {SessionId(hole): 0 for hole in range(self._newest + 1, number)[-HOLES_BEHIND:]}
             self._newest = number
-            self._holes = {hole: looks for hole, looks in self._holes.items() if hole >= number - HOLES_BEHIND}
+            self._holes = {hole: count for hole, count in self._holes.items() if hole >= number - HOLES_BEHIND}
 
     async def _read(self, session: _Followed, listing: SessionListing) -> bool:
         """False: something was trimmed since the listing."""

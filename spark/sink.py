@@ -55,7 +55,7 @@ class TidelogWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with told_to_spark():
-            asyncio.run(abort(self._options, _of_tasks(messages)))
+            asyncio.run(abort(self._options, messages))
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
@@ -87,7 +87,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         with told_to_spark():
-            asyncio.run(abort(self._options, _of_tasks(messages)))
+            asyncio.run(abort(self._options, messages))
 
 
 def write_of_query(query_id: str) -> str:
@@ -147,11 +147,17 @@ async def commit(options: SinkOptions, tasks: Sequence[StagedByTask], *, go_on: 
         await store.close()
 
 
-async def abort(options: SinkOptions, tasks: Sequence[StagedByTask]) -> None:
+async def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Deletes what was staged, where a task has brought nothing: then no commit has begun.
+
+    Spark aborts after a commit that failed, too. The create of its marker may still land, and whoever comes again needs the rows
+    then; nobody else does, and the collector finds them.
+    """
+    tasks = _of_tasks(messages)
+    if not tasks or None not in messages:
+        return
     from spark.sink_commit import take_back
 
-    if not tasks:
-        return
     store = await open_store(options.bucket)
     try:
         await take_back(store, tasks[0].write, tasks[0].batch, [file for task in tasks for file in task.files], now_ms=now_ms)

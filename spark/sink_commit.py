@@ -23,7 +23,7 @@ import msgspec
 
 from compaction.deletions import Deletions
 from compaction.patience import patiently
-from metadata.errors import AlreadyExists, Fenced, NotFound, Rejected, TidelogError
+from metadata.errors import AlreadyExists, Fenced, NotFound, Rejected, TidelogError, Unavailable
 from segments.bucket_layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
 from segments.listing import objects_under
 from segments.object_store import ObjectStore
@@ -91,7 +91,8 @@ class BatchCommit:
     async def _write(self, brokers: Brokers, files: Sequence[StagedFile], sending: list[StagedDelivery]) -> Done:
         """Adds what it sends to `sending`."""
         for where in {where.topic: where for where in counted(files)}.values():
-            await brokers.leader_of(where, fresh=True)  # refuses topics that were made anew since, before anything is chosen
+            with contextlib.suppress(Unavailable):  # for those the delivery has patience
+                await brokers.leader_of(where, fresh=True)  # refuses topics that were made anew since, before anything is chosen
         chosen = await self._choose(files)
         others = await self._markers()
         later = [other.batch for other in others if other.batch > self.batch]
@@ -144,7 +145,12 @@ class BatchCommit:
         except NotFound as error:
             if await read_done(self.store, self.write, self.batch) is None:
                 told = f"staged rows are gone from the bucket: {error.message}"
-                raise Rejected(told, hint="They are kept for a week. Begin a new checkpoint behind what is there.") from error
+                marker = chosen_key(self.write, self.batch)
+                hint = (
+                    "They are kept for a week. Look at the end of the topic. Where none of the rows are there, delete "
+                    f"{marker} on {self.store.url}, and run it again; where some are, begin a new checkpoint behind them."
+                )
+                raise Rejected(told, hint=hint) from error
             # else another attempt was faster, and has cleared up
 
     def _told(self, error: TidelogError, sending: Sequence[StagedDelivery]) -> TidelogError:

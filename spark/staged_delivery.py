@@ -207,15 +207,16 @@ class StagedDelivery:
         outcomes = iter(await self._brokers.produce(leader, appends))
         self._requests[leader] -= 1
         for lane, parts in request:
-            for part in lane.answered([next(outcomes) for _ in parts]):
+            settled = lane.answered([next(outcomes) for _ in parts])
+            for part in settled:
                 self._parts_left[part.file] -= 1
                 self._let_go(part.file)
+            if settled:  # it takes something, if not all
+                self._refused_since_s.pop(lane.where, None)
             if lane.refusal is not None:
                 self._pause(lane, lane.refusal)
-            else:
-                self._refused_since_s.pop(lane.where, None)
-                if lane.is_ready:
-                    self._ready[lane.where] = lane
+            elif lane.is_ready:
+                self._ready[lane.where] = lane
         self._changed.set()
 
     def _pause(self, lane: Lane, error: TidelogError) -> None:

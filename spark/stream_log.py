@@ -86,7 +86,7 @@ class StreamLog:
     # ── as the bucket answers ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _initial(self, store: ObjectStore) -> StreamOffsets:
-        snapshots = await self._look(store, absent_ok=False)
+        snapshots = await self._look(store, absent_ok=False, topics=True)  # `_end_here` comes before it, and lets topics be absent
         first_at = await look_up(store, snapshots, times_asked(replace(self._options, end=AtOffset(LATEST)), snapshots))
         return offsets_of(snapshots, start_offsets(self._options, snapshots, first_at, log.warning))
 

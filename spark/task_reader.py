@@ -29,7 +29,7 @@ from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_
 from segments.record_columns import decode_batches
 from segments.run_index import RunPlace
 from spark.bucket_thread import BucketThread
-from spark.log_snapshot import take_snapshot
+from spark.log_snapshot import PartitionSnapshot, take_snapshot
 from spark.scan_plan import FilePart, OffsetRange, RunPart, Task, plan_tasks
 from spark.source_schema import as_source_rows, decoded_columns
 
@@ -127,8 +127,7 @@ def _planned_again(bucket: BucketThread, task: Task, missing: NotFound, fail_on_
     if start >= end:
         return replace(task, parts=())
     (snapshot,) = bucket.run(lambda store: take_snapshot(store, {task.partition: task.topic})).values()
-    passes = snapshot.manifest.key_passes
-    if passes and passes[-1].end_offset > start:
+    if _keys_were_compacted(snapshot, OffsetRange(start, end)):
         raise OutOfRange(
             f"{missing.message}: {DELETED}, and key compaction of {snapshot} may have removed records of it since", hint=RUN_AGAIN
         ) from missing
@@ -140,6 +139,20 @@ def _planned_again(bucket: BucketThread, task: Task, missing: NotFound, fail_on_
         log.warning("%s", lost)
     parts = tuple(part for one in plan_tasks(snapshot, there) for part in one.parts)
     return replace(task, offsets=there, parts=parts)
+
+
+def _keys_were_compacted(snapshot: PartitionSnapshot, offsets: OffsetRange) -> bool:
+    """Whether records of these may have gone: a pass that is over says so, one that is under way shows by gaps."""
+    passes, start = snapshot.manifest.key_passes, max(offsets.start, snapshot.start_offset)
+    if passes and passes[-1].end_offset > offsets.start:
+        return True
+    end = min(offsets.end, snapshot.manifest.compacted_to)
+    expected = start
+    for place in snapshot.history.between(start, end):
+        if place.base_offset > expected or place.group.record_count <= place.last_offset - place.base_offset:
+            return True
+        expected = place.last_offset + 1
+    return expected < end
 
 
 def _read_parts(

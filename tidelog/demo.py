@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import signal
 import tempfile
@@ -83,6 +84,10 @@ def run_demo(options: DemoOptions) -> None:
     """Raises DemoFailed when a row was lost, doubled, changed or misplaced; other TidelogErrors when it can't run at all."""
     if options.rows is not None and options.rows < ROWS_LEAST:
         raise InvalidArgument(f"the demo needs {ROWS_LEAST:,} rows or more; {options.rows:,} are asked for")
+    if options.spark and not missing() and (options.chart.is_dir() or not os.access(options.chart.parent, os.W_OK)):
+        raise InvalidArgument(
+            f"the chart can't be written to {options.chart}", hint="Name another file: --chart FILE; or leave Spark out: --no-spark"
+        )
     watch = Watch(Console(stderr=True, highlight=False))
     logging.getLogger("tidelog").setLevel(logging.ERROR)  # the SDK warns of a broker that is away, which is the point here
     flights = load_flights(options.rows)

@@ -10,6 +10,7 @@ import asyncio
 import importlib.util
 import os
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -72,14 +73,23 @@ async def compact_part(data_dir: Path, *, segment_bytes: int) -> int:
 
 
 async def delays_with_spark(bucket_url: str, chart: Path, *, scratch: Path) -> Delays:
-    """Raises NoSpark where there is no Java that will do; SparkFailed. `scratch`: for Spark's own files while it runs."""
+    """Raises NoSpark where Spark can't be started; SparkFailed. `scratch`: a directory to be made, for its files while it runs."""
     command = [sys.executable, "-m", PIPELINE, "--bucket", bucket_url, "--chart", str(chart), "--json"]
-    ran = await _run(command, surroundings() | {"SPARK_LOCAL_DIRS": str(scratch)})
+    try:
+        await asyncio.to_thread(scratch.mkdir, parents=True)
+        # TMPDIR as well: when it is ended on the way, nobody but us takes away what it has there
+        ran = await _run(command, surroundings() | {"SPARK_LOCAL_DIRS": str(scratch), "TMPDIR": str(scratch)})
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     if ran.code == NO_SPARK:
         raise NoSpark(" ".join(ran.said.removeprefix("Error: ").split()))
     if ran.code != 0:
         raise SparkFailed(f"the pipeline ended with exit code {ran.code}; it said: {ran.said}")
-    return Delays([msgspec.json.decode(line, type=HourOfDay) for line in ran.out.splitlines()], chart)
+    rows = [line for line in ran.out.splitlines() if line.startswith(b"{")]  # Java has the same stdout, and may warn there
+    try:
+        return Delays([msgspec.json.decode(row, type=HourOfDay) for row in rows], chart)
+    except msgspec.MsgspecError as error:
+        raise SparkFailed(f"the pipeline told rows that are none: {error}") from error
 
 
 class _Ran(NamedTuple):

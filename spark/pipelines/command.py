@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,7 +27,7 @@ from spark.session import check_spark, spark_session
 from tidelog.cli.failure import guarded, say_error, tell
 
 NO_SPARK: Final = 69
-"""EX_UNAVAILABLE of sysexits.h: something that is needed is not installed."""
+"""EX_UNAVAILABLE of sysexits.h: something that is needed is not installed, or Spark does not start."""
 ROWS_SHOWN: Final = 20
 FAILED: Final = 1
 
@@ -55,7 +56,9 @@ def ordered_by(*columns: str) -> Show:
 
     def show(result: DataFrame, _arguments: argparse.Namespace) -> None:
         names = [column.removesuffix(" desc") for column in columns]
-        result.orderBy(names, ascending=[not column.endswith(" desc") for column in columns]).show(ROWS_SHOWN, truncate=60)
+        ordered = result.orderBy(names, ascending=[not column.endswith(" desc") for column in columns])
+        as_text = {name: ordered[name].cast("string") for name, kind in ordered.dtypes if kind == "binary"}
+        ordered.withColumns(as_text).show(ROWS_SHOWN, truncate=60)
 
     return show
 
@@ -76,10 +79,14 @@ def run_pipeline(pipeline: Pipeline, argv: Sequence[str] | None = None) -> int:
         try:
             _check(pipeline, arguments)
             check_spark()
+            spark = spark_session(f"tidelog {Path(sys.argv[0]).stem}", master=arguments.master)
         except NotFound as missing:
             tell(missing)
             return NO_SPARK
-        spark = spark_session(f"tidelog {Path(sys.argv[0]).stem}", master=arguments.master)
+        except (PySparkException, Py4JError) as error:
+            told = str(error).strip().split("\n\tat ")[0]  # without the stack of Java
+            say_error(f"Spark can't be started: {told}", ["What Java said of it stands above."])
+            return NO_SPARK
         try:
             execute(spark, pipeline, arguments)
         except PySparkException as error:

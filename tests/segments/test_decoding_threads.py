@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -44,6 +45,36 @@ def test_work_is_done_in_order_of_arrival_and_who_gave_up_before_its_turn_is_lef
     assert begun == ["a", "c", "d"]
 
 
+def test_what_waits_for_its_turn_is_let_go_when_nobody_waits_for_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Body:
+        pass
+
+    monkeypatch.setattr("segments.decoding_threads._cores", lambda: 1)
+    may_end = threading.Event()
+
+    def work(body: Body) -> Callable[[], Body]:
+        return lambda: body
+
+    async def main() -> None:
+        busy = asyncio.ensure_future(decoding.run(lambda: may_end.wait(60)))
+        await asyncio.sleep(0)
+        body = Body()
+        held = weakref.ref(body)
+        leaving = asyncio.ensure_future(decoding.run(work(body)))
+        del body
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait((leaving,))
+        del leaving
+        gc.collect()
+        assert held() is None
+        may_end.set()
+        assert await busy
+
+    decoding = DecodingThreads()
+    asyncio.run(main())
+
+
 def test_what_the_work_raises_is_raised() -> None:
     def fail() -> None:
         raise ValueError("no group")
@@ -57,6 +88,14 @@ def test_its_threads_are_nicer_than_the_process_which_stays_as_it_was() -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     assert asyncio.run(DecodingThreads().run(lambda: os.getpriority(os.PRIO_PROCESS, 0))) == min(19, before + NICE)
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_where_a_thread_may_not_step_back_it_decodes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(_nicer: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "nice", forbidden)
+    assert asyncio.run(DecodingThreads().run(lambda: "decoded")) == "decoded"
 
 
 def test_its_threads_end_with_it() -> None:

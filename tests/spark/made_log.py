@@ -19,7 +19,7 @@ from segments.compression import Codec
 from segments.directory_store import DirectoryStore
 from segments.manifest import EpochStart, no_manifest
 from segments.manifest_store import commit_manifest, newest_manifest
-from segments.next_manifest import compacted
+from segments.next_manifest import compacted, replaced
 from segments.object_store import ObjectStore
 from segments.parquet_file import ParquetSettings, write_history
 from segments.record_batch import parse_whole, stamp
@@ -95,6 +95,34 @@ class MadeLog:
             assert await commit_manifest(store, self.topic, version)
 
         self.on(write)
+
+    def replace_history(self, partition: int, records: Sequence[NewRecordTuple], *, without: Sequence[int]) -> None:
+        """The only file by one without the records of these places, as a pass of key compaction does; the old one is collected."""
+        self._next[partition] = 0
+        columns, written = self._columns(partition, records)
+        kept = [at for at in range(len(records)) if at not in without]
+
+        async def write(store: ObjectStore) -> None:
+            where = self.place(partition)
+            held = await newest_manifest(store, self.topic, where)
+            assert held is not None
+            (old,) = held.files
+            made = write_history(
+                [columns.take(pa.array(kept))],
+                name=history_file_name(old.base_offset, old.last_offset, held.version + 1, f"{next(self._nonces):016x}"),
+                topic=self.topic,
+                partition=partition,
+                base_offset=old.base_offset,
+                last_offset=old.last_offset,
+                settings=SMALL_GROUPS,
+            )
+            await store.create(history_file_key(self.topic, where, made.file.name), [memoryview(made.body)])
+            version = replaced(held, old=[old.name], new=[made.file], cause="key-compaction", writer="0" * 32, now_ms=NOW_MS)
+            assert await commit_manifest(store, self.topic, version)
+            await store.delete(history_file_key(self.topic, where, old.name))
+
+        self.on(write)
+        self.written[partition] = [written[at] for at in kept]
 
     def segment(self, runs: Mapping[int, Sequence[NewRecordTuple]], *, codec: Codec = Codec.NONE, session: int = 1) -> None:
         """One more segment of that session, with a batch for each partition."""

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from compaction.manifests import Manifests
 from compaction.settings import CompactionSettings
 from compaction.unit_files import MadeUnit
-from metadata.errors import Unavailable, UnknownTopic
+from metadata.errors import Corrupt, Unavailable, UnknownTopic
 from metadata.model import Partition, SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.bucket_layout import deleted_topic_key, parse_topic_key, trimmed_key
 from segments.manifest import HistoryFile, Manifest, no_manifest
@@ -160,6 +161,26 @@ def test_who_lost_to_a_compactor_deletes_what_it_made_and_goes_on_from_there(log
     assert run(log.url).records == 5
 
 
+def test_who_is_overtaken_right_after_a_commit_goes_on_from_what_is_the_newest_then(
+    log: MadeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the manifest that it has committed is not in mind any more."""
+    newest, overtaken = Manifests.newest, list[TopicPartition]()
+
+    async def forgotten(self: Manifests, topic: str, partition: TopicPartition) -> Manifest:
+        if not overtaken:
+            overtaken.append(partition)
+            await asyncio.to_thread(run, log.url)
+            self.forget(partition)
+        return await newest(self, topic, partition)
+
+    monkeypatch.setattr(Manifests, "newest", forgotten)
+    report = backfill(log.url, ALL, in_this_process, units=2, unit_bytes_max=6_000, settings=SMALL)
+    assert overtaken
+    assert (report.damaged, report.bytes_waiting) == ({}, 0)
+    assert offsets_read(log) == (offsets_written(log), True)
+
+
 def test_a_task_that_fails_leaves_all_as_it_was_and_the_next_run_does_it(log: MadeLog) -> None:
     def failing(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
         make_files(tasks[0])
@@ -197,6 +218,21 @@ def test_damage_costs_its_partition_and_no_other(log: MadeLog) -> None:
     assert "CRC-32C" in report.damaged[log.place(1)]
     assert report.bytes_waiting > 0
     assert [manifest(log, partition).compacted_to for partition in range(4)] == [450, 100, 40, 0]
+
+
+def test_a_file_that_does_not_hold_what_it_was_made_of_costs_its_partition_and_no_other(
+    log: MadeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify(body: bytes, file: HistoryFile, *, key: str = "") -> None:
+        if file.record_count == 120:  # of partition 1
+            raise Corrupt(f"{key} has another checksum")
+        verify_history(body, file, key=key)
+
+    monkeypatch.setattr("compaction.partition_file.verify_history", verify)
+    report = run(log.url, settings=replace(SMALL, history_file_bytes_max=1 << 20))
+    assert list(report.damaged) == [log.place(1)]
+    assert "has another checksum" in report.damaged[log.place(1)]
+    assert [manifest(log, partition).compacted_to for partition in range(4)] == [450, 0, 40, 0]
 
 
 def test_a_segment_that_is_gone_is_damage_only_where_nobody_has_compacted_it(log: MadeLog) -> None:

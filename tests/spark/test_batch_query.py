@@ -22,6 +22,7 @@ from spark.source_options import parse_source_options
 from spark.source_schema import ARROW_TYPES, arrow_schema
 from spark.task_reader import read_task
 from tests.segments.batches import ORDERS
+from tests.spark.made_log import MadeLog
 from tests.spark.topics_on_disk import START_MS, Bucket, Written, records
 
 
@@ -163,6 +164,17 @@ def test_a_plan_is_not_made_anew_over_keys_that_were_compacted(bucket: Bucket) -
     asyncio.run(_note_a_key_pass(bucket, 150))
     with pytest.raises(OutOfRange, match="key compaction of orders/0 may have removed"):
         read(bucket, planned)
+
+
+def test_a_plan_is_not_made_anew_over_files_that_a_key_pass_under_way_has_replaced(tmp_path: Path) -> None:
+    """It tells that it is over when it comes to the end; what it has rewritten until then has fewer records already."""
+    log = MadeLog(tmp_path / "log", partitions=1)
+    log.history(0, records(0, 50))
+    with BucketThread(log.url) as opened:
+        planned = plan_batch(opened, parse_source_options({"bucket": log.url, "subscribe": "orders"}))
+        log.replace_history(0, records(0, 50), without=(20, 21))
+        with pytest.raises(OutOfRange, match="key compaction of orders/0 may have removed"):
+            list(read_task(opened, planned[0], ("offset",)))
 
 
 async def _note_a_key_pass(bucket: Bucket, end_offset: int) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
-from spark.pipelines import aircraft_days, hot_keys, hourly_delays, knock_on_delays, latest_by_key, rolling_delays
+from spark.pipelines import aircraft_days, command, hot_keys, hourly_delays, knock_on_delays, latest_by_key, rolling_delays
 from spark.pipelines.command import NO_SPARK, Pipeline, parser, run_pipeline, told_by_spark
 from tidelog import demo_spark
 
@@ -60,6 +61,18 @@ def test_what_is_not_installed_has_an_exit_code_that_the_demo_knows(
     arguments = ["--bucket", "file:///b", "--chart", str(tmp_path / "c.png")]
     assert run_pipeline(hourly_delays.PIPELINE, arguments) == NO_SPARK == demo_spark.NO_SPARK
     assert "--chart needs matplotlib\n  Install it: pip install 'tidelog[demo]'" in capsys.readouterr().err
+
+
+def test_a_java_that_does_not_start_is_no_bug_of_ours_and_the_demo_goes_on_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exits(_name: str, **_options: object) -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(command, "check_spark", lambda: None)
+    monkeypatch.setattr(command, "spark_session", exits)
+    assert run_pipeline(rolling_delays.PIPELINE, ["--bucket", "file:///b"]) == NO_SPARK
+    assert "Error: Spark can't be started: [JAVA_GATEWAY_EXITED]" in capsys.readouterr().err
 
 
 def test_the_command_that_the_demo_shows_is_one_that_its_pipeline_takes() -> None:

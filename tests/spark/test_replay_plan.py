@@ -179,3 +179,23 @@ def test_what_breaks_a_replay_off_is_told_without_tracebacks(bucket: Bucket, fai
     with pytest.raises(Unavailable, match=told) as failed:
         run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]
     assert "Run the same command line again" in failed.value.hint
+
+
+@pytest.mark.parametrize(
+    ("remedy", "kept"),
+    [
+        ("They are lost to it. Set failOnDataLoss to false to go on at 5.", "They are lost to it."),
+        ("Set failOnDataLoss to false to go on with the new one, from its earliest record.", ""),
+        (
+            "Restore the named object from a backup. Or set failOnDataLoss to false to read the rest.",
+            "Restore the named object from a backup.",
+        ),
+    ],
+)
+def test_what_a_replay_has_lost_is_told_with_a_remedy_that_it_has(bucket: Bucket, remedy: str, kept: str) -> None:
+    """It has no option to pass over it, and the same command line would fail again."""
+    failure = f"x\npyspark.errors.exceptions.base.PySparkException: offsets 3 to 4 were deleted. {remedy}\n"
+    with pytest.raises(Unavailable) as failed:
+        run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]
+    assert failed.value.message == f"the replay was broken off: offsets 3 to 4 were deleted. {kept}".strip()
+    assert "begin a new replay of what is still there" in failed.value.hint

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from unittest.mock import AsyncMock
@@ -12,6 +14,7 @@ import pytest
 
 from metadata.errors import Fenced, InvalidArgument, OutcomeUnknown, Rejected, Throttled, TidelogError, Unavailable
 from segments.bucket_layout import chosen_key, done_key
+from segments.object_store import Buffer
 from segments.producer_state import BATCHES_REMEMBERED
 from spark import staged_delivery
 from spark.delivery_lanes import ForgottenError
@@ -306,12 +309,69 @@ def test_rows_that_were_collected_meanwhile_are_told() -> None:
     run(test(World()))
 
 
+def test_a_choice_that_arrives_when_its_rows_were_taken_back_is_told_with_the_way_out() -> None:
+    async def test(world: World) -> None:
+        create, late = world.store.create, []
+
+        async def no_answer(key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+            late.append((key, body))
+            raise OutcomeUnknown(f"{key}: no answer")
+
+        file = await world.stage(FIRST)
+        world.store.create = no_answer  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            await world.commit([file])
+        world.store.create = create  # type: ignore[method-assign]
+        await take_back(world.store, WRITE, 0, [file], now_ms=world.clock)
+        await create(*late[0])
+        with pytest.raises(Rejected, match="staged rows are gone from the bucket") as failed:
+            await world.commit([await world.stage(FIRST)])
+        assert f"Where none of the rows are there, delete {chosen_key(WRITE, 0)} on {world.store.url}" in failed.value.hint
+        await world.store.delete(chosen_key(WRITE, 0))
+        await world.commit([await world.stage(FIRST)])
+        assert sorted(filter(None, world.brokers.values())) == expected(*FIRST)
+
+    run(test(World()))
+
+
 def test_a_batch_has_fewer_rows_for_a_partition_than_there_are_sequences() -> None:
     where = StagedPartition("orders", "a" * 32, 0)
     files = [StagedFile(str(number), 0, 0, ((where, 2**30),)) for number in range(2)]
     assert counted(files[:1]) == {where: 2**30}
     with pytest.raises(InvalidArgument, match="2147483648 rows are for orders/0; a batch takes fewer"):
         counted(files)
+
+
+def test_a_partition_that_takes_little_at_a_time_is_not_given_up() -> None:
+    async def test(world: World) -> None:
+        asked: Counter[StagedPartition] = Counter()
+
+        def every_other(append: Append) -> TidelogError | None:
+            asked[append.where] += 1
+            return None if asked[append.where] % 2 else Throttled("full", retry_after_s=0.01)
+
+        world.brokers.faults = [every_other] * 10_000
+        rows = [f"{n}" for n in range(200)]  # many times the pause for each of them: far more than a partition's patience
+        await world.commit([await world.stage(rows, rows_per_batch=1)])
+        assert sorted(filter(None, world.brokers.values())) == expected(*rows)
+
+    run(test(World()))
+
+
+def test_a_broker_that_does_not_know_the_partition_yet_is_waited_for() -> None:
+    async def test(world: World) -> None:
+        leader_of, lags = world.brokers.leader_of, [True, True]
+
+        async def lagging(where: StagedPartition, *, fresh: bool = False) -> str:
+            if lags and lags.pop():
+                raise Unavailable(f"{where}: the brokers do not know the partition yet")
+            return await leader_of(where, fresh=fresh)
+
+        world.brokers.leader_of = lagging  # type: ignore[method-assign]
+        await committed(world)
+        assert sorted(filter(None, world.brokers.values())) == expected(*FIRST, *SECOND)
+
+    run(test(World()))
 
 
 def test_a_topic_that_was_made_anew_is_refused_before_rows_are_chosen_and_after() -> None:

@@ -21,7 +21,7 @@ from segments.bucket_layout import segment_key
 from segments.directory_store import DirectoryStore
 from segments.object_store import ListPage
 from segments.segment_file import SegmentFooter
-from spark import stream_log
+from spark import segment_follower, stream_log
 from spark.scan_plan import FilePart, RunPart
 from spark.segment_follower import SegmentFollower
 from spark.source import TidelogSource
@@ -315,6 +315,20 @@ def test_damage_is_told_when_all_before_it_was_read(bucket: Bucket) -> None:
     assert query.drain() == of(0, 0, 100)
 
 
+def test_damage_that_comes_while_a_query_runs_is_told_though_its_partition_has_nothing_new(bucket: Bucket) -> None:
+    """Whether the segment holds records of the partition can't be told, so to wait for more in silence might be to lose them."""
+    query = Query(bucket, startingOffsets="earliest")
+    query.drain()
+    bucket.produce(records(100, 5))
+    path = bucket.root / segment_key(SessionId(3), SegmentSeq(0))
+    body = path.read_bytes()
+    path.write_bytes(body[:-20] + bytes([body[-20] ^ 1]) + body[-19:])
+    with pytest.raises(PySparkException, match="whether it holds records of this partition can't be told"):
+        query.plan()
+    path.write_bytes(body)
+    assert query.drain() == of(0, 0, 105)
+
+
 def test_damage_in_what_was_read_before_does_not_bring_rows_again(bucket: Bucket) -> None:
     query = Query(bucket, startingOffsets="earliest")
     query.drain()
@@ -341,6 +355,15 @@ def test_a_topic_of_another_id_than_is_asked_for_is_refused(bucket: Bucket) -> N
 def test_a_topic_that_is_not_there_is_told_when_a_query_starts(bucket: Bucket) -> None:
     with pytest.raises(PySparkException, match="there is no topic nowhere"):
         Query(bucket, subscribe="nowhere").plan()
+
+
+def test_a_topic_that_is_not_there_is_told_also_where_only_what_is_available_is_read(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks for what is available before it asks where a query begins."""
+    monkeypatch.setattr(stream_log, "TOPICS_S", 3600.0)
+    with pytest.raises(PySparkException, match="there is no topic nowhere"):
+        Query(bucket, available_now=True, subscribe="nowhere").plan()
 
 
 @pytest.mark.parametrize(
@@ -390,8 +413,11 @@ def test_footers_are_read_once_however_often_it_is_looked(bucket: Bucket) -> Non
     assert fourth - third <= 4
 
 
-def test_a_session_that_is_claimed_late_is_found(bucket: Bucket) -> None:
-    """Brokers take their numbers in order, and claim them in any."""
+@pytest.mark.parametrize("looks_before", [1, 5], ids=["soon", "long after"])
+def test_a_session_that_is_claimed_late_is_found(bucket: Bucket, looks_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers take their numbers in order, and claim them in any; one that can't reach the bucket does so hours later."""
+    monkeypatch.setattr(segment_follower, "HOLE_LOOKS", 2)
+    monkeypatch.setattr(segment_follower, "HOLE_LOOKS_LATER", 7)
     late = Bucket(bucket.root.with_name("late"))
     late.produce(records(0, 10))
     hidden = bucket.root / "wal" / f"{1:016x}"
@@ -402,10 +428,12 @@ def test_a_session_that_is_claimed_late_is_found(bucket: Bucket) -> None:
         store = await DirectoryStore.open(bucket.root)
         found: list[SegmentFooter] = []
         follower = SegmentFollower(store, found.append)
-        await follower.look()
+        for _ in range(looks_before):
+            await follower.look()
         assert {footer.session for footer in found} == {2}
         (late.root / "wal" / f"{1:016x}").rename(hidden)
-        await follower.look()
+        for _ in range(1 if looks_before == 1 else 7):
+            await follower.look()
         await store.close()
         return [(footer.session, footer.seq) for footer in found]
 

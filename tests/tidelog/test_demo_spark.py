@@ -1,0 +1,76 @@
+"""The demo's last step, as far as it goes without Spark: the processes that it starts, what they say, and what they leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from metadata.errors import InvalidArgument
+from tidelog import demo, demo_spark
+from tidelog.demo import DemoOptions, run_demo
+from tidelog.demo_delays import HourOfDay
+from tidelog.demo_spark import Delays, SparkFailed, delays_with_spark
+
+ROW = '{"hour": 5, "flights": 3, "departed": 2, "delay_minutes": 30, "late": 1}'
+CHART = Path("delays.png")
+
+
+def delays_of(told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Delays:
+    """Of a pipeline that says this on its stdout."""
+
+    async def ran(_command: Sequence[str], _environment: Mapping[str, str]) -> demo_spark._Ran:
+        return demo_spark._Ran(0, told.encode(), "(nothing)")
+
+    monkeypatch.setattr(demo_spark, "_run", ran)
+    return asyncio.run(delays_with_spark("file:///b", CHART, scratch=tmp_path / "scratch"))
+
+
+def test_what_java_says_on_its_stdout_is_not_taken_for_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    delays = delays_of(f"[0.003s][warning][os] Java has something to say\n{ROW}\n", tmp_path, monkeypatch)
+    assert delays.hours == [HourOfDay(5, 3, 2, 30, 1)]
+
+
+def test_rows_that_are_none_are_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SparkFailed, match="rows that are none") as failed:
+        delays_of("{}", tmp_path, monkeypatch)
+    assert "--no-spark" in failed.value.hint
+
+
+@pytest.mark.slow
+def test_a_pipeline_that_is_ended_on_the_way_leaves_no_process_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_spark, "PIPELINE", "stand_in")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    begun = tmp_path / "begun"
+    (tmp_path / "stand_in.py").write_text(
+        "import os, pathlib, tempfile, time\n"
+        "made = tempfile.mkdtemp(prefix='java-')\n"
+        f"part = pathlib.Path({str(begun) + '.part'!r})\n"
+        "part.write_text(f'{os.getpid()} {made}')\n"
+        f"part.rename({str(begun)!r})\n"
+        "time.sleep(600)\n"
+    )
+
+    async def main() -> None:
+        running = asyncio.ensure_future(delays_with_spark("file:///b", CHART, scratch=tmp_path / "scratch"))
+        async with asyncio.timeout(60):
+            while not begun.exists():  # noqa: ASYNC110  # another process makes it
+                await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait((running,))
+
+    asyncio.run(main())
+    pid, made = begun.read_text().split(" ", 1)
+    assert not psutil.pid_exists(int(pid))
+    assert not Path(made).exists()
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_a_chart_that_can_not_be_written_is_told_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "missing", lambda: "")
+    for chart in (tmp_path, tmp_path / "nowhere" / "delays.png"):
+        with pytest.raises(InvalidArgument, match="the chart can't be written"):
+            run_demo(DemoOptions(rows=1_000, chart=chart))

@@ -41,15 +41,15 @@ def spark_session(app_name: str, *, master: str | None = None, config: Mapping[s
     check_spark()
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers', else the first `python3` on the PATH
     builder = SparkSession.builder.appName(app_name).config("spark.sql.session.timeZone", "UTC")
     if not _has_jvm():
         _quieten()
         builder = builder.config("spark.ui.showConsoleProgress", "false")
         if master is not None:
             builder = builder.master(master)
-            if master.startswith("local"):  # where the machine's own name leads nowhere, as a laptop's on another network, too
-                os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            if master.startswith("local"):
+                os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers', else the first `python3` on the PATH
+                os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else the machine's own name has to lead somewhere
                 builder = builder.config("spark.sql.shuffle.partitions", str(SHUFFLE_PARTITIONS))
     for name, value in config.items():
         builder = builder.config(name, value)

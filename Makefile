@@ -10,13 +10,16 @@ MESSAGE_PROTOS := metadata/proto/mvcc.proto  # without services, and so without 
 # Tests and benchmarks start hundreds of processes: each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check bench simulate chaos chaos-proof proto kernel clean help
+.PHONY: demo test spark-crashes check bench simulate chaos chaos-proof proto kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
 
 test: $(VENV)/ready kernel ## every quick and integration test
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal -m "not own_spark"
+
+spark-crashes: $(VENV)/ready kernel ## drivers, executors and tasks of Spark that end in the middle; needs Java
+	$(BIN)/pytest -n 2 --dist worksteal -m own_spark tests/spark tests/tidelog/test_demo.py
 
 check: $(VENV)/ready kernel ## what every commit passes: format, lint, types, import contracts, quick tests
 	$(BIN)/ruff format --check .
@@ -68,4 +71,4 @@ clean: ## the virtual environment and everything that was built, away
 	rm -rf $(VENV) build *.egg-info segments/*.so
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 17
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 21

@@ -162,6 +162,7 @@ def test_a_stream_writes_each_row_once_where_spark_runs_its_last_batch_again(
     assert query.id in done.label
 
 
+@pytest.mark.own_spark
 @pytest.mark.usefixtures("java")
 def test_a_task_that_fails_and_is_run_again_by_spark_doubles_nothing(cluster: Cluster) -> None:
     topic = cluster.make("retried")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.spark.topics_on_disk import Bucket, records
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # two JVMs, one after the other
+pytestmark = [pytest.mark.slow, pytest.mark.own_spark, pytest.mark.timeout(900)]  # two JVMs, one after the other
 
 
 @pytest.fixture

@@ -54,6 +54,8 @@ def test_a_short_run_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.own_spark
+@pytest.mark.timeout(900)
 def test_it_ends_with_what_spark_reads_from_the_bucket_and_a_chart(tmp_path: Path) -> None:
     temporary, chart = tmp_path / "tmp", tmp_path / "delays.png"
     temporary.mkdir()

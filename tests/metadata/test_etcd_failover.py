@@ -279,9 +279,14 @@ def test_a_watch_goes_on_over_restarts_and_cuts_without_gap_or_repeat(tmp_path: 
                             if m == 10:
                                 proxy.reset()
                     await restart(member, writer)
-                    written += [await put(writer, "/a/6")]
-                    await until(lambda: len(seen) >= len(written))
+                    again = await put(writer, "/a/6")
+                    kept = again > written[-1]
+                    if kept:
+                        written += [again]
+                        await until(lambda: len(seen) >= len(written))
                     watching.cancel()
+                if not kept:
+                    pytest.skip(f"etcd gave revision {again} twice: 3.5.0 to 3.5.2, killed, may lose what they acknowledged (#13766)")
                 assert [batch.revision for batch in seen] == written
                 assert {len(batch.events) for batch in seen[1:-1]} == {3}
 

@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
 
-test: $(VENV)/ready kernel ## every quick and integration test
+test: $(VENV)/ready kernel ## every quick and integration test, but for spark-crashes
 	$(BIN)/pytest -n 3 --dist worksteal -m "not own_spark"
 
 spark-crashes: $(VENV)/ready kernel ## drivers, executors and tasks of Spark that end in the middle; needs Java

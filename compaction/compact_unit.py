@@ -26,8 +26,8 @@ from compaction.context import CompactionContext
 from compaction.history_upload import take_back, take_back_unnamed, upload
 from compaction.partition_file import CompactedRuns, Damage
 from compaction.plan import Unit, UnitPartition, UnitSegment
-from compaction.scratch import Scratch, Wanted
-from compaction.unit_files import MadeHistory, encoded, made_history, read_segments, without_gap
+from compaction.scratch import Scratch
+from compaction.unit_files import MadeHistory, encoded, made_history, unit_read, without_gap
 from compaction.wal_state import WalState
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import TopicPartition
@@ -56,24 +56,13 @@ async def compact_unit(context: CompactionContext, state: WalState, unit: Unit) 
     """Raises what the store raises when it does not answer for `bucket_patience_ms`; what was committed until then stays."""
     report = UnitReport()
     unreadable: dict[UnitSegment, Corrupt] = {}
-    wanted = {one.partition: Wanted(one.base_offset, one.end_offset) for one in unit.partitions}
-    scratch = Scratch(context.settings.scratch_dir, wanted)
     try:
-        async with asyncio.TaskGroup() as readers:
-            segments = iter(unit.segments)
-            for _ in range(context.settings.compaction_reads_max):
-                readers.create_task(read_segments(context, scratch, segments, report.gone, unreadable))
-        async with asyncio.TaskGroup() as encoders:
+        async with unit_read(context, unit, report.gone, unreadable) as scratch, asyncio.TaskGroup() as encoders:
             partitions = iter(unit.partitions)
             for _ in range(context.settings.compaction_threads):
                 encoders.create_task(_compact_partitions(context, state, scratch, partitions, report, unreadable))
     except* TidelogError as errors:
         raise first_of(errors) from errors
-    finally:
-        try:
-            await asyncio.to_thread(scratch.close)
-        finally:
-            scratch.close()  # also where that was cancelled
     context.counters.units += bool(report.manifests)
     return report
 

@@ -11,7 +11,8 @@ Invariant: a file is written under the number of the version that may name it fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -72,6 +73,29 @@ class MadeUnit:
     segments_read: int = 0
 
 
+@asynccontextmanager
+async def unit_read(
+    context: CompactionContext, unit: Unit, gone: list[UnitSegment], unreadable: dict[UnitSegment, Corrupt]
+) -> AsyncIterator[Scratch]:
+    """What was read of its segments, each once. Takes in which are `gone`, and why some are `unreadable`.
+
+    Raises an ExceptionGroup of what the store raises.
+    """
+    wanted = {one.partition: Wanted(one.base_offset, one.end_offset) for one in unit.partitions}
+    scratch = Scratch(context.settings.scratch_dir, wanted)
+    try:
+        async with asyncio.TaskGroup() as readers:
+            segments = iter(unit.segments)
+            for _ in range(context.settings.compaction_reads_max):
+                readers.create_task(_read_segments(context, scratch, segments, gone, unreadable))
+        yield scratch
+    finally:
+        try:
+            await asyncio.to_thread(scratch.close)
+        finally:
+            scratch.close()  # also where that was cancelled
+
+
 async def make_history(context: CompactionContext, unit: Unit, manifests: Mapping[TopicPartition, Manifest]) -> MadeUnit:
     """Reads a unit and uploads the files of its partitions, under the version after that of the manifest which is given. They are
     history when `commit_history` says so; where it is never asked, the collector finds them.
@@ -80,26 +104,15 @@ async def make_history(context: CompactionContext, unit: Unit, manifests: Mappin
     """
     made = MadeUnit()
     unreadable: dict[UnitSegment, Corrupt] = {}
-    scratch = Scratch(
-        context.settings.scratch_dir, {one.partition: Wanted(one.base_offset, one.end_offset) for one in unit.partitions}
-    )
     try:
-        async with asyncio.TaskGroup() as readers:
-            segments = iter(unit.segments)
-            for _ in range(context.settings.compaction_reads_max):
-                readers.create_task(read_segments(context, scratch, segments, made.gone, unreadable))
-        for partition in unit.partitions:
-            topic, manifest = context.topics.by_id(partition.partition.topic_id), manifests[partition.partition]
-            await _make_partition(context, scratch, topic, manifest, partition, made)
-            if partition.partition not in made.damaged and unreadable and _reached(made, partition) < partition.end_offset:
-                made.damaged[partition.partition] = str(next(iter(unreadable.values())))
+        async with unit_read(context, unit, made.gone, unreadable) as scratch:
+            for partition in unit.partitions:
+                topic, manifest = context.topics.by_id(partition.partition.topic_id), manifests[partition.partition]
+                await _make_partition(context, scratch, topic, manifest, partition, made)
+                if partition.partition not in made.damaged and unreadable and _reached(made, partition) < partition.end_offset:
+                    made.damaged[partition.partition] = str(next(iter(unreadable.values())))
     except* TidelogError as errors:
         raise first_of(errors) from errors
-    finally:
-        try:
-            await asyncio.to_thread(scratch.close)
-        finally:
-            scratch.close()
     made.segments_read = context.counters.segments_read
     return made
 
@@ -145,7 +158,7 @@ def _reached(made: MadeUnit, partition: UnitPartition) -> Offset:
     return partition.base_offset
 
 
-async def read_segments(
+async def _read_segments(
     context: CompactionContext,
     scratch: Scratch,
     segments: Iterator[UnitSegment],

@@ -243,7 +243,7 @@ class _Driver:
 
 def on_executors(spark: SparkSession) -> RunTasks:
     """Each task as one of Spark's, which tries it again elsewhere where it fails or its executor is lost."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     def run(tasks: Sequence[MakingTask]) -> list[MadeUnit]:

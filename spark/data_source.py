@@ -25,7 +25,7 @@ class TidelogDataSource(TidelogSource):
         with told_to_spark():
             return TidelogWriter(self.options, schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> TidelogStreamWriter:  # noqa: N802  # Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TidelogStreamWriter:
         from spark.sink import TidelogStreamWriter
 
         with told_to_spark():

@@ -16,7 +16,7 @@ _DRAFT: Final = re.compile(r"\..+\.draft")
 class HadoopFolder:
     def __init__(self, spark: SparkSession, uri: str) -> None:
         """Raises InvalidArgument where this Spark has no such file system."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+        from py4j.protocol import Py4JJavaError
 
         self.uri = uri.rstrip("/")
         self._spark = spark

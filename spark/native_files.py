@@ -34,15 +34,15 @@ READER_OPTIONS: Final = {
 }
 
 
-class _Logged(msgspec.Struct):
+class _Logged(msgspec.Struct, rename="camel"):
     """One file, by the names that Spark gives these facts in its log."""
 
     path: str
     size: int
-    isDir: bool = False  # noqa: N815
-    modificationTime: int = 0  # noqa: N815
-    blockReplication: int = 1  # noqa: N815
-    blockSize: int = 128 << 20  # noqa: N815
+    is_dir: bool = False
+    modification_time: int = 0
+    block_replication: int = 1
+    block_size: int = 128 << 20
     action: str = "add"
 
 

@@ -76,7 +76,7 @@ def place_for(spark: SparkSession, url: str) -> HadoopPlace:
 
 
 def _check_s3a(jvm: object, configuration: object) -> None:
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
 
     hadoop = jvm.org.apache.hadoop  # type: ignore[attr-defined]  # py4j finds names when they are asked for
     try:

@@ -79,13 +79,13 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
             query, batch = _property(QUERY_ID), int(_property(BATCH_ID))
             return staged(self._options, self._topics, iterator, write_of_query(query), f"query {query}", batch)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         with told_to_spark():
             tasks = _of_tasks(messages)
             if tasks:
                 asyncio.run(commit(self._options, tasks, go_on="Run the query again from its checkpoint"))
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         with told_to_spark():
             asyncio.run(abort(self._options, messages))
 

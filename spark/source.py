@@ -38,7 +38,7 @@ class TidelogSource(DataSource):
         with told_to_spark():
             return TidelogReader(parse_source_options(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> TidelogStreamReader:  # noqa: N802  # the name is Spark's
+    def streamReader(self, schema: StructType) -> TidelogStreamReader:
         with told_to_spark():
             return TidelogStreamReader(parse_source_options(self.options, stream=True), schema)
 

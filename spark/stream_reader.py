@@ -37,24 +37,24 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = StreamLog(self._options)
         return self._opened
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # the names are Spark's
+    def initialOffset(self) -> dict[str, Any]:
         with told_to_spark():
             return self._log.initial().as_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         offsets_max = self._options.max_offsets_per_trigger
         return ReadMaxRows(offsets_max) if offsets_max else ReadAllAvailable()
 
-    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with told_to_spark():
             offsets_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
             return self._log.batch_end(parse_offsets(start), offsets_max).as_json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         newest = self._log.newest_known()
         return newest.as_json() if newest is not None else None
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         with told_to_spark():
             self._log.end_here()
 

@@ -265,7 +265,7 @@ def test_a_segment_that_somebody_has_deleted_is_named(log: MadeLog) -> None:
 def test_a_topic_that_is_deleted_meanwhile_gets_no_manifest(log: MadeLog) -> None:
     def deletes(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
         made = in_this_process(tasks)
-        (log.root / deleted_topic_key("orders", log.topic_id, 9)).write_bytes(b"{}")  # type: ignore[arg-type]
+        (log.root / deleted_topic_key("orders", log.topic_id, 9)).write_bytes(b"{}")  # type: ignore[arg-type]  # the test's own
         return made
 
     report = run(log.url, deletes)

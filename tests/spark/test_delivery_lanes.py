@@ -97,4 +97,4 @@ def test_what_sending_again_would_not_mend_ends_the_attempt(error: Exception, ra
     lane = lane_of(1)
     lane.take(1 << 20, 9)
     with pytest.raises(raised):
-        lane.answered([error])  # type: ignore[list-item]
+        lane.answered([error])  # type: ignore[list-item]  # the test's own

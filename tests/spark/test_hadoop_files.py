@@ -40,7 +40,7 @@ class Local:
 
 
 class LocalPath(str):
-    def getFileSystem(self, configuration: object) -> Local:  # noqa: N802
+    def getFileSystem(self, configuration: object) -> Local:
         return Local()
 
 

@@ -151,7 +151,7 @@ class Query:
         end = '{"version": 1, "topics": {"orders": {"id": "1f", "offsets": {"0": 30, "1": 30}}}}'
         self.recentProgress = [SimpleNamespace(batchId=0, numInputRows=7, sources=[SimpleNamespace(endOffset=end)])]
 
-    def awaitTermination(self, timeout_s: int) -> bool:  # noqa: N802  # the name is Spark's
+    def awaitTermination(self, timeout_s: int) -> bool:
         if self.fails:
             raise StreamingQueryException(self.fails.pop(0))
         return True
@@ -177,7 +177,7 @@ def test_a_worker_that_spark_has_not_waited_for_is_started_again(bucket: Bucket)
 )
 def test_what_breaks_a_replay_off_is_told_without_tracebacks(bucket: Bucket, failure: str, told: str) -> None:
     with pytest.raises(Unavailable, match=told) as failed:
-        run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]
+        run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]  # the test's own
     assert "Run the same command line again" in failed.value.hint
 
 
@@ -196,6 +196,6 @@ def test_what_a_replay_has_lost_is_told_with_a_remedy_that_it_has(bucket: Bucket
     """It has no option to pass over it, and the same command line would fail again."""
     failure = f"x\npyspark.errors.exceptions.base.PySparkException: offsets 3 to 4 were deleted. {remedy}\n"
     with pytest.raises(Unavailable) as failed:
-        run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]
+        run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]  # the test's own
     assert failed.value.message == f"the replay was broken off: offsets 3 to 4 were deleted. {kept}".strip()
     assert "begin a new replay of what is still there" in failed.value.hint

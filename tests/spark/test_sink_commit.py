@@ -189,7 +189,7 @@ def test_a_driver_that_slept_while_a_later_batch_was_written_is_fenced_by_the_br
 )
 def test_what_gets_no_answer_is_sent_again_to_whoever_leads_by_then(error: Exception) -> None:
     async def test(world: World) -> None:
-        world.brokers.lost_answers = [error, error]  # type: ignore[list-item]
+        world.brokers.lost_answers = [error, error]  # type: ignore[list-item]  # the test's own
         await committed(world)
         assert sorted(filter(None, world.brokers.values())) == expected(*FIRST, *SECOND)
         assert world.brokers.asked_afresh > 1
@@ -287,12 +287,12 @@ def test_brokers_that_are_away_leave_a_batch_for_the_next_attempt() -> None:
         away = AsyncMock()
         away.__aenter__.side_effect = Unavailable("http://b:8080: can't connect. Nothing was sent")
         files = [await world.stage(FIRST)]
-        connect, world.brokers.connect = world.brokers.connect, lambda: away  # type: ignore[method-assign]
+        connect, world.brokers.connect = world.brokers.connect, lambda: away  # type: ignore[method-assign]  # the test's own
         with pytest.raises(Unavailable) as failed:
             await world.commit(files)
         assert failed.value.message.endswith("Nothing was sent. This attempt has sent nothing")
         assert failed.value.hint.startswith("Run the query again from its checkpoint and the rest follows")
-        world.brokers.connect = connect  # type: ignore[method-assign]
+        world.brokers.connect = connect  # type: ignore[method-assign]  # the test's own
         await world.commit(files)
         assert sorted(filter(None, world.brokers.values())) == expected(*FIRST)
 
@@ -318,10 +318,10 @@ def test_a_choice_that_arrives_when_its_rows_were_taken_back_is_told_with_the_wa
             raise OutcomeUnknown(f"{key}: no answer")
 
         file = await world.stage(FIRST)
-        world.store.create = no_answer  # type: ignore[method-assign]
+        world.store.create = no_answer  # type: ignore[method-assign]  # the test's own
         with pytest.raises(OutcomeUnknown):
             await world.commit([file])
-        world.store.create = create  # type: ignore[method-assign]
+        world.store.create = create  # type: ignore[method-assign]  # the test's own
         await take_back(world.store, WRITE, 0, [file], now_ms=world.clock)
         await create(*late[0])
         with pytest.raises(Rejected, match="staged rows are gone from the bucket") as failed:
@@ -367,7 +367,7 @@ def test_a_broker_that_does_not_know_the_partition_yet_is_waited_for() -> None:
                 raise Unavailable(f"{where}: the brokers do not know the partition yet")
             return await leader_of(where, fresh=fresh)
 
-        world.brokers.leader_of = lagging  # type: ignore[method-assign]
+        world.brokers.leader_of = lagging  # type: ignore[method-assign]  # the test's own
         await committed(world)
         assert sorted(filter(None, world.brokers.values())) == expected(*FIRST, *SECOND)
 

@@ -60,7 +60,7 @@ def records(batches: list[Encoded]) -> list[RecordTuple]:
 
 
 @given(ROWS, st.integers(1, 7), st.sampled_from(Codec))
-def test_rows_of_each_partition_keep_their_order_and_all_that_is_in_them(rows: list[tuple], cut: int, codec: Codec) -> None:  # type: ignore[type-arg]
+def test_rows_of_each_partition_keep_their_order_and_all_that_is_in_them(rows: list[tuple], cut: int, codec: Codec) -> None:  # type: ignore[type-arg]  # the test's own
     key, value, headers, at_us, partition, topic = zip(*rows, strict=True)
     whole = batch_of(
         key=pa.array(key, pa.binary()),
@@ -71,7 +71,7 @@ def test_rows_of_each_partition_keep_their_order_and_all_that_is_in_them(rows: l
         topic=pa.array(topic, pa.string()),
     )
     made = encoded(*(whole.slice(start, cut) for start in range(0, len(rows), cut)), topic=None, codec=codec)
-    expected: dict[tuple[str, int], list[tuple]] = {}  # type: ignore[type-arg]
+    expected: dict[tuple[str, int], list[tuple]] = {}  # type: ignore[type-arg]  # the test's own
     for row in rows:
         without_key = 0 if row[0] is None else partition_of(row[0], TOPICS[row[5]].partition_count)
         record = (

@@ -45,6 +45,7 @@ from bench import (
     quiet_producer,
     spark_planning,
     spark_reads,
+    spark_replay,
     tail_fan_out,
     tail_reads,
     three_brokers,
@@ -82,6 +83,7 @@ CLUSTER_BENCHMARKS: dict[str, Benchmark] = {
 SPARK_BENCHMARKS: dict[str, Benchmark] = {
     "spark-planning": spark_planning.measure,
     "spark-reads": spark_reads.measure,
+    "spark-replay": spark_replay.measure,
 }
 GROUPS = {"cluster": CLUSTER_BENCHMARKS, "spark": SPARK_BENCHMARKS}
 """Names that stand for several: brokers and an etcd, and one to four minutes for each benchmark; Spark, which takes as long."""
@@ -106,7 +108,15 @@ def main() -> int:
         for name in chosen(arguments.benchmarks):
             progress.print(f"[dim]{name} …[/]")
             signal.alarm(arguments.ends_after)
-            run = Run(Path(directory), arguments.seconds, client, arguments.groups, arguments.heartbeat_every, arguments.rows)
+            run = Run(
+                Path(directory),
+                arguments.seconds,
+                client,
+                arguments.groups,
+                arguments.heartbeat_every,
+                arguments.rows,
+                arguments.history,
+            )
             results[name] = ALL_BENCHMARKS[name](run)
             signal.alarm(0)
     facts["seconds"] = round(time.perf_counter() - started_s, 1)
@@ -133,6 +143,7 @@ def _arguments() -> argparse.Namespace:
         "--heartbeat-every", type=float, default=3.0, metavar="SECONDS", help="of each member of these groups (3, as the SDK)"
     )
     parser.add_argument("--rows", type=int, default=20_000_000, help="of spark-reads (20000000)")
+    parser.add_argument("--history", type=int, default=200, metavar="MEGABYTES", help="of catch-up (200)")
     parser.add_argument(
         "--ends-after",
         type=int,
@@ -148,8 +159,8 @@ def _arguments() -> argparse.Namespace:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(known)}")
     if not arguments.seconds > 0:
         parser.error("--seconds must be above 0")
-    if min(arguments.groups, arguments.ends_after, arguments.rows) < 1 or not arguments.heartbeat_every > 0:
-        parser.error("--groups, --heartbeat-every, --rows and --ends-after must be above 0")
+    if min(arguments.groups, arguments.ends_after, arguments.rows, arguments.history) < 1 or not arguments.heartbeat_every > 0:
+        parser.error("--groups, --heartbeat-every, --rows, --history and --ends-after must be above 0")
     needed_gib = (1 + ROUNDS) * arguments.seconds * WRITTEN_GIB_PER_SECOND
     free_gib = shutil.disk_usage(arguments.directory).free / 2**30
     if free_gib < needed_gib:

@@ -23,8 +23,6 @@ from gateway.proto import log_pb2
 
 READERS = 50
 PARTITIONS = 8
-MEGABYTES = 200
-"""Three times what the cold pool holds."""
 ROUNDS = 3
 TAIL = "tail"
 PAUSE_S = 0.02
@@ -53,7 +51,7 @@ def measure(run: Run) -> list[Figure]:
     rates: list[float] = []
     flags = ("--hot-pool-bytes-max", "8MiB")
     with (
-        compacted_history(run, "catch-up", partitions=PARTITIONS, megabytes=MEGABYTES, flags=flags) as history,
+        compacted_history(run, "catch-up", partitions=PARTITIONS, megabytes=run.history_megabytes, flags=flags) as history,
         client_process() as reading,
     ):
         served = history.served

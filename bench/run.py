@@ -30,6 +30,8 @@ class Run:
     """Of each of these members; an SDK's default."""
     rows: int = 20_000_000
     """That Spark reads."""
+    history_megabytes: int = 200
+    """That fifty readers catch up on: by default, three times what the cold pool holds."""
 
     @contextmanager
     def new_directory(self, name: str) -> Iterator[Path]:

@@ -27,6 +27,9 @@ ASKED = 5
 SLOW_MS = 100.0
 """A member that takes longer to say who it is delays every change of the cluster, and its elections."""
 LEASE_S = 5.0
+LOSES_TRANSACTIONS = ("3.5.0", "3.5.1", "3.5.2")
+"""Versions that may lose what they acknowledged last when they are killed, and give its revisions to other changes.
+Source: https://github.com/etcd-io/etcd/issues/13766"""
 SPACE = "Compact and defragment it, or raise --quota-backend-bytes, then: etcdctl alarm disarm"
 
 
@@ -92,6 +95,9 @@ def judge_member(name: str, status: Any, took_ms: float) -> Diagnosis:
         return Diagnosis(name, "failed", f"{', '.join(status.errors)}; {told}", remedy)
     if status.isLearner:
         return Diagnosis(name, "warning", f"it is a learner, which answers no reads; {told}", "Promote it, or leave it out.")
+    if status.version in LOSES_TRANSACTIONS:
+        told = f"this version may forget in a crash what it acknowledged last; {told}"
+        return Diagnosis(name, "warning", told, "Upgrade to etcd 3.5.3 or later. Records are safe: the bucket has them.")
     if took_ms > SLOW_MS:
         return Diagnosis(name, "warning", told, "Look at its disk (fsync) and at the network: elections and changes wait for it.")
     return Diagnosis(name, "ok", told)

@@ -4,19 +4,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 500
 MINUTES ?= 1
+TESTED ?= not own_spark and not image
 PROTOS := gateway/proto/log.proto gateway/proto/admin.proto gateway/proto/groups.proto metadata/proto/etcd.proto
 MESSAGE_PROTOS := metadata/proto/mvcc.proto  # without services, and so without stubs
 
 # Tests and benchmarks start hundreds of processes: each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test spark-crashes check bench simulate chaos chaos-proof proto kernel clean help
+.PHONY: demo test test-thorough spark-crashes check bench simulate chaos chaos-proof proto kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
 
-test: $(VENV)/ready kernel ## every quick and integration test, but for spark-crashes
-	$(BIN)/pytest -n 3 --dist worksteal -m "not own_spark"
+test: $(VENV)/ready kernel ## every quick and integration test, but for spark-crashes; TESTED="slow and not own_spark" for a part
+	$(BIN)/pytest -n 4 --dist loadscope -m "$(TESTED)"
+
+test-thorough: $(VENV)/ready kernel ## each property of a codec or a planner with eight times as many examples: for the night
+	$(BIN)/pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile thorough
 
 spark-crashes: $(VENV)/ready kernel ## drivers, executors and tasks of Spark that end in the middle; needs Java
 	$(BIN)/pytest -n 2 --dist worksteal -m own_spark tests/spark tests/tidelog/test_demo.py
@@ -26,7 +30,7 @@ check: $(VENV)/ready kernel ## what every commit passes: format, lint, types, im
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow" --hypothesis-profile quick
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow"
 
 simulate: $(VENV)/ready kernel ## the log under a virtual clock, on a bucket that lies; SEEDS=500
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.quick_tests import pytest_collection_finish, pytest_collection_modifyitems, pytest_runtest_call, pytest_runtest_setup
 from tests.servers import moto, moto_bucket
+from tests.workers import pytest_xdist_make_scheduler
 
 __all__ = [
     "moto",
@@ -14,12 +15,15 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_runtest_call",
     "pytest_runtest_setup",
+    "pytest_xdist_make_scheduler",
 ]
 
 # How long an example takes, or the drawing of one, says more of what else the machine does than of the code.
-settings.register_profile("any machine", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
-settings.register_profile("quick", parent=settings(), max_examples=20)  # `make check`; `make test` tries a hundred
+settings.register_profile(
+    "ordinary", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25
+)
+settings.load_profile("ordinary")
+settings.register_profile("thorough", parent=settings(), max_examples=200)  # `make test-thorough`
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background makes them deaf to Ctrl-C, and with them every process that they start.

@@ -6,6 +6,7 @@ Each blow is a method: it strikes, lasts for its time, and takes itself back whe
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -28,6 +29,8 @@ BUSY = Faults(error_503=0.7)
 CONFLICTS = Faults(conflict_409=0.5)
 PILED_UP, PILE_UP_S_MAX = 2, 2.0
 """Segments on the wire that a blow waits for, and for how long."""
+PAUSE_S = (0.5, 4.0)
+"""Between one blow and the next, from … to."""
 MOVES_MAX = 60
 """That one blow asks for: each reads the whole history anew."""
 
@@ -39,11 +42,12 @@ class Blows:
         self._chance = chance
         self._note = note
         self._site = cluster.site
+        self._over_s = math.inf
         self.fallen: Counter[str] = Counter()
         """How many there were of each kind."""
 
-    async def rain(self, for_s: float) -> None:
-        """One after the other, and several at a time; returns when the last has passed.
+    async def rain(self, for_s: float, *, pause_s: tuple[float, float] = PAUSE_S, linger_s: float = math.inf) -> None:
+        """One after the other, and several at a time; returns when the last has passed, which lasts no longer than `linger_s` more.
 
         Each world has blows that are frequent in it, and some that never fall: what needs several of one kind comes up that way.
         """
@@ -77,16 +81,24 @@ class Blows:
         ]
         weights = [weight * self._chance.choice((0, 1, 1, 5)) for _, weight in blows]
         until_s = virtual_loop().time() + for_s
+        self._over_s = until_s + linger_s
         async with asyncio.TaskGroup() as under_way:
             while virtual_loop().time() < until_s:
                 (blow,) = self._chance.choices([blow for blow, _ in blows], weights)
                 self.fallen[_name(blow)] += 1
                 self._note(_name(blow))
                 under_way.create_task(_called(blow))
-                await asyncio.sleep(self._chance.uniform(0.5, 4.0))
+                await asyncio.sleep(self._chance.uniform(*pause_s))
 
     def _seconds(self, *choices: float) -> Awaitable[None]:
-        return asyncio.sleep(self._chance.choice(choices))
+        return self._last(self._chance.choice(choices))
+
+    async def _last(self, for_s: float) -> None:
+        """For so long it goes on, unless the rain is over before."""
+        await asyncio.sleep(self._left(for_s))
+
+    def _left(self, for_s: float) -> float:
+        return max(0.0, min(for_s, self._over_s - virtual_loop().time()))
 
     # ── brokers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,7 +117,7 @@ class Blows:
         self._note(f"{zombie.name} is frozen")
         if self._chance.random() < 0.5:
             self._cluster.start(zombie.broker_id)
-        await asyncio.sleep(self._chance.uniform(0.5, 1.5) * self._chance.choice((1.0, 6.0, 20.0)))
+        await self._last(self._chance.uniform(0.5, 1.5) * self._chance.choice((1.0, 6.0, 20.0)))
         with self._load.in_a_hurry():
             self._cluster.wake(zombie)
             await asyncio.sleep(1.0)
@@ -124,13 +136,13 @@ class Blows:
         """Two processes under one broker id, until the older one dies or gives way."""
         older = self._cluster.any()
         self._cluster.start(older.broker_id)
-        await asyncio.sleep(self._chance.uniform(1.0, 20.0))
+        await self._last(self._chance.uniform(1.0, 20.0))
         self._cluster.kill(older)
 
     async def _drain(self) -> None:
         older = self._cluster.any()
         older.stop()
-        await older.stopped(timeout_s=self._chance.choice((1.0, 30.0)))
+        await older.stopped(timeout_s=self._left(self._chance.choice((1.0, 30.0))))
         self._cluster.kill(older)
         await self._seconds(0.0, 2.0, 10.0)
         self._cluster.start(older.broker_id)
@@ -159,7 +171,7 @@ class Blows:
         others = [broker for broker in self._cluster.processes if broker.alive]
         for broker in others:
             broker.store.slow_factor = 100.0
-        await asyncio.sleep(self._chance.uniform(5.0, 20.0))
+        await self._last(self._chance.uniform(5.0, 20.0))
         for broker in others:
             broker.store.slow_factor = 1.0
         self._cluster.start(victim.broker_id)
@@ -195,7 +207,7 @@ class Blows:
     async def _bucket_slow(self) -> None:
         slow = self._cluster.any()
         slow.store.slow_factor = self._chance.choice((10.0, 50.0, 300.0))
-        await asyncio.sleep(self._chance.uniform(1.0, 10.0))
+        await self._last(self._chance.uniform(1.0, 10.0))
         slow.store.slow_factor = 1.0
 
     # ── the metadata ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -228,13 +240,13 @@ class Blows:
     async def _metadata_slow(self) -> None:
         slow = self._cluster.any()
         slow.metadata.latency_s, slow.metadata.watch_delay_s = self._chance.choice(((0.5, 0.0), (0.01, 3.0), (0.2, 1.0)))
-        await asyncio.sleep(self._chance.uniform(1.0, 20.0))
+        await self._last(self._chance.uniform(1.0, 20.0))
         slow.metadata.calm_down()
 
     async def _metadata_loses_answers(self) -> None:
         deaf = self._cluster.any()
         deaf.metadata.answer_lost = self._chance.choice((0.1, 0.5))
-        await asyncio.sleep(self._chance.uniform(1.0, 10.0))
+        await self._last(self._chance.uniform(1.0, 10.0))
         deaf.metadata.calm_down()
 
     async def _history_compacted(self) -> None:
@@ -265,7 +277,7 @@ class Blows:
         self._site.metadata.late_s = self._chance.choice((1.0, 5.0, 20.0))
         if self._chance.random() < 0.5:
             self._cluster.kill(self._cluster.any())
-        await asyncio.sleep(self._chance.uniform(2.0, 20.0))
+        await self._last(self._chance.uniform(2.0, 20.0))
         self._site.metadata.late_s = 0.0
 
     async def _controller_stalls(self) -> None:

@@ -11,6 +11,7 @@ Exit codes: 0 every invariant held · 1 some seed failed · 2 bad usage.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import multiprocessing
 import os
@@ -25,9 +26,9 @@ from typing import Final, NamedTuple
 
 from tests.simulation.broken_rules import BrokenRule
 from tests.simulation.group_broken_rules import BrokenGroupRule
-from tests.simulation.group_world import GROUP_TROUBLE_S, simulate_groups
+from tests.simulation.group_world import simulate_groups
 from tests.simulation.virtual_loop import Stuck
-from tests.simulation.world import TROUBLE_S, simulate
+from tests.simulation.world import simulate
 
 SHOWN_MAX = 5
 """Findings that are printed for one seed."""
@@ -56,7 +57,7 @@ def main(arguments: list[str]) -> int:
         "--trouble",
         type=float,
         metavar="S",
-        help=f"virtual seconds of it in each world: {TROUBLE_S:g}, of groups {GROUP_TROUBLE_S:g}",
+        help="virtual seconds of it in each world; else short or long, by the seed",
     )
     rules = {rule.value: kind for kind, broken in _RULES.items() for rule in broken}
     parser.add_argument("--break", dest="broken", choices=rules, default="nothing", help="a rule, in the worlds of its kind")
@@ -103,12 +104,12 @@ def judged(seed: int, *, kinds: Sequence[Kind], broken: str, trouble_s: float | 
 
 
 def _log_world(seed: int, broken: str, trouble_s: float | None) -> Result:
-    outcome = simulate(seed, broken=BrokenRule(broken), trouble_s=trouble_s or TROUBLE_S)
+    outcome = simulate(seed, broken=BrokenRule(broken), trouble_s=trouble_s)
     return Result(seed, [*map(str, outcome.violations), *outcome.failures], outcome.tallies, outcome.trace)
 
 
 def _group_world(seed: int, broken: str, trouble_s: float | None) -> Result:
-    outcome = simulate_groups(seed, broken=BrokenGroupRule(broken), trouble_s=trouble_s or GROUP_TROUBLE_S)
+    outcome = simulate_groups(seed, broken=BrokenGroupRule(broken), trouble_s=trouble_s)
     return Result(seed, outcome.findings, outcome.tallies, outcome.trace)
 
 
@@ -121,8 +122,14 @@ def _results(judge: partial[Result], seeds: range, jobs: int) -> Iterator[Result
         yield from map(judge, seeds)
         return
     # spawned, not forked: each process then begins from the same state, with the hash seed that its parent has
-    with multiprocessing.get_context("spawn").Pool(jobs) as processes:
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=_set_imports_aside) as processes:
         yield from processes.imap_unordered(judge, seeds)
+
+
+def _set_imports_aside() -> None:
+    """From the garbage collector, which would look at all of it again between worlds."""
+    gc.collect()
+    gc.freeze()
 
 
 def _show(result: Result, arguments: Iterable[str]) -> None:

@@ -70,7 +70,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-@pytest.mark.parametrize("seeds", [range(0, 10, 2), range(1, 10, 2)], ids=["tasks in order", "tasks shuffled"])
+@pytest.mark.parametrize("seeds", [range(0, 16, 2), range(1, 16, 2)], ids=["tasks in order", "tasks shuffled"])
 def test_every_invariant_holds_whatever_befalls_brokers_and_bucket(seeds: range) -> None:
     befell = Counter[str]()
     for seed in seeds:

@@ -14,10 +14,12 @@ nothing. Same seed, same run: the trace tells every request and every answer, an
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import NamedTuple
 
 from gateway.bucket_reach import LOOKS_S, PROOFS
 from gateway.cluster_settings import ClusterSettings
@@ -28,7 +30,7 @@ from metadata.topic import decode_topic
 from segments.settings import SegmentSettings
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
-from tests.simulation.blows import Blows
+from tests.simulation.blows import PAUSE_S, Blows
 from tests.simulation.broken_rules import BrokenRule, in_force
 from tests.simulation.broker_process import BrokerProcess, Site
 from tests.simulation.bucket_reader import BucketContents, read_bucket
@@ -44,14 +46,30 @@ from tests.simulation.policy_model import Gone
 from tests.simulation.remembered_codecs import remembered_codecs
 from tests.simulation.virtual_loop import run, virtual_loop
 
-TROUBLE_S = 40.0
 CALM_S_MAX = 120.0
-REST_S = 30.0
-"""So long nobody may write anything, once the cluster has come to rest."""
 CHANGES_MAX = 1000
 """Of the metadata in one world, ten times what is usual: what changes more often never comes to rest, and is ended."""
 ON_THE_WIRE_S_MAX = 36_000.0
 """After so long even the latest request of the slowest bucket has landed."""
+
+
+class Length(NamedTuple):
+    """How long a world lasts, and how close its blows fall."""
+
+    trouble_s: float
+    pause_s: tuple[float, float] = PAUSE_S
+    """Between one blow and the next, from … to."""
+    linger_s: float = math.inf
+    """So long a blow may go on when no other falls any more."""
+    rest_s: float = 30.0
+    """So long nobody may write anything, once the cluster has come to rest."""
+
+
+SHORT = Length(10.0, (0.2, 2.0), linger_s=5.0, rest_s=10.0)
+LONG = Length(40.0)
+LENGTHS = (SHORT, SHORT, SHORT, SHORT, SHORT, LONG)
+"""One of them, by the seed. Most of what can go wrong does so within a few blows, and a short world costs a third of a long one;
+the long ones are there for what needs many blows, or a history."""
 
 
 @dataclass(slots=True)
@@ -65,16 +83,19 @@ class Outcome:
     """What happened in the run, to see that it was worth the while."""
 
 
-def simulate(seed: int, *, broken: BrokenRule = BrokenRule.NOTHING, trouble_s: float = TROUBLE_S) -> Outcome:
-    """Runs one world to its end and judges it. Raises Stuck where nothing moves any more."""
+def simulate(seed: int, *, broken: BrokenRule = BrokenRule.NOTHING, trouble_s: float | None = None) -> Outcome:
+    """Runs one world to its end and judges it; with `trouble_s`, not of the length that its seed gives it. Raises Stuck where
+    nothing moves any more.
+    """
+    length = random.Random(f"{seed}/length").choice(LENGTHS) if trouble_s is None else Length(trouble_s)
     with in_force(broken), remembered_codecs():
-        return run(World(seed, trouble_s).run(), seed=seed, shuffled=seed % 2 == 1)
+        return run(World(seed, length).run(), seed=seed, shuffled=seed % 2 == 1)
 
 
 class World:
-    def __init__(self, seed: int, trouble_s: float) -> None:
+    def __init__(self, seed: int, length: Length) -> None:
         self._seed = seed
-        self._trouble_s = trouble_s
+        self._length = length
         self._chance = random.Random(f"{seed}/world")
         self._trace: list[str] = []
         self._samples: list[Sampled] = []
@@ -107,7 +128,7 @@ class World:
         bucket.grace_ms = self._compactors.settings.delete_grace_ms
         policies = Policies(self._seed, compacting=self._compactors.count > 0)
         self._clients.with_policies = policies.are_there
-        load = Load(self._clients, metadata, chance, policies, self._failures, settle_s=self._trouble_s + CALM_S_MAX)
+        load = Load(self._clients, metadata, chance, policies, self._failures, settle_s=self._length.trouble_s + CALM_S_MAX)
         for number in range(chance.choice((1, 2, BROKERS_MAX, BROKERS_MAX))):
             cluster.start(f"b{number + 1}")
         self._compactors.start()
@@ -155,7 +176,7 @@ class World:
             await load.begin(clients)
             self._blows = Blows(self._cluster, load, self._chance, self._note)
             raining = clients.create_task(self._compactors.rain())
-            await self._blows.rain(self._trouble_s)
+            await self._blows.rain(self._length.trouble_s, pause_s=self._length.pause_s, linger_s=self._length.linger_s)
             raining.cancel()
             await self._calm_down()
             background.append(asyncio.ensure_future(self._cluster.keep_up()))
@@ -194,9 +215,9 @@ class World:
         await asyncio.sleep(PROOFS * LOOKS_S + 1.0)  # a broker that proves to itself that it can write comes to an end with it
         self._note("rest")
         before = self._cluster.work_done()
-        await asyncio.sleep(REST_S)
+        await asyncio.sleep(self._length.rest_s)
         if (done := self._cluster.work_done() - before) > 0:
-            self._failures.append(f"{done} writes in {REST_S:g} s, though all is at rest")
+            self._failures.append(f"{done} writes in {self._length.rest_s:g} s, though all is at rest")
 
     async def _read_to_the_end(self, partition: TopicPartition) -> list[tuple[int, RecordId]]:
         reader = Reader(self._clients, f"last reader of {partition}", [partition], names_epoch=True)

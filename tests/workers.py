@@ -1,0 +1,38 @@
+"""Which worker runs which test, under `pytest -n 4 --dist loadscope`: each gets its next test when it has done one.
+
+All tests that share the Spark of their process (`spark/conftest.py`) go to one worker: a JVM costs ten seconds of a core, and is
+warm after the first test. (`--dist loadgroup`, which is for this, does nothing with pytest 9.2 and xdist 3.8: it changes a name of
+each test that nobody reads any more.)
+"""
+
+from __future__ import annotations
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+WITH_SPARK = tuple(
+    f"tests/spark/test_{name}.py"
+    for name in (
+        "backfill_on_spark",
+        "cross_check",
+        "native_read",
+        "pipeline_streams",
+        "pipelines",
+        "replay",
+        "sink",
+        "source",
+        "stream_source",
+    )
+)
+"""Who schedules knows tests by their names alone, not by their fixtures. What is missing here starts another JVM."""
+
+
+class OneByOne(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed throughout
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith(WITH_SPARK) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneByOne | None:
+    return OneByOne(config, log) if config.getvalue("dist") == "loadscope" else None

@@ -24,6 +24,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import (
+    access,
     catch_up,
     codec,
     compaction,
@@ -39,16 +40,20 @@ from bench import (
     idle,
     idle_partitions,
     machine,
+    metrics,
     partitions,
     produce_grpc,
     produce_http,
     quiet_producer,
+    ready,
+    rolling_restart,
     spark_planning,
     spark_reads,
     spark_replay,
     tail_fan_out,
     tail_reads,
     three_brokers,
+    tls,
 )
 from bench.figures import Figure, lines, paragraph
 from bench.load import client_process
@@ -59,6 +64,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "quiet-producer": quiet_producer.measure,
     "produce-http-json": produce_http.measure_json,
     "produce-http-arrow": produce_http.measure_arrow,
+    "metrics": metrics.measure,
     "tail-reads": tail_reads.measure,
     "tail-fan-out": tail_fan_out.measure,
     "history-reads": history_reads.measure,
@@ -67,12 +73,16 @@ BENCHMARKS: dict[str, Benchmark] = {
     "compaction-codec": compaction_codec.measure,
     "compaction": compaction.measure,
     "partitions": partitions.measure,
+    "tls": tls.measure,
+    "access": access.measure,
     "idle": idle.measure,
 }
 CLUSTER_BENCHMARKS: dict[str, Benchmark] = {
     "failover": failover.measure,
     "controller-failover": controller_failover.measure,
     "drain": drain.measure,
+    "rolling-restart": rolling_restart.measure,
+    "ready": ready.measure,
     "three-brokers": three_brokers.measure,
     "etcd-load": etcd_load.measure,
     "idle-partitions": idle_partitions.measure,

@@ -59,9 +59,9 @@ class Served:
 
 
 @contextmanager
-def broker(run: Run, name: str, *, flags: Sequence[str] = ()) -> Iterator[Served]:
-    """Raises what the benchmark met, with what the broker said."""
-    with run.new_directory(name) as directory, BrokerProcess(directory, flags=flags) as process:
+def broker(run: Run, name: str, *, flags: Sequence[str] = (), module: str = "tidelog.cli.main") -> Iterator[Served]:
+    """Raises what the benchmark met, with what the broker said. `module`: run in place of `tidelog`."""
+    with run.new_directory(name) as directory, BrokerProcess(directory, flags=flags, module=module) as process:
         process.start()
         try:
             yield Served(process)

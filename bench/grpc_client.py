@@ -29,17 +29,20 @@ OPTIONS = (
 )
 
 
-def produce(address: str, requests: Sequence[bytes], load: Load, *, requests_per_second: float = 0.0) -> Outcome:
+def produce(
+    address: str, requests: Sequence[bytes], load: Load, *, requests_per_second: float = 0.0, ca: Path | None = None, key: str = ""
+) -> Outcome:
     """One ProduceStream for each connection, each sending the requests in turn from another one on.
 
-    All of them together send at most `requests_per_second`, unless it is 0. Raises when a batch is refused.
+    All of them together send at most `requests_per_second`, unless it is 0. With `ca`, over TLS; with `key`, as the
+    principal of this API key. Raises when a batch is refused.
     """
 
     async def run() -> Outcome:
         pace_s = load.connections / requests_per_second if requests_per_second else 0.0
         async with asyncio.timeout(load.seconds + 60), asyncio.TaskGroup() as tasks:
             streams = [
-                tasks.create_task(_produce_on_one_stream(address, [*requests[first:], *requests[:first]], load, pace_s))
+                tasks.create_task(_produce_on_one_stream(address, [*requests[first:], *requests[:first]], load, pace_s, ca, key))
                 for first in (len(requests) * index // load.connections for index in range(load.connections))
             ]
         outcomes = [stream.result() for stream in streams]
@@ -53,10 +56,13 @@ def produce(address: str, requests: Sequence[bytes], load: Load, *, requests_per
     return uvloop.run(run())
 
 
-async def _produce_on_one_stream(address: str, requests: Sequence[bytes], load: Load, pace_s: float) -> Outcome:
-    async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+async def _produce_on_one_stream(
+    address: str, requests: Sequence[bytes], load: Load, pace_s: float, ca: Path | None, key: str
+) -> Outcome:
+    async with _channel(address, ca) as channel:
         await channel.channel_ready()
-        call: Any = channel.stream_stream(_PRODUCE_STREAM)()
+        shown = (("authorization", f"Bearer {key}"),) if key else None
+        call: Any = channel.stream_stream(_PRODUCE_STREAM)(metadata=shown)
         room = asyncio.Semaphore(load.window)
         started_s = time.perf_counter()
 
@@ -83,6 +89,12 @@ async def _produce_on_one_stream(address: str, requests: Sequence[bytes], load: 
                 first_answer_s = first_answer_s or last_answer_s
                 room.release()
         return Outcome(answered, started_s, first_answer_s, last_answer_s)
+
+
+def _channel(address: str, ca: Path | None) -> grpc.aio.Channel:
+    if ca is None:
+        return grpc.aio.insecure_channel(address, options=OPTIONS)
+    return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(ca.read_bytes()), options=OPTIONS)
 
 
 def check_produced(answer: bytes) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import time
+from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -19,16 +21,21 @@ _END_OF_HEAD = b"\r\n\r\n"
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
-def post_request(url: str, path: str, body: bytes, media_type: str) -> bytes:
+def post_request(url: str, path: str, body: bytes, media_type: str, *, key: str = "") -> bytes:
+    """`key`: the API key that it shows."""
     host = urlsplit(url).netloc
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {media_type}\r\nContent-Length: {len(body)}\r\n"
+    shown = f"Authorization: Bearer {key}\r\n" if key else ""
+    return f"{head}{shown}\r\n".encode() + body
 
 
 class _Poster(asyncio.Protocol):
     """One connection. `window` requests are under way on it: the server answers them one after the other."""
 
-    def __init__(self, request: bytes, load: Load) -> None:
+    def __init__(self, request: bytes, load: Load, pace_s: float = 0.0) -> None:
+        """`pace_s`: at least so long from one request to the next."""
+        self._pace_s = pace_s
+        self._sent_s = 0.0
         self._request = request
         self._load = load
         self._transport: asyncio.WriteTransport | None = None
@@ -82,12 +89,20 @@ class _Poster(asyncio.Protocol):
         self.answered += 1
         self.first_answer_s = self.first_answer_s or time.perf_counter()
         if time.perf_counter() < self._stops_at_s:
-            self._send()
+            self._send_in_time()
         elif self.answered == self._sent and not self.done.done():
             self.done.set_result(None)
 
+    def _send_in_time(self) -> None:
+        wait_s = self._sent_s + self._pace_s - time.perf_counter()
+        if wait_s > 0:
+            asyncio.get_running_loop().call_later(wait_s, self._send)
+        else:
+            self._send()
+
     def _send(self) -> None:
         assert self._transport is not None
+        self._sent_s = time.perf_counter()
         self._sent += 1
         self._transport.write(self._request)
 
@@ -97,8 +112,10 @@ class _Poster(asyncio.Protocol):
         self.close()
 
 
-def post(url: str, request: bytes, load: Load) -> Outcome:
-    """Sends the same request over and over; raises when an answer is not 200.
+def post(url: str, request: bytes, load: Load, *, ca: Path | None = None, requests_per_second: float = 0.0) -> Outcome:
+    """Sends the same request over and over; with `ca`, over TLS. Raises when an answer is not 200.
+
+    All connections together send at most `requests_per_second`, unless it is 0.
 
     A failure of one partition hides in a 200: compare the topic's end with what was answered.
     """
@@ -106,9 +123,11 @@ def post(url: str, request: bytes, load: Load) -> Outcome:
     async def run() -> Outcome:
         host, _, port = urlsplit(url).netloc.partition(":")
         loop = asyncio.get_running_loop()
+        pace_s = load.connections / requests_per_second if requests_per_second else 0.0
+        context = ssl.create_default_context(cafile=ca) if ca is not None else None
         posters: list[_Poster] = []
         for _ in range(load.connections):
-            _, poster = await loop.create_connection(lambda: _Poster(request, load), host, int(port))
+            _, poster = await loop.create_connection(lambda: _Poster(request, load, pace_s), host, int(port), ssl=context)
             posters.append(poster)
         started_s = time.perf_counter()
         for poster in posters:

@@ -25,9 +25,9 @@ from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, TopicPartition
 from metadata.sqlite_store import SqliteStore
 from segments.memory_store import MemoryStore
+from segments.metered_store import MeteredStore
 from segments.object_store import Buffer, ListPage, Tail
 from segments.record_batch import parse_whole
-from segments.watched_store import WatchedStore
 
 PARTITIONS_PER_TOPIC: Final = 100
 FEW_TOPICS, MANY_TOPICS = 1, 1_000
@@ -118,7 +118,7 @@ def measure(run: Run) -> list[Figure]:
 async def _idle(directory: Path, topics: int, seconds: float) -> Idle:
     store, batch = CountingStore(), record_batch(10)
     header = parse_whole(batch)
-    bucket = WatchedStore(store)
+    bucket = MeteredStore(store)
     metadata = SqliteStore(directory / "metadata.sqlite")
     compaction = CompactionSettings(compact=True, compaction_due_age_ms=1_000)
     settings = BrokerSettings(directory, http="127.0.0.1:0", grpc="127.0.0.1:0", compaction=compaction)

@@ -141,7 +141,12 @@ class Compactor:
             self.view.begin_anew()
             self._blocked.clear()
             self._begun_ms, self._anew_after_ms = now_ms, min(2 * self._anew_after_ms, ANEW_MS_MAX)
-        await self.view.look(now_ms=now_ms)
+        try:
+            await self.view.look(now_ms=now_ms)
+        except TidelogError:
+            self.metrics.failing_since_ms = self.metrics.failing_since_ms or now_ms
+            raise
+        self.metrics.looked_at_ms, self.metrics.failing_since_ms = self._context.now_ms(), 0
 
     async def _read_floors(self) -> None:
         """The newest manifests of partitions that were not seen before, or that another compactor went on with."""

@@ -47,6 +47,10 @@ class CompactionState:
     bytes_pending: int = 0
     oldest_pending_ms: int = 0
     """When the oldest batch that waits was written; 0 where none waits."""
+    looked_at_ms: int = 0
+    """When the bucket was last read; 0: never yet."""
+    failing_since_ms: int = 0
+    """When reading it failed first, with no success since; 0 where it goes on."""
     damaged: int = 0
     """Partitions and segments that are not compacted since something stored is wrong."""
 
@@ -65,6 +69,11 @@ class CompactionCollector(Collector):
         for name, text, value in (
             ("tidelog_compaction_pending_bytes", "Batches in segments that are in no Parquet file yet.", state.bytes_pending),
             ("tidelog_compaction_oldest_pending_seconds", "Age of the oldest of them.", max(0.0, age_s)),
+            (
+                "tidelog_compaction_looked_timestamp_seconds",
+                "When the compactor last read the bucket, since 1970.",
+                state.looked_at_ms / 1000,
+            ),
             ("tidelog_compaction_damaged", "Partitions and segments left alone, since something stored is wrong.", state.damaged),
         ):
             yield GaugeMetricFamily(name, text, value)

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from compaction.settings import CompactionSettings
+from gateway.access.settings import AccessSettings
 from gateway.cluster_settings import ClusterSettings
+from gateway.observability_settings import ObservabilitySettings
 from gateway.settings import BrokerSettings, GatewaySettings
+from gateway.tls_settings import TlsSettings
 from metadata.etcd_settings import EtcdSettings
 from metadata.group_settings import GroupSettings
 from segments.s3_settings import S3Settings
@@ -25,6 +28,9 @@ SECTIONS = {
     "The cluster": ClusterSettings,
     "Consumer groups": GroupSettings,
     "etcd": EtcdSettings,
+    "TLS": TlsSettings,
+    "Who may do what": AccessSettings,
+    "Logs, traces and metrics": ObservabilitySettings,
 }
 
 _INTRODUCTION = """\

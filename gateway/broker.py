@@ -23,7 +23,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from compaction.service import CompactionService
+from gateway.access.administration import AccessAdministration
+from gateway.access.guard import Guard
+from gateway.access.opening import open_guard, peer_metadata
 from gateway.broker_groups import BrokerGroups
+from gateway.broker_metrics import tell_of_broker
 from gateway.cluster_commands import set_draining
 from gateway.cluster_identity import identify_cluster, stay_in_cluster
 from gateway.cluster_members import describe_brokers
@@ -36,12 +40,18 @@ from gateway.heard_metadata import HeardMetadata
 from gateway.http_server import HttpServer
 from gateway.leadership import Leadership
 from gateway.led_here import LedHere
+from gateway.loop_lag import LoopLag
 from gateway.metrics import Metrics
+from gateway.open_files import raise_file_limit
 from gateway.peer_reads import PeerReads
 from gateway.peers import Peers
 from gateway.rack_reads import RackReadCollector
+from gateway.request_trace import Tracing
 from gateway.routed_log import RoutedLog
 from gateway.settings import BrokerSettings, GatewaySettings
+from gateway.store_metrics import BucketCollector, MetadataCollector
+from gateway.tls_files import TlsFiles
+from metadata.access_records import AccessRecords
 from metadata.broker_registry import Registration
 from metadata.data_directory import DataDirectory
 from metadata.errors import Corrupt, OutcomeUnknown, TidelogError, Unavailable
@@ -50,6 +60,7 @@ from metadata.group_model import MemberId
 from metadata.model import SessionId, TopicPartition
 from metadata.open_metadata import open_metadata
 from metadata.producer_ids import ProducerIds
+from metadata.secret import Secret
 from metadata.store import MetadataStore
 from metadata.topic import Topic
 from metadata.topics import Topics
@@ -57,6 +68,7 @@ from segments.bucket_layout import proof_key
 from segments.create_only_proof import prove_create_only
 from segments.disk_tier import DiskTier
 from segments.log import Log
+from segments.metered_store import MeteredStore
 from segments.store_url import open_store
 from segments.watched_store import Trouble, WatchedStore
 
@@ -86,9 +98,21 @@ class Broker:
     """What the doors serve (gateway/doors.py). `running` makes one."""
 
     def __init__(
-        self, settings: BrokerSettings, bucket: WatchedStore, store: MetadataStore, layout: EtcdLayout, *, cluster_id: str
+        self,
+        settings: BrokerSettings,
+        metered: MeteredStore,
+        store: MetadataStore,
+        layout: EtcdLayout,
+        *,
+        cluster_id: str,
+        access: tuple[Guard, Secret] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
+        """`access`: the guard of the doors, and the secret of the brokers; None where authentication is off."""
+        bucket = WatchedStore(metered)
         metadata = HeardMetadata(store)
+        self.guard: Guard | None = access[0] if access is not None else None
+        self.access = AccessAdministration(AccessRecords(metadata, layout), self.guard.cache if self.guard is not None else None)
         self.cluster_id = cluster_id
         self.broker_id = settings.broker_id
         self.version = VERSION
@@ -101,6 +125,7 @@ class Broker:
         self.topics = Topics(metadata, layout, max_message_bytes=settings.gateway.message_bytes_max)
         self.producer_ids = ProducerIds(metadata, layout)
         self.stopping = asyncio.Event()
+        disk = _disk_tier(settings)
         self._leadership = Leadership(
             bucket,
             metadata,
@@ -113,10 +138,14 @@ class Broker:
             ),
             new_writer=lambda: secrets.token_bytes(16),
             now_ms=wall_clock_ms,
-            disk=_disk_tier(settings),
+            disk=disk,
         )
         self._leader_wait_s = settings.membership.session_timeout_ms / 1000 + TAKE_OVER_S
-        peers = Peers(settings.broker_id)
+        self.tls = TlsFiles(settings.tls) if settings.tls.is_on else None
+        call_metadata = peer_metadata(access[1]) if access is not None else None
+        peers = Peers(settings.broker_id, self.tls, call_metadata=call_metadata)
+        if self.tls is not None:
+            self.tls.subscribe(peers.renew)
         self._forwarding = Forwarding(
             lambda: self.log,
             self.view,
@@ -140,7 +169,11 @@ class Broker:
             rack_read_bytes_min=settings.membership.rack_read_bytes_min,
         )
         self.routed_log: LedHere = routed_log
+        self.tracing = tracing
         self.metrics = Metrics()
+        self._lag = LoopLag()
+        stores = BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)
+        tell_of_broker(self, settings, self._leadership, stores, self._lag, disk)
         self.metrics.tell(RackReadCollector(routed_log.racks.counters, routed_log.preferred))
         self._groups = BrokerGroups(
             metadata,
@@ -174,8 +207,8 @@ class Broker:
                 now_ms=wall_clock_ms,
             )
             self.metrics.tell(self._compaction.metrics)
-        self._http = HttpServer(self)
-        self._grpc = GrpcServer(self)
+        self._http = HttpServer(self, self.tls, metrics_open=settings.access.metrics_open)
+        self._grpc = GrpcServer(self, self.tls)
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout
@@ -202,6 +235,11 @@ class Broker:
     def bucket_trouble(self) -> Trouble | None:
         """Why the bucket takes no writes, while it takes none."""
         return self._bucket.trouble
+
+    @property
+    def tls_not_after_s(self) -> float | None:
+        """When this broker's certificate ends, in seconds since 1970; None where there is no TLS."""
+        return self.tls.not_after_s if self.tls is not None else None
 
     @property
     def log(self) -> Log:
@@ -250,9 +288,14 @@ class Broker:
             following = background.create_task(self.view.run(), name="view of the cluster")
             forwarding = background.create_task(self._forwarding.run(), name="forwarding")
             ahead = background.create_task(self.producer_ids.run(), name="producer ids")
+            lagging = background.create_task(self._lag.run(), name="event loop lag")
             grouping = background.create_task(self._groups.run(), name="groups")
+            certified = background.create_task(self._follow_certificates(), name="certificates")
             staying = background.create_task(stay_in_cluster(self._metadata, self._layout, self.cluster_id), name="identity")
+            guarding = background.create_task(self._run_guard(), name="access")
             await self.view.read(timeout_s=TOPICS_TIMEOUT_S)
+            if self.guard is not None:
+                await self.guard.cache.read(timeout_s=TOPICS_TIMEOUT_S)
             self.http_address = await self._http.start(self._listen[0])
             self.grpc_address = await self._grpc.start(self._listen[1])
             self._leadership.registration = msgspec.structs.replace(
@@ -271,7 +314,10 @@ class Broker:
                 forwarding.cancel()
                 following.cancel()
                 ahead.cancel()
+                lagging.cancel()
+                certified.cancel()
                 staying.cancel()
+                guarding.cancel()
 
     async def _serve(self, ready: asyncio.Event, leading: asyncio.Task[None]) -> None:
         async with asyncio.TaskGroup() as waits:
@@ -284,6 +330,14 @@ class Broker:
                 await asyncio.wait((stopping, leading), return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             serving.cancel()
+
+    async def _follow_certificates(self) -> None:
+        if self.tls is not None:
+            await self.tls.run()
+
+    async def _run_guard(self) -> None:
+        if self.guard is not None:
+            await self.guard.run()
 
     async def _compact(self) -> None:
         if self._compaction is not None:
@@ -372,6 +426,17 @@ def _disk_tier(settings: BrokerSettings) -> DiskTier | None:
         raise Unavailable(f"{folder} can't be used for what is read from the bucket: {error.strerror}") from error
 
 
+async def _tracing(settings: BrokerSettings, parts: AsyncExitStack) -> Tracing | None:
+    """None where it is off. InvalidArgument where OpenTelemetry is not installed."""
+    if not settings.observability.otlp_endpoint:
+        return None
+    from gateway.tracing import OtlpTracing  # here, since it takes a third of a second that others can save
+
+    tracing = OtlpTracing(settings.observability, broker_id=settings.broker_id, cluster=settings.cluster, version=VERSION)
+    parts.push_async_callback(tracing.close)
+    return tracing
+
+
 @asynccontextmanager
 async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
     """A broker that serves: entered when both doors are open, left when everything is flushed, sealed and closed.
@@ -385,12 +450,13 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
             directory = parts.enter_context(DataDirectory(settings.data_dir))
             bucket_url, metadata_path = settings.bucket or f"file://{directory.bucket_path}", directory.metadata_path
         metadata = await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
-        unwatched = await open_store(bucket_url, settings.s3, make_directory=True)
-        parts.push_async_callback(unwatched.close)
-        await prove_create_only(unwatched, proof_key(secrets.token_hex(16)))
-        bucket = WatchedStore(unwatched)
+        bucket = MeteredStore(await open_store(bucket_url, settings.s3, make_directory=True))
+        parts.push_async_callback(bucket.close)
+        await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
         identity = await identify_cluster(bucket, metadata, layout, new_id=uuid.uuid4().hex, now_ms=wall_clock_ms())
-        broker = Broker(settings, bucket, metadata, layout, cluster_id=identity)
+        access = await open_guard(settings.access, metadata, layout, broker_id=settings.broker_id, now_ms=wall_clock_ms)
+        tracing = await _tracing(settings, parts)
+        broker = Broker(settings, bucket, metadata, layout, cluster_id=identity, tracing=tracing, access=access)
         ready = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as process:
@@ -413,6 +479,7 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) -> None:
     """Runs a broker until SIGTERM or SIGINT, then ends it cleanly."""
     keep_freed_memory()
+    raise_file_limit(settings.gateway)
     loop = asyncio.get_running_loop()
     async with running(settings) as broker:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -11,11 +11,16 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compaction.service import CompactionService
 from gateway.broker import TOPICS_TIMEOUT_S, VERSION, wall_clock_ms
+from gateway.broker_metrics import BuildCollector
 from gateway.cluster_identity import stay_in_cluster
+from gateway.compactor_http import CompactorHttp
+from gateway.heard_metadata import HeardMetadata
+from gateway.metrics import Metrics
+from gateway.store_metrics import BucketCollector, MetadataCollector
 from metadata.data_directory import DataDirectory
 from metadata.errors import NotFound, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
@@ -26,15 +31,23 @@ from metadata.topic_cache import TopicCache
 from segments.bucket_layout import proof_key
 from segments.cluster_record import read_cluster_record
 from segments.create_only_proof import prove_create_only
+from segments.metered_store import MeteredStore
 from segments.shared_errors import first_of
 from segments.store_url import open_store
+from segments.watched_store import WatchedStore
 
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
 
 
+class RunningCompactor(NamedTuple):
+    service: CompactionService
+    door: CompactorHttp
+    """For probes and Prometheus, not open yet."""
+
+
 @asynccontextmanager
-async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -> AsyncIterator[CompactionService]:
+async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -> AsyncIterator[RunningCompactor]:
     """A compactor that is ready to run; left, everything is closed. Raises Rejected, Denied, Unavailable, Corrupt.
 
     The body is ended by Rejected where the metadata are not those any more with which it began.
@@ -49,8 +62,11 @@ async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -
                     hint="Name the --data-dir of one that is stopped; or the --bucket and the --etcd of a cluster.",
                 )
             metadata_path = parts.enter_context(DataDirectory(settings.data_dir)).metadata_path
-        metadata = await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
-        bucket = await open_store(settings.bucket_url, settings.s3)
+        metadata = HeardMetadata(
+            await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
+        )
+        metered = MeteredStore(await open_store(settings.bucket_url, settings.s3))
+        bucket = WatchedStore(metered)
         parts.push_async_callback(bucket.close)
         await check_not_restoring(metadata, layout)
         record, identity = await read_cluster_record(bucket), await metadata.get(layout.cluster_id)
@@ -75,6 +91,7 @@ async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -
             now_ms=wall_clock_ms,
             told=told,
         )
+        door = CompactorHttp(service, _metrics(settings, service, metered, bucket, metadata), wall_clock_ms)
         try:
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(topics.run(), name="topics")
@@ -82,9 +99,23 @@ async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -
                 try:
                     if not await topics.wait_for(Revision(1), timeout_s=TOPICS_TIMEOUT_S):
                         raise Unavailable(f"the topics could not be read within {TOPICS_TIMEOUT_S:g} s")
-                    yield service
+                    yield RunningCompactor(service, door)
                 finally:
                     following.cancel()
                     staying.cancel()
         except BaseExceptionGroup as errors:
             raise first_of(errors) from errors
+
+
+def _metrics(
+    settings: BrokerSettings, service: CompactionService, metered: MeteredStore, bucket: WatchedStore, metadata: HeardMetadata
+) -> Metrics:
+    metrics = Metrics()
+    stores = BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)
+    for collector in (service.metrics, *stores):
+        metrics.tell(collector)
+    for store in stores:
+        metrics.before(store.look)
+    metrics.tell(BuildCollector(VERSION))
+    metrics.tell_of_process()
+    return metrics

@@ -21,6 +21,7 @@ from typing import Final
 
 from gateway import consume_wire as wire
 from gateway import group_wire
+from gateway.access.caller import topic_check
 from gateway.consume_push import Pusher
 from gateway.consume_wire import ConsumeTerms
 from gateway.consumed_partitions import Consumed, ConsumedPartitions, Position, Start, Whence
@@ -60,6 +61,7 @@ class StreamMember:
         self, broker: Broker, terms: ConsumeTerms, partitions: ConsumedPartitions, pusher: Pusher, *, client_host: str
     ) -> None:
         self._broker = broker
+        self._check_topic = topic_check()
         self._terms = terms
         self._partitions = partitions
         self._pusher = pusher
@@ -184,9 +186,10 @@ class StreamMember:
         taken: list[Consumed] = []
         for name, number in partitions:
             try:
+                self._check_topic(name)  # another member, as the leader, may have assigned it
                 topic = self._broker.topic_cache.get(name)
             except TidelogError:
-                continue  # it was deleted a moment ago: the group will hear of it
+                continue  # it was deleted a moment ago: the group will hear of it; or this client may not read it
             taken.append(Consumed(name, topic.id, number, Start(Whence.COMMITTED)))
         self._partitions.drop([each.name for each in taken])
         self._partitions.take(taken)

@@ -24,9 +24,12 @@ from segments.log import Log
 from segments.watched_store import Trouble
 
 if TYPE_CHECKING:  # they ask what stands below
+    from gateway.access.administration import AccessAdministration
+    from gateway.access.guard import Guard
     from gateway.group_coordinator import GroupCoordinator
     from gateway.group_operations import GroupOperations
     from gateway.metrics import Metrics
+    from gateway.request_trace import Tracing
     from gateway.routed_groups import RoutedGroups
 
 
@@ -142,8 +145,23 @@ class Broker(Protocol):
         ...
 
     @property
+    def guard(self) -> Guard | None:
+        """What stands before each call; None where authentication is off."""
+        ...
+
+    @property
+    def access(self) -> AccessAdministration:
+        """API keys, ACLs and quotas, as operators ask for them."""
+        ...
+
+    @property
     def metrics(self) -> Metrics:
         """What this broker tells Prometheus."""
+        ...
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """Where calls are traced."""
         ...
 
     @property

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Set
+from contextvars import Context
 from typing import Final
 
 from gateway.cluster_view import ClusterView
@@ -256,7 +257,8 @@ class Forwarding:
             assert self._tasks is not None, "nothing is appended after the end"
             self._outboxes = {session: open_ for session, open_ in self._outboxes.items() if not open_.ended}
             outbox = self._outboxes[leader.session] = Outbox(leader, self._send, self._leads, self._advance)
-            self._tasks.create_task(self._run(outbox), name=f"outbox for {leader.broker_id}")
+            name = f"outbox for {leader.broker_id}"
+            self._tasks.create_task(self._run(outbox), name=name, context=Context())  # it is nobody's call: it sends those of many
         return outbox
 
     async def _run(self, outbox: Outbox) -> None:

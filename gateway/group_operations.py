@@ -14,6 +14,7 @@ import msgspec
 from google.protobuf.message import Message
 
 from gateway import group_admin_wire as wire
+from gateway.access.caller import may_see_group
 from gateway.coordinated_operations import CoordinatedOperations
 from gateway.group_descriptions import (
     FetchedOffset,
@@ -63,7 +64,7 @@ class GroupOperations:
         """For what another broker has forwarded."""
 
     async def list_groups(self, *, page_size: int = 0, page_token: str = "", states: Collection[str] = ()) -> GroupPage:
-        """Groups in the order of their keys, of these states or of all. InvalidArgument."""
+        """Groups in the order of their keys, of these states or of all, that the caller may see. InvalidArgument."""
         limit = checked_page_size(page_size)
         wanted = {_state(name) for name in states}
         found: list[ListedGroup] = []
@@ -76,6 +77,8 @@ class GroupOperations:
                 last, scanned = self._layout.parse_group(kept.key), scanned + 1
             except Corrupt as error:
                 log.error("%s", error)
+                continue
+            if not may_see_group(last):
                 continue
             record = _read(kept)
             if not wanted or record.phase in wanted:

@@ -7,6 +7,7 @@ from typing import Final
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 
+from gateway.access.caller import check_topic, may_see_cluster
 from gateway.doors import Broker, check_topic_id, naming, partition_of
 from gateway.grpc_calls import MethodHandler, unary, unary_by_origin
 from gateway.grpc_status import status_of
@@ -36,6 +37,7 @@ class TopicsService:
 
     async def create(self, request: admin_pb2.CreateTopicRequest) -> Message:
         topic = request.topic
+        check_topic(topic.name)
         if topic.id or topic.created_at_ms or topic.partitions:
             raise InvalidArgument("id, created_at_ms and partitions are set by the cluster", field="topic")
         made = await self._broker.create_topic(
@@ -57,6 +59,7 @@ class TopicsService:
         return admin_pb2.ListTopicsResponse(topics=map(_told, page.topics), next_page_token=page.next_page_token)
 
     async def update(self, request: admin_pb2.UpdateTopicRequest) -> Message:
+        check_topic(request.topic.name)
         given = request.topic.settings
         settings: dict[str, str | None] = {}
         replace_settings = False
@@ -92,6 +95,7 @@ class TopicsService:
         return _told(altered)
 
     async def delete(self, request: admin_pb2.DeleteTopicRequest) -> Message:
+        check_topic(request.name)
         await self._broker.delete_topic(request.name, validate_only=request.validate_only)
         return Empty()
 
@@ -114,7 +118,7 @@ class ClusterService:
         return admin_pb2.ClusterDescription(
             cluster_id=broker.cluster_id,
             version=broker.version,
-            bucket=broker.bucket_url,
+            bucket=broker.bucket_url if may_see_cluster() else "",
             brokers=self._brokers(),
             metadata_age_ms=broker.metadata_age_ms,
         )

@@ -17,7 +17,9 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from gateway.access.caller import note_failure
 from gateway.caller_deadline import note_deadline
+from gateway.current_call import note_refusal
 from gateway.grpc_status import DETAILS_TRAILER, status_of
 from gateway.peers import FORWARDED_BY
 from gateway.wire_errors import wire_codes
@@ -52,7 +54,7 @@ def unary_bytes(request_type: type[_Request], handler: Callable[[_Request], Awai
 
     async def call(message: bytes, context: Context) -> bytes:
         note_deadline(context.time_remaining())
-        return await _ended(context, handled(message))
+        return await ended(context, handled(message))
 
     return grpc.unary_unary_rpc_method_handler(call)
 
@@ -61,7 +63,7 @@ def unary_read_late(handler: Callable[[Context], Awaitable[bytes]]) -> MethodHan
     """One request, one answer; the handler reads the request itself, when there is room for it. On the wire it is a unary call."""
 
     async def call(_: AsyncIterator[bytes], context: Context) -> bytes:
-        return await _ended(context, handler(context))
+        return await ended(context, handler(context))
 
     return grpc.stream_unary_rpc_method_handler(call)
 
@@ -70,7 +72,7 @@ def stream(handler: Callable[[Context], Awaitable[None]]) -> MethodHandler:
     """The handler reads and writes as it likes."""
 
     async def call(_: AsyncIterator[bytes], context: Context) -> None:
-        await _ended(context, handler(context))
+        await ended(context, handler(context))
 
     return grpc.stream_stream_rpc_method_handler(call)
 
@@ -89,7 +91,7 @@ def unary_in_context(request_type: type[_Request], handler: Callable[[_Request, 
         async def handled() -> bytes:
             return (await handler(parse_message(request_type, message), context)).SerializeToString()
 
-        return await _ended(context, handled())
+        return await ended(context, handled())
 
     return grpc.unary_unary_rpc_method_handler(call)
 
@@ -113,7 +115,8 @@ def parse_message(request_type: type[_Request], message: bytes) -> _Request:
         raise InvalidArgument(f"the message is not a {request_type.DESCRIPTOR.name}: {error}") from None
 
 
-async def _ended(context: Context, work: Awaitable[_Answer]) -> _Answer:
+async def ended(context: Context, work: Awaitable[_Answer]) -> _Answer:
+    """What `work` answers; an error of it is told to the client."""
     try:
         return await work
     except TidelogError as error:
@@ -126,5 +129,7 @@ async def _ended(context: Context, work: Awaitable[_Answer]) -> _Answer:
 
 
 async def _abort(context: Context, error: TidelogError) -> NoReturn:
+    note_refusal(error)
+    note_failure(error.code)
     trailer = ((DETAILS_TRAILER, status_of(error).SerializeToString()),)
     await context.abort(wire_codes(error).grpc, error.message, trailer)

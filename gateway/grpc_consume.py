@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway import consume_wire as wire
+from gateway.access.caller import check_group
 from gateway.connection_ages import ConnectionAges
 from gateway.consume_alone import Alone
 from gateway.consume_member import RELEASE_AT_STOP_S, StreamMember
@@ -58,6 +59,8 @@ class GrpcConsume:
             first = _request(message)
             check_request(first, first=True, in_group=bool(first.start.group))
             terms = terms_of(first.start, self._broker.settings)
+            if terms.group:
+                check_group(terms.group)
             topics = await self._topics(terms)
         stream = _Stream(self._broker, self._waits, self._fetch, context, terms, topics)
         peer = context.peer()

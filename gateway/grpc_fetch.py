@@ -76,6 +76,7 @@ class GrpcFetch:
         self._waits = waits
         self.room = AnswerRoom(broker.settings, waits)
         self._large_answers = OneEachTurn()
+        self._traffic = broker.metrics.traffic
         self._deliveries = Deliveries(self.room, pause_s=broker.settings.answer_timeout_ms / 1000)
 
     def handler(self) -> MethodHandler:
@@ -104,10 +105,13 @@ class GrpcFetch:
 
     async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace, log: LedHere, *, forwarded: bool = False) -> bytes:
         """The FetchResponse; `place` then holds room for it, and none where it has no records."""
+        began_s = asyncio.get_running_loop().time()
         terms = self._terms(request, forwarded)
         asked = [self._asked(partition, terms, log) for partition in request.partitions]
         answers = await self._fetched(asked, terms, place, log)
-        return await self.laid_out(asked, answers, terms, place, log, encode_fetch_response)
+        message = await self.laid_out(asked, answers, terms, place, log, encode_fetch_response)
+        self._traffic.over_grpc(is_forwarded=forwarded).fetch_took(answers, began_s=began_s, could_wait=terms.wait_ms > 0)
+        return message
 
     async def laid_out(
         self,
@@ -126,9 +130,17 @@ class GrpcFetch:
         if sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched)) >= LARGE_ANSWER_BYTES:
             await self._large_answers.take()
         opened = [answer for answer in answers if terms.structured and isinstance(answer, Fetched)]
-        message = await self.room.opened(
-            opened, lambda: encode(_told(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max))
-        )
+
+        def laid() -> tuple[bytes, int]:
+            told = _told(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max)
+            return encode(told), _record_count(asked, told)
+
+        message, records = await self.room.opened(opened, laid)
+        traffic = self._traffic.over_grpc(is_forwarded=terms.is_forwarded)
+        traffic.fetched(records=records, answer_bytes=len(message) if records else 0)
+        for answer in answers:
+            if isinstance(answer, TidelogError):
+                traffic.refused(answer)
         if place.bytes_held:
             place.keep(COPIES * len(message))
         return message
@@ -211,6 +223,14 @@ class GrpcFetch:
             except Stopping:
                 pass
         return await log.fetch(targets, bytes_max=1, bytes_min=0)
+
+
+def _record_count(asked: Sequence[Asked], told: Sequence[PartitionAnswer]) -> int:
+    return sum(
+        answer.partition.next_offset - partition.offset
+        for (partition, *_), answer in zip(asked, told, strict=True)
+        if answer.size_bytes
+    )
 
 
 async def _bounds_alone(log: LedHere, targets: Sequence[FetchTarget]) -> list[Fetched | TidelogError]:

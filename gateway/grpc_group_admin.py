@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import Message
 
 from gateway import group_admin_wire as wire
+from gateway.access.caller import check_group, check_topic
 from gateway.coordinated_operations import CoordinatedOperations
 from gateway.doors import Broker
 from gateway.group_operations import GroupOperations
@@ -32,19 +33,23 @@ class GroupAdmin:
         return groups_pb2.ListGroupsResponse(groups=map(wire.listed_message, page.groups), next_page_token=page.next_page_token)
 
     async def describe(self, request: groups_pb2.DescribeGroupRequest, forwarded: bool) -> Message:
+        check_group(request.group)
         return wire.description_message(await self._operations(forwarded).describe(request.group))
 
     async def delete(self, request: groups_pb2.DeleteGroupRequest, forwarded: bool) -> Message:
+        check_group(request.group)
         await self._operations(forwarded).delete(request.group, validate_only=request.validate_only)
         return groups_pb2.DeleteGroupResponse()
 
     async def delete_offsets(self, request: groups_pb2.DeleteOffsetsRequest, forwarded: bool) -> Message:
+        _check_names(request)
         deleted = await self._operations(forwarded).delete_offsets(
             request.group, wire.named_topics(request.topics), validate_only=request.validate_only
         )
         return groups_pb2.DeleteOffsetsResponse(deleted=map(wire.fetched_message, deleted))
 
     async def seek(self, request: groups_pb2.SeekGroupRequest, forwarded: bool) -> Message:
+        _check_names(request)
         moved = await self._operations(forwarded).seek(
             request.group, wire.named_topics(request.topics), wire.seek_to(request), validate_only=request.validate_only
         )
@@ -54,3 +59,9 @@ class GroupAdmin:
         """What another broker has forwarded is not forwarded again."""
         operations = self._broker.group_operations
         return operations.here if forwarded else operations
+
+
+def _check_names(request: groups_pb2.DeleteOffsetsRequest | groups_pb2.SeekGroupRequest) -> None:
+    check_group(request.group)
+    for each in request.topics:
+        check_topic(each.topic)

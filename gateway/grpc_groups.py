@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from gateway import group_wire as wire
+from gateway.access.caller import check_group, may_see_topic
 from gateway.doors import Broker
 from gateway.grpc_calls import Context, MethodHandler, client_host, is_forwarded, unary, unary_in_context
 from gateway.grpc_status import status_of
@@ -55,6 +56,7 @@ class GroupsService:
         }
 
     async def find_coordinator(self, request: groups_pb2.FindCoordinatorRequest) -> Message:
+        check_group(request.group)
         found = self._broker.groups.coordinator(request.group)
         return groups_pb2.FindCoordinatorResponse(
             broker_id=found.broker_id, http_address=found.http_address, grpc_address=found.grpc_address
@@ -130,8 +132,8 @@ class GroupsService:
         return await self._answered(context, "OffsetFetch", request, groups_pb2.OffsetFetchResponse, here)
 
     async def _all(self, committed: Mapping[TopicPartition, CommittedOffset | TidelogError]) -> list[groups_pb2.FetchedOffset]:
-        """Of topics that are there, as far as is known here."""
-        names = {topic.id: topic.name for topic in self._broker.topic_cache.topics()}
+        """Of topics that are there, as far as is known here, and that the caller may see."""
+        names = {topic.id: topic.name for topic in self._broker.topic_cache.topics() if may_see_topic(topic.name)}
         turns, found = LoopTurns(), list[groups_pb2.FetchedOffset]()
         for at, each in committed.items():
             if (name := names.get(at.topic_id)) is not None:
@@ -183,6 +185,7 @@ class GroupsService:
         here: Callable[[], Awaitable[_Answer]],
         timeout_s: float = ANSWER_S,
     ) -> _Answer:
+        check_group(request.group)
         groups = self._broker.groups
         waits: AbstractAsyncContextManager[None] = self._waits.until_stop() if method in WAITING else nullcontext()
         async with waits:

@@ -13,7 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from gateway.doors import Broker
 from gateway.grpc_calls import Context, MethodHandler, stream, unary
 from gateway.long_waits import LongWaits
-from metadata.errors import NotFound
+from metadata.errors import NotFound, Stopping
 
 SERVICE: Final = "grpc.health.v1.Health"
 WATCH_INTERVAL_S: Final = 1.0
@@ -35,16 +35,21 @@ class HealthService:
         return HealthCheckResponse(status=self._status(request.service))
 
     async def watch(self, context: Context) -> None:
-        """The status, and each change of it. A service that is not known is told as such, and the stream goes on."""
+        """The status, and each change of it, a stop too. A service that is not known is told as such, and the stream goes on."""
         request = HealthCheckRequest.FromString(await context.read())
         told: object = None
-        async with self._waits.until_stop():
-            while True:
-                status = self._status(request.service)
-                if status != told:
-                    await context.write(HealthCheckResponse(status=status).SerializeToString())
-                    told = status
-                await asyncio.sleep(WATCH_INTERVAL_S)
+        try:
+            async with self._waits.until_stop():
+                while True:
+                    status = self._status(request.service)
+                    if status != told:
+                        await context.write(HealthCheckResponse(status=status).SerializeToString())
+                        told = status
+                    await asyncio.sleep(WATCH_INTERVAL_S)
+        except Stopping:
+            if told == HealthCheckResponse.SERVING:
+                await context.write(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING).SerializeToString())
+            raise
 
     def _status(self, service: str) -> int:
         if service not in self._services:

@@ -11,13 +11,14 @@ two: what is kept for its answer holds nothing of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import count
 from typing import Final, NamedTuple
 
 import grpc.aio
 
+from gateway.current_call import trace_produced
 from gateway.doors import Broker
 from gateway.grpc_calls import Context, is_forwarded
 from gateway.grpc_status import status_of
@@ -43,6 +44,9 @@ class Unanswered(NamedTuple):
     timeout_s: float
     deadline_s: float
     message_bytes: int
+    began_s: float = 0.0
+    """On the loop's clock: when the message was read."""
+    is_forwarded: bool = False
 
 
 class GrpcProduce:
@@ -107,12 +111,15 @@ class GrpcProduce:
             call = parse_produce(message.body)
             timeout_ms_max = self._broker.settings.produce_timeout_ms
             timeout_s = min(call.timeout_ms or timeout_ms_max, timeout_ms_max) / 1000
-            deadline_s = asyncio.get_running_loop().time() + timeout_s
+            began_s = asyncio.get_running_loop().time()
+            deadline_s = began_s + timeout_s
+            forwarded = is_forwarded(context)
             try:
-                taken = await self._take(call, message, timeout_s, deadline_s, forwarded=is_forwarded(context))
+                taken = await self._take(call, message, timeout_s, deadline_s, forwarded=forwarded)
             except TidelogError as error:
                 taken = [error.with_traceback(None)] * len(call.appends)
-            return Unanswered(call.correlation_id, call.acks, taken, timeout_s, deadline_s, len(message.body))
+            size_bytes = len(message.body)
+            return Unanswered(call.correlation_id, call.acks, taken, timeout_s, deadline_s, size_bytes, began_s, forwarded)
 
     async def _take(
         self, call: ProduceCall, message: IncomingMessage, timeout_s: float, deadline_s: float, *, forwarded: bool
@@ -140,14 +147,21 @@ class GrpcProduce:
                 await turns.give()
         return taken
 
+    def _trace(self, unanswered: Unanswered, became: Sequence[Outcome]) -> None:
+        pending = [each for taken in unanswered.taken if isinstance(taken, Taken) for each in taken.pending]
+        topics = {taken.topic for taken in unanswered.taken if isinstance(taken, Taken)}
+        trace_produced(topics, pending, became, began_s=unanswered.began_s, size_bytes=unanswered.message_bytes)
+
     # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _answer(self, unanswered: Unanswered) -> bytes:
         response = log_pb2.ProduceResponse(correlation_id=unanswered.correlation_id)
         turns = LoopTurns()
+        became: list[Outcome] = []
         for taken in unanswered.taken:
             result = response.results.add()
             if isinstance(taken, TidelogError):
+                became.append(taken)
                 result.error.CopyFrom(status_of(taken))
             else:
                 found = await outcomes(
@@ -157,11 +171,17 @@ class GrpcProduce:
                     timeout_s=unanswered.timeout_s,
                     deadline_s=unanswered.deadline_s,
                 )
+                became += found
                 if taken.plan is not None and len(taken.plan.partitions) > RECORDS_AT_ONCE:
                     await self._threads.run(partial(_tell, result, taken, found, unanswered.acks))
                 else:
                     _tell(result, taken, found, unanswered.acks)
             await turns.give()
+        seconds = asyncio.get_running_loop().time() - unanswered.began_s
+        traffic = self._broker.metrics.traffic.over_grpc(is_forwarded=unanswered.is_forwarded)
+        traffic.produced(became, request_bytes=unanswered.message_bytes, seconds=seconds)
+        if self._broker.tracing is not None:
+            self._trace(unanswered, became)
         return response.SerializeToString()
 
 

@@ -1,11 +1,12 @@
 """The gRPC door: its services, its limits, its beginning and its end.
 
-    Log · Topics · Cluster · Groups (tidelog.v1)      grpc.health.v1.Health      grpc.reflection.v1alpha.ServerReflection
+    Log · Topics · Cluster · Groups · Access (tidelog.v1)      grpc.health.v1.Health      grpc.reflection.v1alpha.ServerReflection
 
 Limits: a message may be as long as a request, an answer as long as a fetch; so many calls at once, the next are throttled; those of
 consumer groups are counted apart, and of these the ones that wait for other members, so that none keeps out the others. A
 connection that has reached its age (which gRPC spreads by 10 % each way) is told to go, and its streams have the grace to end,
-so that clients find new brokers. Clients may ping as often as every five seconds to keep a connection open.
+so that clients find new brokers. Clients may ping as often as every five seconds to keep a connection open. Connections have a
+bound, and HANDSHAKE_TIMEOUT_S for TLS and the first frame of HTTP/2; the head of a call may have HEAD_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
 from gateway import grpc_admin, grpc_group_admin, grpc_groups, grpc_health, grpc_log, routed_groups
+from gateway.access import grpc_access_admin
+from gateway.access.grpc_guard import GrpcGuard
 from gateway.connection_ages import grace_given_s
 from gateway.doors import Broker, host_and_port
 from gateway.grpc_calls import MethodHandler
 from gateway.long_waits import LongWaits
+from gateway.observed_calls import observed
 from gateway.open_calls import OpenCalls
 from gateway.settings import GatewaySettings
+from gateway.tls_files import TlsFiles
 from metadata.errors import InvalidArgument
 
 MESSAGE_SLACK_BYTES = 1 << 20
@@ -29,15 +34,20 @@ ANSWER_BYTES_MAX = 1 << 30
 """The log bounds answers; a single batch may be larger than fetch_bytes_max."""
 LOOKAHEAD_BYTES = 16 << 10
 """What each stream may send while nobody reads from it. gRPC keeps up to eight times as much for it, in the buffers it came in."""
+HANDSHAKE_TIMEOUT_S = 10
+"""For TLS and the first frame of HTTP/2; gRPC's own default is two minutes."""
+HEAD_BYTES_MAX = 16 << 10
+"""The metadata of a call. Beyond it gRPC refuses the call, RESOURCE_EXHAUSTED; credentials of all kinds have room in it."""
 SPARE_CALLS = 1_000
 """Beside those that are counted, for health, reflection, and calls that are just being refused; more are refused by gRPC itself."""
 
-SERVICES = frozenset({grpc_log.SERVICE, grpc_admin.TOPICS, grpc_admin.CLUSTER, routed_groups.SERVICE})
+SERVICES = frozenset({grpc_log.SERVICE, grpc_admin.TOPICS, grpc_admin.CLUSTER, routed_groups.SERVICE, grpc_access_admin.SERVICE})
 
 
 class GrpcServer:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, tls: TlsFiles | None = None) -> None:
         self._broker = broker
+        self._tls = tls
         self._waits = LongWaits()
         self._server: grpc.aio.Server | None = None
 
@@ -52,7 +62,10 @@ class GrpcServer:
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         reflection.enable_server_reflection((*SERVICES, grpc_health.SERVICE, reflection.SERVICE_NAME), server)
         try:
-            port = server.add_insecure_port(address)
+            if self._tls is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, self._tls.server_credentials())
         except RuntimeError as error:
             raise InvalidArgument(
                 f"gRPC can't listen on {address}: {error}", hint="Is another broker running there? Choose another --grpc HOST:PORT."
@@ -74,6 +87,7 @@ class GrpcServer:
             grpc_log.SERVICE: grpc_log.LogService(broker, waits).handlers(),
             grpc_admin.TOPICS: grpc_admin.TopicsService(broker).handlers(),
             grpc_admin.CLUSTER: grpc_admin.ClusterService(broker).handlers(),
+            grpc_access_admin.SERVICE: grpc_access_admin.AccessService(broker).handlers(),
         }
         counted = {
             service: {method: open_calls.counted(handler) for method, handler in handlers.items()}
@@ -84,6 +98,17 @@ class GrpcServer:
         short = OpenCalls(broker.settings.grpc_streams_max)
         counted[routed_groups.SERVICE] = {
             method: (waiting if method in grpc_groups.WAITING else short).counted(handler) for method, handler in groups.items()
+        }
+        if broker.guard is not None:
+            guard = GrpcGuard(broker.guard)
+            counted = {
+                service: {method: guard.guarded(f"/{service}/{method}", handler) for method, handler in handlers.items()}
+                for service, handlers in counted.items()
+            }
+        traffic, tracing = broker.metrics.traffic, broker.tracing
+        counted = {
+            service: {method: observed(handler, traffic, tracing, method) for method, handler in handlers.items()}
+            for service, handlers in counted.items()
         }
         return counted | {grpc_health.SERVICE: grpc_health.HealthService(broker, waits, SERVICES).handlers()}
 
@@ -103,6 +128,10 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", ANSWER_BYTES_MAX),
         ("grpc.server.max_pending_requests", _calls_max(settings)),  # else gRPC cancels some of a thousand that come at once
         ("grpc.server.max_pending_requests_hard_limit", _calls_max(settings)),
+        ("grpc.max_allowed_incoming_connections", settings.grpc_connections_max),
+        ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_TIMEOUT_S),
+        ("grpc.max_metadata_size", HEAD_BYTES_MAX),
+        ("grpc.absolute_max_metadata_size", HEAD_BYTES_MAX),
         ("grpc.max_connection_age_ms", settings.grpc_connection_age_ms),
         ("grpc.max_connection_age_grace_ms", _grace_ms(settings)),
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

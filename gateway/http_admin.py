@@ -13,6 +13,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from gateway.access.caller import check_topic, may_see_cluster
+from gateway.access.http_access_admin import access_routes
 from gateway.doors import Broker, naming, partition_of
 from gateway.http_admin_refusals import check_query, hand_on, translate_http, translate_validation
 from gateway.http_health import health_routes
@@ -194,6 +196,7 @@ def admin_api(broker: Broker) -> FastAPI:
     )
     _topic_routes(app, broker)
     _cluster_routes(app, broker)
+    access_routes(app, broker)
     health_routes(app, broker)
     metrics_routes(app, broker)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's own way to extend it
@@ -210,6 +213,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
 
     @app.post("/v1/topics", tags=["topics"], status_code=201)
     async def create_topic(new: NewTopic, response: Response, validate_only: ValidateOnly = False) -> TopicAnswer:
+        check_topic(new.name)
         topic = await broker.create_topic(new.name, new.partition_count, _texts(new.settings), validate_only=validate_only)
         if validate_only:
             response.status_code = 200
@@ -226,6 +230,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
     async def alter_topic(topic: TopicName, change: TopicChange, validate_only: ValidateOnly = False) -> TopicAnswer:
         if change.partition_count is None and not change.settings:
             raise InvalidArgument("the request changes nothing", hint="Give partition_count or settings.")
+        check_topic(topic)
         settings = {name: None if value is None else str(value) for name, value in change.settings.items()}
         altered = await broker.alter_topic(
             topic, settings=settings, partition_count=change.partition_count, validate_only=validate_only
@@ -234,6 +239,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
 
     @app.delete("/v1/topics/{topic}", tags=["topics"], status_code=204)
     async def delete_topic(topic: TopicName, validate_only: ValidateOnly = False) -> None:
+        check_topic(topic)
         await broker.delete_topic(topic, validate_only=validate_only)
 
     @app.get("/v1/topics/{topic}/settings", tags=["topics"])
@@ -242,6 +248,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
 
     @app.put("/v1/topics/{topic}/settings", tags=["topics"])
     async def replace_settings(topic: TopicName, new: NewSettings, validate_only: ValidateOnly = False) -> SettingsAnswer:
+        check_topic(topic)
         altered = await broker.alter_topic(topic, settings=_texts(new.settings), replace_settings=True, validate_only=validate_only)
         return _settings(altered)
 
@@ -300,7 +307,7 @@ def _cluster_routes(app: FastAPI, broker: Broker) -> None:
         return ClusterAnswer(
             cluster_id=broker.cluster_id,
             version=broker.version,
-            bucket=broker.bucket_url,
+            bucket=broker.bucket_url if may_see_cluster() else "",
             brokers=_brokers(broker),
             metadata_age_ms=broker.metadata_age_ms,
         )

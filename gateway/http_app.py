@@ -17,6 +17,8 @@ import logging
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from gateway.access.http_guard import HttpGuard
+from gateway.current_call import Call, begin_call, end_call, note_refusal
 from gateway.doors import Broker
 from gateway.http_admin import admin_api
 from gateway.http_admin_refusals import PATH_CHARACTERS_MAX
@@ -24,12 +26,12 @@ from gateway.http_fetch import HttpFetch
 from gateway.http_groups import HttpGroups
 from gateway.http_produce import HttpProduce
 from gateway.http_rejections import MethodNotAllowed
-from gateway.http_request import Disconnected, Message, Receive, Request, Scope, Send, request_id_of
+from gateway.http_request import Disconnected, Message, Receive, Request, Scope, Send, request_id_of, traceparent_of
 from gateway.json_bodies import check_utf8
 from gateway.long_waits import LongWaits
 from gateway.problem_details import problem, problem_headers
 from gateway.wire_errors import wire_codes
-from metadata.errors import InvalidName, TidelogError, TooLarge
+from metadata.errors import Denied, InvalidName, TidelogError, TooLarge
 
 LINGER_S: Final = 2.0
 """How long the rest of a refused body is read and thrown away: a client that is cut while it sends may never read the answer."""
@@ -47,19 +49,44 @@ class HttpApp:
         self._produce = HttpProduce(broker, self._fetch.room)
         self._groups = HttpGroups(broker, waits, self._fetch.room)
         self._admin = admin_api(broker)
+        self._guard = HttpGuard(broker.guard) if broker.guard is not None else None
+        self._traffic = broker.metrics.traffic.http
+        self._tracing = broker.tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = Answer(send, request_id_of(scope))
+        call = Call(self._traffic, answer.request_id, traceparent_of(scope))
+        call.trace_with(self._tracing, scope["method"])
+        token = begin_call(call)
         try:
-            await self._route(scope, receive, answer)
+            await self._answered(scope, receive, answer)
+        finally:
+            end_call(call, token)
+
+    async def _answered(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+        try:
+            if self._guard is None:
+                await self._route(scope, receive, answer)
+            else:
+                await self._guarded(self._guard, scope, receive, answer)
         except Disconnected:
             raise
         except TidelogError as error:
+            if answer.begun and isinstance(error, Denied):
+                raise Disconnected from None  # a stream whose reader may read no longer
             await _refuse(error, scope, receive, answer)
         except Exception:
             log.exception("%s %s failed (request %s)", scope["method"], scope["path"], answer.request_id)
             ours = TidelogError("the broker met an error of its own", hint="Look for the request id in the broker's log.")
             await _refuse(ours, scope, receive, answer)
+
+    async def _guarded(self, guard: HttpGuard, scope: Scope, receive: Receive, answer: Answer) -> None:
+        async def route(receive: Receive, send: Send) -> None:
+            answer.goes_out_by(send)
+            await self._route(scope, receive, answer)
+
+        parts = _path_parts(scope["raw_path"])
+        await guard.answer(scope, receive, answer.way_out, parts, answer.request_id, route)
 
     async def _route(self, scope: Scope, receive: Receive, answer: Answer) -> None:
         match _path_parts(scope["raw_path"]):
@@ -95,6 +122,13 @@ class Answer:
         self.request_id = request_id
         self.begun = False
 
+    @property
+    def way_out(self) -> Send:
+        return self._send
+
+    def goes_out_by(self, send: Send) -> None:
+        self._send = send
+
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.begun = True
@@ -106,6 +140,7 @@ async def _refuse(error: TidelogError, scope: Scope, receive: Receive, answer: A
     """Tells the error. A client that may still be sending its body is heard out for a moment, then cut off."""
     if answer.begun:
         raise error
+    note_refusal(error)
     status = wire_codes(error).http
     body = problem(error, status=status, path=scope["path"], request_id=answer.request_id)
     headers = [*problem_headers(error, status=status), (b"content-length", b"%d" % len(body))]

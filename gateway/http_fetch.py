@@ -123,6 +123,7 @@ class HttpFetch:
     ) -> tuple[bytes, Headers]:
         """The body and its headers. The batches that it was made from are let go before it is sent."""
         log = self._broker.routed_log
+        began_s = asyncio.get_running_loop().time()
         reading = self._read(log, target, limits, place)
         fetched = await (request.attended(reading) if limits.wait_ms else reading)
         decompressed_bytes_max = log.settings.decompressed_bytes_max
@@ -132,6 +133,10 @@ class HttpFetch:
         )
         if place.bytes_held:
             place.keep(len(body))
+        if next_offset > target.offset:
+            traffic = self._broker.metrics.traffic.http
+            traffic.fetched(records=next_offset - target.offset, answer_bytes=len(body))
+            traffic.fetch_took([fetched], began_s=began_s, could_wait=bool(limits.wait_ms))
         return body, [
             (b"content-type", answer_type.encode()),
             (b"cache-control", b"no-store"),

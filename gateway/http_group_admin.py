@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
+from gateway.access.caller import check_topic
 from gateway.doors import Broker
 from gateway.group_descriptions import GroupDescription, PartitionLag, SeekTo, TopicPartitions, assigned_partitions
 from gateway.group_patience import patiently
@@ -59,6 +60,8 @@ class HttpGroupAdmin:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
         asked = decoded(call.body, Seek)
         topics, to = [_topic_of(topic) for topic in asked.topics], _seek_to(asked.to)
+        for topic in topics:
+            check_topic(topic.topic)
         moved = await patiently(lambda: self._broker.group_operations.seek(call.group, topics, to, validate_only=validate_only))
         rows = []
         for row in moved:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET
 
+from gateway.access.caller import check_topic, may_see_topic
 from gateway.doors import Broker
 from gateway.group_cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
 from gateway.group_descriptions import FetchedOffset, TopicPartitions
@@ -109,11 +110,12 @@ class HttpGroupOffsets:
         return await patiently(lambda: self._broker.groups.commit(group, member_id, instance_id, generation, offsets))
 
     def _topic(self, partition: TopicPartition) -> Topic | None:
-        """None of a topic that was deleted: nothing of it is left to commit."""
+        """None of a topic that was deleted, since nothing of it is left to commit, and of one that the caller may not see."""
         try:
-            return self._broker.topic_cache.by_id(partition.topic_id)
+            topic = self._broker.topic_cache.by_id(partition.topic_id)
         except UnknownTopic:
             return None
+        return topic if may_see_topic(topic.name) else None
 
     # ── told, and deleted ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -150,6 +152,7 @@ class HttpGroupOffsets:
             raise InvalidArgument(
                 "it is not said of which topic", hint=f"Add topic=NAME; DELETE {call.path} deletes the group with all its offsets."
             )
+        check_topic(query.text("topic"))
         topic = TopicPartitions(query.text("topic"), numbers_of(query, "partitions"))
         validate_only = query.choice("validate_only", TRUE_OR_FALSE) or False
         deleted = await patiently(

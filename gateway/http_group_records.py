@@ -118,6 +118,8 @@ class HttpGroupRecords:
         body = reading.page(pieces, encode_cursor(reading.positions.cursor(), self._owner(member)))
         if place.bytes_held:
             place.keep(len(body))
+        if reading.record_count:
+            self._broker.metrics.traffic.http.fetched(records=reading.record_count, answer_bytes=len(body))
         return body
 
     async def _assigned(self, member: AsMember) -> list[TopicPartitionName]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from gateway.access.caller import check_group
 from gateway.answer_room import AnswerRoom
 from gateway.doors import Broker
 from gateway.http_group_admin import HttpGroupAdmin
@@ -77,6 +78,8 @@ class HttpGroups:
             allow = ", ".join(routes)
             raise MethodNotAllowed(f"{request.method} is not possible here", hint=f"Possible: {allow}.", allow=allow)
         group = check_group_name(path[0]) if path else ""
+        if group:
+            check_group(group)
         member_id = path[2] if len(path) > 2 else ""
         if len(member_id) > MEMBER_ID_CHARACTERS_MAX:
             raise UnknownMember("no member has an id of so many characters")

@@ -2,6 +2,10 @@
 
 Invariant: a broker that serves is ready, whatever else it has to tell: one bad partition, or a bucket or etcd that all brokers
 share, must not take it out of a load balancer. Liveness asks nobody.
+
+So a bucket that is unavailable (segments/bucket_health.py) makes no broker unready: it is away for all, and then a load balancer
+would have nobody left to send readers to, who are served from memory; or for this broker alone, and then another ends its session
+(bucket_reach.py), which does. It is told in the answer, in tidelog_bucket_state, and as an alert.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
+from gateway.access.caller import is_stranger
 from gateway.doors import Broker
 from metadata.errors import Corrupt, Stopping, TidelogError
 from metadata.model import TopicPartition
@@ -40,6 +45,8 @@ class HealthAnswer(BaseModel):
 def health_routes(app: FastAPI, broker: Broker) -> None:
     def answer(unwell: HealthAnswer | None, status_unwell: int = 503) -> JSONResponse:
         told = (unwell or HealthAnswer(status="ok")).model_dump(exclude_none=True)
+        if is_stranger():
+            told = {"status": told["status"]}
         return JSONResponse(told, 200 if unwell is None else status_unwell, {"cache-control": "no-store"})
 
     @app.get("/livez", tags=["health"], response_model=HealthAnswer)

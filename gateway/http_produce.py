@@ -26,6 +26,7 @@ import numpy as np
 from gateway import arrow_bodies, http_pace
 from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.arrow_bodies import parse_arrow, plan_arrow
+from gateway.current_call import trace_produced
 from gateway.doors import Broker, partition_of
 from gateway.http_pace import PIECE_BYTES
 from gateway.http_request import INT64_MAX, Request
@@ -126,7 +127,8 @@ class HttpProduce:
         options = _options(request, timeout_ms_max=settings.produce_timeout_ms)
         target = target_named(self._broker, topic)
         log = self._broker.routed_log
-        deadline_s = asyncio.get_running_loop().time() + options.timeout_s
+        began_s = asyncio.get_running_loop().time()
+        deadline_s = began_s + options.timeout_s
         async with log.admit(log.memory_bytes(length or 0), timeout_s=options.timeout_s) as admission:
             body = await request.body(
                 admission,
@@ -155,13 +157,18 @@ class HttpProduce:
                 expected_offset=options.expected_offset,
             )
             plan = _without_records(plan)
+        request_bytes = len(body)
         del body, batches  # what waits for the bucket is in the buffer, and counted there
         found = await outcomes(log, pending, acks=options.acks, timeout_s=options.timeout_s, deadline_s=deadline_s)
-        del pending
         _tell_how_to_retry(found, options)
         error = shared_error(found)
         if error is not None:
             raise error
+        seconds = asyncio.get_running_loop().time() - began_s
+        self._broker.metrics.traffic.http.produced(found, request_bytes=request_bytes, seconds=seconds)
+        if self._broker.tracing is not None:
+            trace_produced([topic], pending, found, began_s=began_s, size_bytes=request_bytes)
+        del pending
         for failed in {id(outcome): outcome for outcome in found if isinstance(outcome, TidelogError)}.values():
             told_with_trouble(failed, self._broker)
         encode = ready_batch_as_json if media_type == RECORD_BATCH else _ENCODE[answer_type]

@@ -30,6 +30,8 @@ BODY_BYTES_PER_SECOND_MIN: Final = 256 << 10
 """After the time that the settings give to any body: a slow one holds room in the buffer that others wait for."""
 INT64_MAX: Final = 2**63 - 1
 
+TRACEPARENT_BYTES_MAX: Final = 100
+
 _SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _Value = TypeVar("_Value")
@@ -42,9 +44,22 @@ class Disconnected(Exception):
 def request_id_of(scope: Scope) -> str:
     """The client's own X-Request-Id where it is short and plain, else a new one."""
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and _SANE_REQUEST_ID.fullmatch(value):
-            return str(value, "ascii")
+        if name == b"x-request-id" and (given := sane_request_id(value)):
+            return given
     return os.urandom(16).hex()
+
+
+def sane_request_id(given: bytes) -> str:
+    """A client's own id, where it is short and plain; else nothing."""
+    return str(given, "ascii") if _SANE_REQUEST_ID.fullmatch(given) else ""
+
+
+def traceparent_of(scope: Scope) -> str:
+    """As the client sent it (W3C Trace Context); empty where there is none, or a long one."""
+    for name, value in scope["headers"]:
+        if name == b"traceparent" and len(value) <= TRACEPARENT_BYTES_MAX:
+            return str(value, "latin-1")
+    return ""
 
 
 class Request:

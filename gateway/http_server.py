@@ -5,44 +5,68 @@
 
 Limits that uvicorn does not keep: the head of a request has a size (431) and a time to arrive in (408), and a client that takes
 next to nothing of its answer for a while is cut off. So whoever sends headers without end, or nothing, or hardly reads, holds
-neither memory nor a connection for long. Source: uvicorn/protocols/http/httptools_impl.py
+neither memory nor a connection for long. Connections have a bound, in all and by address (open_connections.py): one too many is
+told 429, whatever it asks for. With TLS, tls_listener.py accepts. Where clients have to show certificates, who shows none is told
+401; a probe (/livez, /readyz, /startupz) hears its status, and no more, since what asks for it (a kubelet) has none to show.
+Source: uvicorn/protocols/http/httptools_impl.py
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from email.utils import formatdate
 from functools import partial
-from typing import Final
+from typing import Any, Final, cast
 
 import uvicorn
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from gateway.access.calls import METRICS_PATHS
 from gateway.answer_room import BYTES_PER_SECOND_MIN
 from gateway.doors import Broker, cannot_listen, host_and_port
 from gateway.http_app import HttpApp
-from gateway.http_request import Disconnected, Receive, Scope, Send
+from gateway.http_request import Disconnected, Message, Receive, Scope, Send, request_id_of
 from gateway.long_waits import LongWaits
+from gateway.open_connections import OpenConnections, Place
+from gateway.problem_details import problem, problem_headers
+from gateway.tls_files import TlsFiles
+from gateway.tls_listener import TlsListener, listening_sockets
+from gateway.tls_subject import STATE_KEY, subject_of_der
+from gateway.wire_errors import wire_codes
+from metadata.errors import TidelogError, Unauthenticated
 
 HEAD_BYTES_MAX: Final = 64 << 10
 HEAD_TIMEOUT_S: Final = 10.0
 WRITE_STALL_S: Final = 30.0
 """A client that takes less of its answer in this time than at the least rate of all readers (answer_room.py) is cut off, whatever
 writes it. What is paced (http_pace.py) is cut off sooner."""
+TLS_UNREAD_BYTES_MAX: Final = 128 << 10
+"""Of each connection, that have come and wait to be decrypted. By default, 512 KiB."""
+PROBES: Final = frozenset({"/livez", "/readyz", "/startupz"})
 KEEP_ALIVE_S: Final = 75
 """How long an idle connection is kept: longer than the idle time of common load balancers (60 s), so that they close first."""
-CONNECTIONS_MAX: Final = 10_000
+_SHOW_CERTIFICATE: Final = "Show one: cert_file and key_file (--cert-file, --key-file); curl --cert FILE --key FILE."
+
+log = logging.getLogger(__name__)
 
 
 class HttpServer:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, tls: TlsFiles | None = None, *, metrics_open: bool = False) -> None:
+        """`metrics_open`: who shows no certificate may read /metrics all the same."""
+        self._open_paths = METRICS_PATHS if metrics_open else frozenset()
         self._waits = LongWaits()
         self._app = HttpApp(broker, self._waits)
         self._state = ServerState()
+        self._tls = tls
         self._listener: asyncio.Server | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        """The same where there is TLS."""
         self._clock: asyncio.TimerHandle | None = None
+        settings = broker.settings
+        self.connections = OpenConnections(settings.http_connections_max, settings.http_connections_per_address_max)
 
     async def start(self, address: str) -> str:
         """Opens HOST:PORT (port 0: a free one) and answers where it is.
@@ -60,27 +84,43 @@ class HttpServer:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            limit_concurrency=CONNECTIONS_MAX,
         )
         config.load()
         loop = asyncio.get_running_loop()
 
-        def connection() -> asyncio.Protocol:
-            return BoundedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
+        def connection(place: Place | None = None) -> asyncio.Protocol:
+            protocol = BoundedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
+            protocol.place, protocol.open_connections = place, self.connections
+            protocol.open_paths = self._open_paths
+            protocol.certificate_required = self._tls is not None and self._tls.requires_certificate
+            return protocol
 
         try:
-            self._listener = await loop.create_server(connection, host.strip("[]"), port, backlog=2048)
+            if self._tls is None:
+                self._listener = await loop.create_server(connection, host.strip("[]"), port, backlog=2048)
+                port = self._listener.sockets[0].getsockname()[1]
+            else:
+                sockets = await listening_sockets(host.strip("[]"), port)
+                port = sockets[0].getsockname()[1]
+                tls = self._tls
+                listener = TlsListener(sockets, lambda: tls.context, connection, self.connections)
+                self._accepting = loop.create_task(listener.run(), name="HTTP with TLS")  # until `stop`
+                self._accepting.add_done_callback(_tell_of_the_end)
         except OSError as error:
             raise cannot_listen(host, port, error, door="HTTP") from None
         self._tell_the_time()
-        return f"{host}:{self._listener.sockets[0].getsockname()[1]}"
+        return f"{host}:{port}"
 
     async def stop(self, grace_s: float) -> None:
         """Returns when every answer is out, or after `grace_s`."""
         self._waits.stop()
-        if self._listener is None:
+        if self._listener is not None:
+            self._listener.close()
+        elif self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait((self._accepting,))
+        else:
             return
-        self._listener.close()
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:
@@ -113,12 +153,28 @@ class BoundedProtocol(HttpToolsProtocol):
     """Received since the last head, piece of a body, or end of a request: a head, trailers, or nonsense."""
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
+    place: Place | None = None
+    """Taken at the latest when the connection stands."""
+    open_connections: OpenConnections
+    certificate_required = False
+    open_paths: frozenset[str] = frozenset()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn itself
         super().connection_made(transport)
+        if self.place is None:
+            self.place = self.open_connections.take(self.client[0] if self.client else "")
+        if self.place is None:
+            transport.abort()
+        if (tls := transport.get_extra_info("ssl_object")) is not None:
+            limited = cast(Any, transport)
+            limited.set_read_buffer_limits(high=TLS_UNREAD_BYTES_MAX, low=TLS_UNREAD_BYTES_MAX // 2)
+            if der := tls.getpeercert(binary_form=True):
+                self.app_state[STATE_KEY] = subject_of_der(der)  # copied into the scope of each request
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.place is not None:
+            self.place.give_back()
         self._head_arrived()
         self._stop_write_timer()
         self._tell_of_the_end()
@@ -157,7 +213,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answered = cycle
-        super()._start_asgi_task(cycle, partial(self._answer, app))
+        refusal: TidelogError | None = self.place.refusal if self.place is not None else None
+        is_stranger = self.certificate_required and STATE_KEY not in self.app_state
+        if refusal is None and is_stranger and cycle.scope["path"] not in self.open_paths:
+            if cycle.scope["path"] in PROBES:
+                app = partial(_status_alone, app)
+            else:
+                refusal = Unauthenticated("this broker wants a certificate of its clients", hint=_SHOW_CERTIFICATE)
+        if refusal is not None:
+            super()._start_asgi_task(cycle, partial(_refuse_connection, refusal))
+        else:
+            super()._start_asgi_task(cycle, partial(self._answer, app))
 
     async def _answer(self, app: ASGI3Application, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -207,3 +273,35 @@ class BoundedProtocol(HttpToolsProtocol):
             head = b"HTTP/1.1 %b\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(head % (status, len(body)) + body)
         self.transport.close()
+
+
+def _tell_of_the_end(accepting: asyncio.Task[None]) -> None:
+    if not accepting.cancelled() and (error := accepting.exception()) is not None:
+        log.critical("the HTTP door accepts no connections any more", exc_info=error)
+
+
+async def _status_alone(app: ASGI3Application, scope: Scope, receive: Receive, send: Send) -> None:
+    """The app's answer without what it says."""
+
+    async def send_status(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send({**message, "headers": [(b"content-length", b"0")]})
+        elif not message.get("more_body", False):
+            await send({"type": "http.response.body", "body": b""})
+
+    await app(scope, receive, send_status)  # type: ignore[arg-type]  # as in _answer
+
+
+async def _refuse_connection(refusal: TidelogError, scope: Scope, receive: Receive, send: Send) -> None:
+    """One connection too many, or of a stranger: its first request is told so, and it is closed."""
+    status = wire_codes(refusal).http
+    request_id = request_id_of(scope)
+    body = problem(refusal, status=status, path=scope["path"], request_id=request_id)
+    headers = [
+        *problem_headers(refusal, status=status),
+        (b"x-request-id", request_id.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

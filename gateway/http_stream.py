@@ -137,6 +137,7 @@ class RecordStream:
                 return
             laid = await self._next(place, events)
             place.keep(len(laid.chunk))
+            self._broker.metrics.traffic.http.fetched(records=laid.record_count, answer_bytes=len(laid.chunk))
             await self._stream(request, laid.chunk)
         self._positions = laid.positions
         if self._records_left is not None:

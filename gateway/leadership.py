@@ -41,6 +41,7 @@ from segments.byte_budget import ByteBudget
 from segments.disk_tier import DiskTier
 from segments.footer_cache import FooterCache
 from segments.log import Log
+from segments.log_counters import LogCounters
 from segments.restorations import check_not_superseded
 from segments.session import Session, claim
 from segments.settings import SegmentSettings
@@ -95,6 +96,8 @@ class Leadership:
         self._now_ms = now_ms
         self._disk = disk
         self.budget = ByteBudget(settings.buffer_bytes_max)
+        self.counters = LogCounters()
+        self.sessions_begun = 0
         self._footers = FooterCache(bytes_max=settings.footer_cache_bytes_max)
         self._log: Log | None = None
         self._own_sessions: set[SessionId] = set()
@@ -114,12 +117,22 @@ class Leadership:
         return self._log.session.id if self._log is not None else None
 
     @property
+    def lease_is_sure(self) -> bool:
+        """Whether the broker is registered, and its lease can't have ended."""
+        return self._parts is not None and self._parts.membership.sure
+
+    @property
     def left_to_hand_over(self) -> int:
         """Partitions that are led here, as long as there is another broker to lead them; else 0."""
         others = (other for other in self._view.brokers.brokers.values() if other.session != self.session)
         if self._log is None or all(other.draining for other in others):
             return 0
         return len(self._view.partitions.led_by(self._log.session.id))
+
+    @property
+    def present_log(self) -> Log | None:
+        """The log of the present session, where there is one."""
+        return self._log
 
     @property
     def log(self) -> Log:
@@ -172,7 +185,10 @@ class Leadership:
             now_ms=self._now_ms,
             new_writer=self._new_writer,
             disk=self._disk,
+            counters=self.counters,
+            bucket_state=lambda: self._store.state,
         )
+        self.sessions_begun += 1
         registration = msgspec.structs.replace(self.registration, session=session.id)
         ttl_s = self._cluster.session_timeout_ms / 1000
         before = frozenset(self._own_sessions)

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway import record_answers
+from gateway.access.caller import check_topic
 from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.doors import Broker, named, partition_of
 from gateway.group_cursor import Cursor
@@ -68,6 +69,7 @@ class MemberReading:
         self._unknown: dict[TopicPartitionName, TidelogError] = {}
         for topic_name, number in assigned:
             try:
+                check_topic(topic_name)  # another member, as the leader, may have assigned it
                 topic = broker.topic_cache.get(topic_name)
                 self._topics[partition_of(topic, number)] = topic
             except TidelogError as error:
@@ -79,6 +81,8 @@ class MemberReading:
         self._resets: dict[TopicPartition, Reset] = {}
         """At most one of each: a place that is lost twice in one read is told as an error."""
         self._found: Sequence[FetchTarget] = ()
+        self.record_count = 0
+        """That were read."""
         """What is read, once there is something."""
         self._has_looked = False
 
@@ -224,6 +228,7 @@ class MemberReading:
                 continue
             pieces += opened.pieces
             records_left -= opened.record_count
+            self.record_count += opened.record_count
             bytes_left -= opened.size_bytes
             self.positions.moved(target.partition, opened.next_offset)
         return pieces

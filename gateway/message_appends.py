@@ -42,6 +42,7 @@ class Taken(NamedTuple):
     """Of a ready batch."""
     plan: Plan | None
     """Of structured records."""
+    topic: str = ""
 
 
 class Refused(NamedTuple):
@@ -96,7 +97,7 @@ class MessageAppends:
                 raise
         except TidelogError as error:
             return error.with_traceback(None)  # the frames in there hold the message
-        return Taken(self._log, self._append(at, request, target, batches), batches[0].partition.partition, plan)
+        return Taken(self._log, self._append(at, request, target, batches), batches[0].partition.partition, plan, request.topic)
 
     def _target(self, topic: str) -> Target:
         target = self._targets.get(topic)

@@ -6,15 +6,17 @@ bucket. What is told is laid out in a thread, one scrape at a time, so that thou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from fastapi import FastAPI, Request, Response
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from gateway.doors import Broker
 from gateway.long_work import WorkThreads
+from gateway.traffic import Traffic
 
 ACCEPT_CHARACTERS_MAX: Final = 1_000
 
@@ -29,10 +31,22 @@ class Metrics:
         self._summary = CollectorRegistry(auto_describe=False)
         self._detail = CollectorRegistry(auto_describe=False)
         self._threads = WorkThreads(1)
+        self._looks: list[Callable[[], None]] = []
+        self.traffic = Traffic()
+        """What the doors count."""
 
-    def tell(self, summary: Collector, detail: Collector | None = None) -> None:
+    def before(self, look: Callable[[], None]) -> None:
+        """Calls it in the loop before each scrape: what is laid out in a thread can't ask the loop anything."""
+        self._looks.append(look)
+
+    def tell_of_process(self) -> None:
+        """process_cpu_seconds_total, process_resident_memory_bytes, process_open_fds and their kin."""
+        ProcessCollector(registry=self._summary)
+
+    def tell(self, summary: Collector | None = None, detail: Collector | None = None) -> None:
         """From now on; they are called in a thread."""
-        self._summary.register(summary)
+        if summary is not None:
+            self._summary.register(summary)
         if detail is not None:
             self._detail.register(detail)
 
@@ -40,7 +54,17 @@ class Metrics:
         """`accept`: the header of the request; without, the text format of Prometheus."""
         encode, media_type = choose_encoder(accept[:ACCEPT_CHARACTERS_MAX])
         registry = self._detail if detailed else self._summary
+        self._look()
         return Exposition(await self._threads.run(lambda: encode(registry)), media_type)
+
+    def families(self, *, detailed: bool = False) -> list[Metric]:
+        """As they would be told now. In the loop."""
+        self._look()
+        return list((self._detail if detailed else self._summary).collect())
+
+    def _look(self) -> None:
+        for look in self._looks:
+            look()
 
 
 def metrics_routes(app: FastAPI, broker: Broker) -> None:
@@ -50,10 +74,10 @@ def metrics_routes(app: FastAPI, broker: Broker) -> None:
 
     @app.get("/metrics", tags=["metrics"], response_class=Response)
     async def metrics(request: Request) -> Response:
-        """For Prometheus: what this broker tells of the consumer groups that it coordinates, by group and topic."""
+        """For Prometheus: brokers, doors, the log, the bucket, the metadata store, groups, the process. See docs/metrics.md."""
         return await answer(request, detailed=False)
 
     @app.get("/metrics/detail", tags=["metrics"], response_class=Response)
     async def detail(request: Request) -> Response:
-        """For Prometheus: the same by partition, also under the names that boards made for Kafka know."""
+        """For Prometheus: what there is one of for each partition, also under the names that boards made for Kafka know."""
         return await answer(request, detailed=True)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from gateway.access.caller import check_topic
 from gateway.doors import Broker, check_topic_id, partition_of
 from gateway.long_work import LoopTurns
 from gateway.topic_states import LOOK_UP_S
@@ -35,7 +36,7 @@ class NamedTopic(NamedTuple):
 
 
 async def partitions_named(broker: Broker, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
-    """Each, or why not: InvalidName, UnknownTopic (also of another life), UnknownPartition, Unavailable, Corrupt."""
+    """Each, or why not: NotAuthorized, InvalidName, UnknownTopic (also of another life), UnknownPartition, Unavailable, Corrupt."""
     turns = LoopTurns()
     found: list[TopicPartition | TidelogError] = []
     for name in named:
@@ -66,6 +67,7 @@ _Fresh = dict[str, Topic | TidelogError]
 
 def _topic(broker: Broker, named: NamedTopic, fresh: _Fresh | None = None) -> Topic | TidelogError:
     try:
+        check_topic(named.topic)
         topic = (fresh or {}).get(named.topic)
         if topic is None:
             topic = broker.topic_cache.get(check_topic_name(named.topic))

@@ -15,7 +15,7 @@ import grpc
 from gateway.grpc_calls import Context, MethodHandler, stream
 from metadata.errors import Throttled
 
-_HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
+HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
@@ -42,7 +42,7 @@ class OpenCalls:
             context.add_done_callback(self._ended)  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
             return await behavior(request, context)
 
-        counted: MethodHandler = _HANDLER_OF[bool(handler.request_streaming), bool(handler.response_streaming)](call)
+        counted: MethodHandler = HANDLER_OF[bool(handler.request_streaming), bool(handler.response_streaming)](call)
         return counted
 
     def _ended(self, _: object) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from gateway.access.calls import HTTP_CALLS
 from gateway.openapi_groups import CLIENT_RACK, group_routes, group_schemas
 
 JsonObject = dict[str, Any]
@@ -104,6 +105,23 @@ _SCHEMAS: Final[JsonObject] = {
     },
 }
 
+_SECURITY_SCHEMES: Final[JsonObject] = {
+    "api_key": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "tlk_ID_SECRET, or a JWT",
+        "description": "An API key (`tidelog key create`), or a token of the OpenID provider that the cluster trusts. Only where "
+        "the broker's `authentication` is on.",
+    },
+    "basic": {"type": "http", "scheme": "basic", "description": "The id of an API key, and its secret as the password."},
+    "certificate": {"type": "mutualTLS", "description": "A client certificate, whose name is the principal."},
+}
+_PROBLEM_BODY: Final[JsonObject] = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+_REFUSALS: Final[JsonObject] = {
+    "401": {"description": "It is not known who asks: UNAUTHENTICATED", "content": _PROBLEM_BODY},
+    "403": {"description": "Who asks may not do this: PERMISSION_DENIED", "content": _PROBLEM_BODY},
+}
+
 _BINARY: Final[JsonObject] = {"schema": {"type": "string", "format": "binary"}}
 _TEXT: Final[JsonObject] = {"schema": {"type": "string"}}
 
@@ -124,8 +142,21 @@ def document(app: FastAPI) -> JsonObject:
                     "description": "An error",
                     "content": {"application/problem+json": _ref("Problem")},
                 }
+        _add_security(made)
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _add_security(made: JsonObject) -> None:
+    """How callers show who they are, where the broker asks. What is open to all says so by an empty list."""
+    made["components"]["securitySchemes"] = _SECURITY_SCHEMES
+    made["security"] = [{name: []} for name in _SECURITY_SCHEMES]
+    for path, operations in made["paths"].items():
+        for method, operation in operations.items():
+            if HTTP_CALLS[method.upper(), path].open:
+                operation["security"] = []
+            else:
+                operation["responses"] |= _REFUSALS
 
 
 def _fast_routes() -> JsonObject:

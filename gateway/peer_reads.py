@@ -224,6 +224,7 @@ def _fetched(partition: log_pb2.FetchedPartition) -> Fetched | TidelogError:
         Offset(partition.log_start_offset),
         LeaderEpoch(partition.leader_epoch),
         located_from(partition.places) if partition.HasField("places") else None,
+        committed_at_s=None,
     )
 
 

@@ -4,9 +4,13 @@
                └▶ yes: call ─▶ answered: the answer, or the error that the other broker raised
                             └▶ the connection broke: a write may have arrived (OutcomeUnknown), a read may be asked again
 
-Every call carries FORWARDED_BY with the id of this broker. Who receives it answers from what it leads itself: no request is
-forwarded twice. Invariants: a call has a deadline; of those with records at most WRITES_AT_ONCE are open to a broker; a channel is
-dropped when no registered broker has its address any more, and connects again by itself as long as one has.
+Every call carries FORWARDED_BY with the id of this broker, and what `call_metadata` says. Who receives it answers from what it
+leads itself: no request is forwarded twice. Invariants: a call has a deadline; of those with records at most WRITES_AT_ONCE are
+open to a broker; a channel is dropped when no registered broker has its address any more, and connects again by itself as long as
+one has.
+
+With TLS, the other broker's certificate is checked by `tls_peer_ca_file` against the host at which it is advertised, or against
+tls_peer_name, and our own is shown. When these files change, calls go over new channels, and the old ones end with their calls.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 
 from gateway.grpc_status import DETAILS_TRAILER, error_of
+from gateway.tls_files import TlsFiles
 from metadata.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Throttled, TidelogError, Unavailable
 
@@ -33,6 +38,8 @@ FORWARDED_BY: Final = "tidelog-forwarded-by"
 CONNECT_TIMEOUT_S: Final = 2.0
 CLOSE_GRACE_S: Final = 30.0
 """How long calls to a broker that is registered no more may go on."""
+RENEW_GRACE_S: Final = 90.0
+"""How long calls may go on over a channel that has given way to one with a new certificate: longer than any long poll."""
 WRITES_AT_ONCE: Final = 64
 _OPTIONS: Final = [
     ("grpc.max_receive_message_length", -1),
@@ -46,6 +53,7 @@ _OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),
 ]
 
+CallMetadata = tuple[tuple[str, str], ...]
 _Answer = TypeVar("_Answer", bound=Message)
 
 
@@ -56,8 +64,13 @@ class Unreachable(NoLeader):
 class Peers:
     """Its owner calls `drop_others` when brokers come and go, and `close` in the end."""
 
-    def __init__(self, broker_id: str) -> None:
-        self._metadata = ((FORWARDED_BY, broker_id),)
+    def __init__(
+        self, broker_id: str, tls: TlsFiles | None = None, *, call_metadata: Callable[[], CallMetadata] | None = None
+    ) -> None:
+        """`call_metadata`: what goes with each call beside FORWARDED_BY, asked for in the task that calls."""
+        self._metadata: CallMetadata = ((FORWARDED_BY, broker_id),)
+        self._call_metadata = call_metadata
+        self._tls = tls
         self._channels: dict[str, _Channel] = {}
 
     async def call(
@@ -79,11 +92,12 @@ class Peers:
         answer_lost = lost or (lambda why: _lost(why, peer, is_write))
         channel = self._channels.get(peer.grpc_address)
         if channel is None:
-            channel = self._channels[peer.grpc_address] = _Channel(peer.grpc_address)
+            channel = self._channels[peer.grpc_address] = _Channel(peer.grpc_address, self._tls)
+        metadata = self._metadata if self._call_metadata is None else (*self._metadata, *self._call_metadata())
         async with channel.turns if is_write else nullcontext():
             await channel.connected(peer, timeout_s)
             try:
-                answer = await channel.method(method)(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata)
+                answer = await channel.method(method)(request.SerializeToString(), timeout=timeout_s, metadata=metadata)
                 return answer_type.FromString(answer)
             except grpc.aio.AioRpcError as error:
                 raise _translated(error, peer, answer_lost) from None
@@ -102,14 +116,24 @@ class Peers:
         gone = [self._channels.pop(address) for address in list(self._channels) if address not in addresses]
         await asyncio.gather(*(channel.close(CLOSE_GRACE_S) for channel in gone))
 
+    async def renew(self) -> None:
+        """Calls go over new channels from now on; returns when those on the old ones have ended, or after RENEW_GRACE_S."""
+        channels, self._channels = list(self._channels.values()), {}
+        await asyncio.gather(*(channel.close(RENEW_GRACE_S) for channel in channels))
+
     async def close(self) -> None:
         channels, self._channels = list(self._channels.values()), {}
         await asyncio.gather(*(channel.close(None) for channel in channels))
 
 
 class _Channel:
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+    def __init__(self, address: str, tls: TlsFiles | None) -> None:
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            named = [("grpc.ssl_target_name_override", tls.peer_name)] if tls.peer_name else []
+            self._channel = grpc.aio.secure_channel(address, tls.channel_credentials(), options=[*_OPTIONS, *named])
+        self._tls = tls is not None
         self._methods: dict[str, Callable[..., Awaitable[bytes]]] = {}
         self.close = self._channel.close
         self.turns = asyncio.Semaphore(WRITES_AT_ONCE)
@@ -128,13 +152,16 @@ class _Channel:
             async with asyncio.timeout(min(CONNECT_TIMEOUT_S, timeout_s)):
                 await self._channel.channel_ready()
         except (TimeoutError, grpc.aio.UsageError):
-            raise _unreachable(peer) from None
+            raise _unreachable(peer, tls=self._tls) from None
 
 
-def _unreachable(peer: Registration) -> Unreachable:
+def _unreachable(peer: Registration, *, tls: bool = False) -> Unreachable:
+    hint = "Retry with back-off. Where it lasts: can the brokers reach each other (--advertise-grpc)?"
+    if tls:
+        hint += " Is its certificate for that host (else tls_peer_name), and of an authority in tls_peer_ca_file?"
     return Unreachable(
         f"broker {peer.broker_id}, which leads the partition, can't be reached at {peer.grpc_address}",
-        hint="Retry with back-off. Where it lasts: can the brokers reach each other (--advertise-grpc)?",
+        hint=hint,
         broker_id=peer.broker_id,
     )
 

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from gateway.http_rejections import MethodNotAllowed
-from metadata.errors import OutOfRange, Throttled, TidelogError
+from metadata.errors import OutOfRange, Throttled, TidelogError, Unauthenticated
 
 CONTENT_TYPE: Final = b"application/problem+json"
 RETRY_AFTER_S: Final = 1
@@ -58,6 +58,8 @@ def problem_headers(error: TidelogError, *, status: int) -> list[tuple[bytes, by
     if status in {429, 503}:
         retry_after_s = error.retry_after_s if isinstance(error, Throttled) else RETRY_AFTER_S
         headers.append((b"retry-after", b"%d" % max(1, round(retry_after_s))))
+    if isinstance(error, Unauthenticated):  # RFC 9110 §11.6.1
+        headers.append((b"www-authenticate", b'Bearer realm="tidelog", Basic realm="tidelog"'))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", str(error.details["allow"]).encode()))
     if isinstance(error, OutOfRange) and {"log_start_offset", "high_watermark"} <= error.details.keys():

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from gateway.access.caller import check_topic
+from gateway.current_call import note_topic
 from gateway.doors import Broker, named
 from gateway.led_here import LedHere, Pending
 from gateway.long_work import LoopTurns, WorkThreads
@@ -74,7 +76,8 @@ class ReadyBatch(NamedTuple):
 
 
 def topic_named(broker: Broker, name: str) -> Topic:
-    """From the cache. UnknownTopic, InvalidName, Unavailable."""
+    """From the cache. NotAuthorized, UnknownTopic, InvalidName, Unavailable."""
+    check_topic(name)
     try:
         return broker.topic_cache.get(name)
     except UnknownTopic:
@@ -84,6 +87,7 @@ def topic_named(broker: Broker, name: str) -> Topic:
 
 def target_named(broker: Broker, name: str) -> Target:
     topic = topic_named(broker, name)
+    note_topic(topic.name)
     settings = broker.topic_cache.settings(topic.id)
     batch_bytes_max = min(settings.max_message_bytes, broker.settings.message_bytes_max)
     return Target(topic, batch_bytes_max, settings.message_timestamp_type == "LogAppendTime", broker.settings.message_bytes_max)

@@ -22,7 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from compaction.settings import CompactionSettings
+from gateway.access.settings import AccessSettings
 from gateway.cluster_settings import ClusterSettings
+from gateway.observability_settings import ObservabilitySettings
+from gateway.tls_settings import TlsSettings
 from metadata.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
 from metadata.etcd_settings import EtcdSettings
@@ -31,7 +34,10 @@ from metadata.secret import Secret
 from segments.s3_settings import S3Settings
 from segments.settings import KIB, MIB, SegmentSettings
 
-_CLIENT_VARIABLES = frozenset({"TIDELOG_URL", "TIDELOG_CONTEXT", "TIDELOG_DEBUG", "TIDELOG_CONFIG"})
+_CLIENT_VARIABLES = frozenset(
+    {"TIDELOG_URL", "TIDELOG_CONTEXT", "TIDELOG_DEBUG", "TIDELOG_CONFIG", "TIDELOG_API_KEY", "TIDELOG_API_KEY_FILE"}
+    | {"TIDELOG_CA_FILE", "TIDELOG_CERT_FILE", "TIDELOG_KEY_FILE", "TIDELOG_TLS_SERVER_NAME"}
+)
 _HTTP = "127.0.0.1:8080"
 _LOCAL_DISK = {"linger_ms": 5.0, "puts_per_second_max": 400.0}
 """Defaults where the bucket is a local directory: a PUT costs a millisecond and no money."""
@@ -63,6 +69,12 @@ class GatewaySettings:
     """How long a producer waits for its commit, unless it asks for less."""
     body_read_timeout_ms: int = 5_000
     """A body must not pause for longer, and must arrive in this and one second for each 256 KiB: it holds room meanwhile."""
+    http_connections_max: int = 10_000
+    """Open connections at the HTTP door, those in a TLS handshake included. One more is told so (429), and closed."""
+    http_connections_per_address_max: int = 10_000
+    """The same of one address. Behind a load balancer all clients may have its address."""
+    grpc_connections_max: int = 10_000
+    """Open connections at the gRPC door. One more is closed; its client tries again."""
     grpc_streams_max: int = 1_000
     """RPCs that are open at the same time. Those of consumer groups are counted apart."""
     grpc_group_waits_max: int = 10_000
@@ -125,6 +137,9 @@ class BrokerSettings:
     membership: ClusterSettings = field(default_factory=ClusterSettings)
     groups: GroupSettings = field(default_factory=GroupSettings)
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    observability: ObservabilitySettings = field(default_factory=ObservabilitySettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
 
     def __post_init__(self) -> None:
         check_broker_id(self.broker_id)
@@ -149,6 +164,9 @@ _SECTIONS: dict[str, type[Any]] = {
     "membership": ClusterSettings,
     "groups": GroupSettings,
     "compaction": CompactionSettings,
+    "observability": ObservabilitySettings,
+    "tls": TlsSettings,
+    "access": AccessSettings,
 }
 
 

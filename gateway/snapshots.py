@@ -118,7 +118,7 @@ async def _read(metadata: MetadataStore, layout: EtcdLayout, header: SnapshotHea
     at = Revision(header.revision - base)
     page = await metadata.range(layout.root, limit=PAGE_KEYS, revision=at)
     while True:
-        writer.add(page.items)
+        writer.add(item for item in page.items if item.key != layout.peer_secret)  # who reads the bucket is no broker
         if not page.more:
             return writer.finish()
         page = await metadata.range(layout.root, start_after=page.items[-1].key, limit=PAGE_KEYS, revision=at)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from gateway.access.caller import check_topic, may_see_topic
 from gateway.doors import Broker, named, partition_of
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
@@ -40,7 +41,8 @@ class PartitionState(NamedTuple):
 
 
 async def described_topic(broker: Broker, name: str) -> Topic:
-    """UnknownTopic (with the nearest name), InvalidName, Corrupt; Unavailable where nobody knows whether there is such a topic."""
+    """NotAuthorized, UnknownTopic (with the nearest name), InvalidName, Corrupt; Unavailable where nobody knows of such a topic."""
+    check_topic(name)
     try:
         return broker.topic_cache.get(name)
     except UnknownTopic:
@@ -55,8 +57,10 @@ async def described_topic(broker: Broker, name: str) -> Topic:
 
 
 def listed_topics(broker: Broker, *, page_size: int, page_token: str) -> TopicPage:
-    """As Topics.list; of a topic whose value can't be read any more what was read before."""
-    return page_of(broker.topic_cache.topics(), page_size=page_size, page_token=page_token)
+    """As Topics.list, of those that the caller may see; of a topic whose value can't be read any more what was read before."""
+    return page_of(
+        (topic for topic in broker.topic_cache.topics() if may_see_topic(topic.name)), page_size=page_size, page_token=page_token
+    )
 
 
 def partition_leaders(broker: Broker, topic: Topic) -> list[PartitionState]:

@@ -41,6 +41,7 @@ from metadata.errors import (
     MemberIdRequired,
     NoCoordinator,
     NoLeader,
+    NotAuthorized,
     NotCoordinator,
     NotFound,
     NotLeader,
@@ -57,6 +58,7 @@ from metadata.errors import (
     Throttled,
     TidelogError,
     TooLarge,
+    Unauthenticated,
     Unavailable,
     UnknownGroup,
     UnknownLeaderEpoch,
@@ -93,6 +95,8 @@ WIRE_CODES: Final[dict[type[TidelogError], WireCodes]] = {
     UnknownProducer: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 59),  # UNKNOWN_PRODUCER_ID
     IdempotencyKeyReused: WireCodes(StatusCode.FAILED_PRECONDITION, 422, 42),  # INVALID_REQUEST
     Denied: WireCodes(StatusCode.PERMISSION_DENIED, 403, 29),  # TOPIC_AUTHORIZATION_FAILED
+    Unauthenticated: WireCodes(StatusCode.UNAUTHENTICATED, 401, 58),  # SASL_AUTHENTICATION_FAILED
+    NotAuthorized: WireCodes(StatusCode.PERMISSION_DENIED, 403, 29),  # TOPIC_AUTHORIZATION_FAILED
     MemberIdRequired: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 79),  # MEMBER_ID_REQUIRED
     GroupFull: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 81),  # GROUP_MAX_SIZE_REACHED
     GroupNotEmpty: WireCodes(StatusCode.FAILED_PRECONDITION, 409, 68),  # NON_EMPTY_GROUP

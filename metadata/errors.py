@@ -12,6 +12,8 @@
         UnknownProducer          its state expired: take a new producer id
         IdempotencyKeyReused     the same key came with another payload
         Denied                   credentials or permissions
+          Unauthenticated        it is not known who asks
+          NotAuthorized          who asks may not do this
         MemberIdRequired         a new member of a group is told its id: join again with it
         GroupFull                a consumer group has as many members as it may have
         GroupNotEmpty            a consumer group has members: stop them first
@@ -147,6 +149,20 @@ class IdempotencyKeyReused(Rejected):
 
 class Denied(Rejected):
     code = "DENIED"
+
+
+class Unauthenticated(Denied):
+    """No credentials were shown, or they count for nothing (any more)."""
+
+    code = "UNAUTHENTICATED"
+    default_hint = "Show an API key: Authorization: Bearer tlk_…, or a token or a client certificate that this cluster trusts."
+
+
+class NotAuthorized(Denied):
+    """Told of a topic or group whether it is there or not. `details`: principal, operation, resource, name."""
+
+    code = "PERMISSION_DENIED"
+    default_hint = "Ask who runs the cluster for the right: tidelog acl add PRINCIPAL OPERATION --topic NAME"
 
 
 class MemberIdRequired(Rejected):

@@ -29,6 +29,7 @@ from metadata.errors import InvalidArgument, Rejected, Stopping, Throttled, Tide
 from metadata.etcd_errors import Failure, failure
 from metadata.etcd_member import Member
 from metadata.etcd_settings import EtcdSettings
+from metadata.etcd_status import EtcdStatus, next_status
 from metadata.proto import etcd_pb2
 
 CALLS_PENDING_MAX = 1024
@@ -99,6 +100,7 @@ class EtcdClient:
         self._idle = asyncio.Event()
         self._idle.set()
         self.closing = False
+        self.status: EtcdStatus | None = None
         self.streams: set[Stream] = set()
         """Kept by those who open them. Cancelled when their member is silent, and when the client closes."""
 
@@ -138,7 +140,8 @@ class EtcdClient:
         for member in {stream.member for stream in self.streams}:
             try:
                 with self._under_way():
-                    await member.maintenance.Status(etcd_pb2.StatusRequest(), timeout=self._settings.etcd_request_timeout_s)
+                    timeout_s = self._settings.etcd_request_timeout_s
+                    self._note_status(await member.maintenance.Status(etcd_pb2.StatusRequest(), timeout=timeout_s))
             except grpc.aio.AioRpcError as error:
                 self.broken(member, error, "ask whether it is alive")
 
@@ -258,6 +261,9 @@ class EtcdClient:
             for stream in tuple(self.streams):
                 if stream.member is member:
                     stream.cancel()
+
+    def _note_status(self, told: etcd_pb2.StatusResponse) -> None:
+        self.status = next_status(self.status, db_size_bytes=told.dbSize, leader=told.leader, alarms=told.errors)
 
     def _check_open(self) -> None:
         if self.closing:

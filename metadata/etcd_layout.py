@@ -14,6 +14,10 @@
     /{cluster}/partitions/{topic_id}/{p}      JSON (partition_assignments.py)
     /{cluster}/groups/{group}                 JSON (group_record.py); the group's name percent-encoded, as it may hold any '/'
     /{cluster}/offsets/{group}/{topic_id}/{p}   JSON (group_offsets.py); likewise
+    /{cluster}/keys/{key_id}                  JSON (api_key.py)
+    /{cluster}/acls/{acl_id}                  JSON (acl.py)
+    /{cluster}/quotas/{principal}             JSON (quota.py); the principal's name percent-encoded
+    /{cluster}/peer_secret                    text; created once, and in no snapshot (peer_secret.py)
     /{cluster}/compactors/{compactor_id}      text: its version; leased
     /{cluster}/compactions/{unit}             JSON (compaction_notices.py); leased
 
@@ -87,6 +91,37 @@ class EtcdLayout:
     @property
     def restoring(self) -> str:
         return f"/{self.cluster}/restoring"
+
+    @property
+    def peer_secret(self) -> str:
+        return f"/{self.cluster}/peer_secret"
+
+    @property
+    def api_keys(self) -> str:
+        """Prefix of all API keys."""
+        return f"/{self.cluster}/keys/"
+
+    def api_key(self, key_id: str) -> str:
+        """`key_id` has passed check_key_id."""
+        return self.api_keys + key_id
+
+    @property
+    def acls(self) -> str:
+        """Prefix of all ACLs."""
+        return f"/{self.cluster}/acls/"
+
+    def acl(self, acl_id: str) -> str:
+        """`acl_id` is a binding's own."""
+        return self.acls + acl_id
+
+    @property
+    def quotas(self) -> str:
+        """Prefix of all quotas."""
+        return f"/{self.cluster}/quotas/"
+
+    def quota(self, principal: str) -> str:
+        """`principal` has passed check_principal, or is `*`."""
+        return self.quotas + _quoted(principal)
 
     @property
     def controller(self) -> str:

@@ -21,6 +21,7 @@ from metadata.etcd_errors import AnswerTooLarge, HistoryGone
 from metadata.etcd_member import ANSWER_BYTES_MAX
 from metadata.etcd_messages import key_range, key_value, transaction, transaction_result
 from metadata.etcd_settings import EtcdSettings
+from metadata.etcd_status import EtcdStatus
 from metadata.etcd_watch import EtcdWatches
 from metadata.model import Revision
 from metadata.proto import etcd_pb2
@@ -64,6 +65,11 @@ class EtcdStore:
         """InvalidArgument where a certificate can't be read. Asks etcd nothing: see `check`."""
         self._client = EtcdClient(settings, first_member=first_member)
         self._watches = EtcdWatches(self._client)
+
+    @property
+    def status(self) -> EtcdStatus | None:
+        """What etcd has told of itself, where a watch is open."""
+        return self._client.status
 
     async def check(self, prefix: str) -> None:
         """Returns when a member answers, has a leader, and lets us read `prefix`; else raises Unavailable, Denied or Rejected."""

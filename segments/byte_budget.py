@@ -24,6 +24,11 @@ class ByteBudget:
         self.bytes_used_peak = 0
         self._waiting: OrderedDict[asyncio.Future[None], int] = OrderedDict()  # in order of arrival
 
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return len(self._waiting)
+
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
         """Room for `bytes_count` bytes, as a context manager that waits for it. What was not taken is given back at its end.
 

@@ -27,6 +27,7 @@ from segments.disk_tier import DiskTier
 from segments.groups_in_use import GroupsInUse
 from segments.history import GroupPlace
 from segments.history_reads import HistoryReads
+from segments.log_counters import LogCounters
 from segments.object_store import ObjectStore
 from segments.run_index import RunPlace
 from segments.run_reads import RunReads
@@ -75,14 +76,16 @@ class ColdPool:
         read_timeout_s: float,
         spawn: Callable[[Coroutine[Any, Any, Loaded]], asyncio.Task[Loaded]],
         disk: DiskTier | None = None,
+        counters: LogCounters | None = None,
     ) -> None:
         """`spawn` starts a task that belongs to the log: a read goes on when the reader that began it hangs up."""
         self._bytes_max = bytes_max
         self._reads = reads
         self._read_timeout_s = read_timeout_s
         self._spawn = spawn
-        self._run_reads = RunReads(store, disk=disk)
-        self._history_reads = HistoryReads(store, disk=disk)
+        counters = counters or LogCounters()
+        self._run_reads = RunReads(store, disk=disk, counters=counters)
+        self._history_reads = HistoryReads(store, disk=disk, counters=counters)
         self._in_use = GroupsInUse(bytes_max)
         self._held: OrderedDict[Hashable, _Held] = OrderedDict()
         """This, and what follows, by the identity of the place."""

@@ -43,6 +43,11 @@ class DiskTier:
         self._is_off = False
         self.bytes_used = 0
 
+    @property
+    def is_off(self) -> bool:
+        """Whether the disk has failed."""
+        return self._is_off
+
     async def get(self, identity: Hashable) -> bytes | None:
         """The bytes, where they are here: the caller checks them."""
         stored = self._stored.get(identity)

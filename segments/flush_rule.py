@@ -3,6 +3,7 @@
     the open segment is full                           flush
     its oldest batch has waited linger_ms              flush
     nothing is in flight, and the budget allows a PUT  flush: a quiet broker answers in one PUT time
+    the same, but the bucket is not healthy            linger: fewer and larger PUTs
     puts_in_flight_max are in flight                   wait for one to land
     the log is closing, or somebody waits              flush what is left
 
@@ -27,6 +28,8 @@ class FlushState(NamedTuple):
     closing: bool
     waited_for: bool = False
     """Whether somebody waits for the open segment who won't be answered by a fuller one: its batches are not to linger."""
+    spared: bool = False
+    """Whether the bucket is not healthy, so that nothing is sent before its time."""
 
 
 class FlushRule:
@@ -48,7 +51,7 @@ class FlushRule:
         if state.closing or state.waited_for:
             return now_s
         linger_over_s = state.open_since_s + self._linger_s
-        if state.in_flight:
+        if state.in_flight or state.spared:
             return linger_over_s
         return min(linger_over_s, self._budget_allows_at_s(now_s))
 

@@ -71,6 +71,8 @@ class History:
         """`topic`: its name, which the keys of its objects hold."""
         self.manifest = manifest
         self.topic = topic
+        self.size_bytes = sum(file.size_bytes for file in manifest.files)
+        """Of the Parquet files that it names."""
 
     @property
     def version(self) -> int:

@@ -24,6 +24,7 @@ from segments.decoding_threads import DecodingThreads
 from segments.disk_tier import DiskTier
 from segments.history import GroupPlace
 from segments.history_batches import HistoryBatch, encode_history
+from segments.log_counters import LogCounters
 from segments.object_store import ObjectStore
 from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
 
@@ -36,9 +37,10 @@ log = logging.getLogger(__name__)
 
 
 class HistoryReads:
-    def __init__(self, store: ObjectStore, *, disk: DiskTier | None = None) -> None:
+    def __init__(self, store: ObjectStore, *, disk: DiskTier | None = None, counters: LogCounters | None = None) -> None:
         self._store = store
         self._disk = disk
+        self._counters = counters or LogCounters()
         self._decoding = DecodingThreads()
         self._under_way = 0
         """Groups that are read."""
@@ -70,7 +72,9 @@ class HistoryReads:
             return None
         footer = await self._footer(place)
         try:
-            return await self._opened(place, [body], footer)
+            group = await self._opened(place, [body], footer)
+            self._counters.disk_reads += 1
+            return group
         except Corrupt as error:
             log.warning("a copy on the local disk is damaged, so it is read from the bucket again: %s", error)
             await self._disk.drop(place.identity)
@@ -78,6 +82,7 @@ class HistoryReads:
 
     async def _read_from_bucket(self, place: GroupPlace) -> ColdGroup:
         footer, body = await self._footer_and_body(place)
+        self._counters.bucket_reads += 1
         if self._disk is None:
             only = [body]
             del body  # the bytes go when they are decoded, before the batches are made

@@ -16,6 +16,10 @@ class LedPartition:
     """From `compacted_to` of the history on."""
     history: History | None = None
     """What is in Parquet, as of the newest manifest that is known here."""
+    taken_at_s: float = 0.0
+    committed_at_s: float = 0.0
+    """On the loop's clock, of the newest segment with records of it that was committed here: when it got its first batch, and when
+    it was committed. 0 before the first."""
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
         """Where the records of this epoch end, or of the largest below it that has any; of the present one, the high watermark.

@@ -137,4 +137,4 @@ def _is_nothing(answers: Sequence[Fetched | TidelogError]) -> bool:
 
 def _with_high_watermark(answer: Fetched | TidelogError, told: Told) -> Fetched | TidelogError:
     """The leader's: what was read ends where its places did."""
-    return answer if isinstance(answer, TidelogError) else answer._replace(high_watermark=told.high_watermark)
+    return answer if isinstance(answer, TidelogError) else answer._replace(high_watermark=told.high_watermark, committed_at_s=None)

@@ -19,12 +19,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from metadata.errors import Corrupt, NoLeader, OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
+from segments.bucket_health import BucketState
 from segments.byte_budget import Admission, ByteBudget
 from segments.cold_pool import ColdPool
 from segments.disk_tier import DiskTier
 from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
 from segments.led_history import LedHistory
 from segments.located_reads import LocatedReads, ToldTarget
+from segments.log_counters import LogCounters
 from segments.log_reader import Explanation, Fetched, LedPartition, LogReader, TimestampedOffset
 from segments.log_reader import FetchTarget as FetchTarget  # what `fetch` is asked for
 from segments.manifest import Manifest
@@ -86,11 +88,16 @@ class Log:
         now_ms: Callable[[], int],
         new_writer: Callable[[], bytes] = _drawn,
         disk: DiskTier | None = None,
+        counters: LogCounters | None = None,
+        bucket_state: Callable[[], BucketState] = lambda: BucketState.HEALTHY,
     ) -> None:
-        """`budget` bounds the bytes that are not yet on the bucket; it outlives the session, `now_ms` is the wall clock.
+        """`budget` bounds the bytes that are not yet on the bucket; it outlives the session, as `counters` do. `now_ms` is the wall
+        clock.
 
         `new_writer` draws 16 bytes, which tell one's own manifests from others'; `disk` keeps what was read from the bucket.
+        `bucket_state`: as for SegmentWriter.
         """
+        self.counters = counters or LogCounters()
         self.session = session
         self.settings = settings
         self._budget = budget
@@ -107,7 +114,16 @@ class Log:
         self._tasks: asyncio.TaskGroup | None = None
         self._reads: set[asyncio.Task[Any]] = set()
         self._hot = HotPool(settings.hot_pool_bytes_max)
-        self._writer = SegmentWriter(store, session, settings, budget=budget, now_ms=now_ms, on_committed=self._on_committed)
+        self._writer = SegmentWriter(
+            store,
+            session,
+            settings,
+            budget=budget,
+            now_ms=now_ms,
+            on_committed=self._on_committed,
+            counters=self.counters,
+            bucket_state=bucket_state,
+        )
         cold = ColdPool(
             store,
             bytes_max=settings.cold_pool_bytes_max,
@@ -115,9 +131,15 @@ class Log:
             read_timeout_s=settings.put_deadline_ms / 1000,
             spawn=self._spawn,
             disk=disk,
+            counters=self.counters,
         )
+        self._cold = cold
         self._reader = LogReader(
-            self._hot, cold, decompressed_bytes_max=settings.decompressed_bytes_max, adopt_newest=self.adopt_newest
+            self._hot,
+            cold,
+            decompressed_bytes_max=settings.decompressed_bytes_max,
+            adopt_newest=self.adopt_newest,
+            counters=self.counters,
         )
         self._located = LocatedReads(
             store,
@@ -242,6 +264,32 @@ class Log:
     def led(self) -> Iterable[TopicPartition]:
         return self._led.keys()
 
+    # ── figures, from any thread ────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def led_count(self) -> int:
+        return len(self._led)
+
+    def led_now(self) -> dict[TopicPartition, LedPartition]:
+        return self._led.copy()
+
+    @property
+    def oldest_waits_since_s(self) -> float | None:
+        """As of SegmentWriter."""
+        return self._writer.oldest_waits_since_s
+
+    @property
+    def segments_in_flight(self) -> int:
+        return self._writer.in_flight
+
+    @property
+    def hot_pool_bytes(self) -> int:
+        return self._hot.bytes_used
+
+    @property
+    def cold_pool_bytes(self) -> int:
+        return self._cold.bytes_used
+
     # ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
@@ -323,12 +371,16 @@ class Log:
 
     def _on_committed(self, footer: SegmentFooter, segment: PendingSegment) -> None:
         """A segment is committed: its records become readable, then its producers are answered."""
+        counters = self.counters
         for run in footer.runs:
+            counters.records += run.record_count
+            counters.record_bytes += run.end - run.start
             led = self._led.get(run.partition)
             if led is None or led.log.leader_epoch != run.leader_epoch:
                 continue  # deleted, or given up, since it was buffered
             led.runs.add(run, session=footer.session, seq=footer.seq)
             led.log.commit(base_offset=run.base_offset, last_offset=run.last_offset)
+            led.taken_at_s, led.committed_at_s = segment.opened_at_s, segment.committed_at_s
             self._history.settle(led)
             self._hot.add(run.partition, segment.partitions[run.partition][1])
             self._wake_readers(run.partition)
@@ -399,6 +451,7 @@ class Log:
         `bytes_min` bytes, and found by the next fetch. Otherwise waits up to `wait_ms_max` for new records: see LogReader.fetch.
         """
         woken = asyncio.Event()
+        began_s = asyncio.get_running_loop().time()
         for target in targets:
             self._readers.setdefault(target.partition, {})[woken] = None
         try:
@@ -412,7 +465,17 @@ class Log:
             await self.check_appointed()  # behind the wait: what is told is true now, not as of its beginning
         except TidelogError as error:
             return [error.with_traceback(None)] * len(targets)
+        if wait_ms_max:
+            self._note_delivery(targets, answers, began_s)
         return answers
+
+    def _note_delivery(self, targets: Sequence[FetchTarget], answers: Sequence[Fetched | TidelogError], began_s: float) -> None:
+        """How long records took from the producer to the reader, where he waited for them."""
+        for target, answer in zip(targets, answers, strict=True):
+            if isinstance(answer, Fetched) and answer.size_bytes and (answer.committed_at_s or 0.0) > began_s:
+                led = self._led.get(target.partition)
+                if led is not None and led.committed_at_s == answer.committed_at_s:
+                    self.counters.delivery_seconds.observe(asyncio.get_running_loop().time() - led.taken_at_s)
 
     async def fetch_located(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Fetched | TidelogError]:
         """Of partitions that others lead, by what these have told of the places: see LocatedReads.fetch."""

@@ -32,6 +32,7 @@ from segments.history import GroupPlace
 from segments.hot_pool import HotPool
 from segments.led_partition import LedPartition as LedPartition  # what `led_at` answers
 from segments.located_records import Located, located
+from segments.log_counters import LogCounters
 from segments.object_store import Buffer
 from segments.record_lookup import AdoptNewest, RecordLookup
 from segments.record_lookup import Explanation as Explanation
@@ -60,6 +61,9 @@ class Fetched(NamedTuple):
     """Of the leader that answered."""
     located: Located | None = None
     """Where the records lie, in place of them; `size_bytes` is about what they have then."""
+    committed_at_s: float | None = 0.0
+    """When the newest records of the partition were committed here, on the loop's clock; 0 where that was before this leader's
+    time, None where another broker has answered."""
 
     @property
     def more(self) -> bool:
@@ -73,8 +77,15 @@ READERS_MAX: Final = 10_000
 
 class LogReader:
     def __init__(
-        self, hot: HotPool, cold: ColdPool, *, decompressed_bytes_max: int, adopt_newest: AdoptNewest | None = None
+        self,
+        hot: HotPool,
+        cold: ColdPool,
+        *,
+        decompressed_bytes_max: int,
+        adopt_newest: AdoptNewest | None = None,
+        counters: LogCounters | None = None,
     ) -> None:
+        self._counters = counters or LogCounters()
         self._hot = hot
         self._cold = cold
         self._adopt_newest = adopt_newest
@@ -111,6 +122,8 @@ class LogReader:
                 is_answer = _is_enough(looks, reads, bytes_min) or (is_late and not _may_come(looks, reads))
                 if is_answer and not reads.owes and not woken.is_set():
                     self._read_ahead(looks)
+                    if bytes_max > 1:  # else it was only asked whether there is something
+                        self._count(looks)
                     return [look.fetched if isinstance(look, _Look) else look for look in looks]
                 reads.wait_for(look.missing[0] for look in looks if isinstance(look, _Look) and look.missing)
                 try:
@@ -164,7 +177,7 @@ class LogReader:
         if target.places_bytes_min is not None and (told := self._located(led, target, bytes_max)) is not None:
             return _Look(target, led, told)
         batches: list[Buffer] = []
-        size_bytes, next_offset = 0, Offset(target.offset)
+        size_bytes, hot_bytes, next_offset = 0, 0, Offset(target.offset)
         missing: tuple[Place, ...] = ()
         last: Place | None = None
         parts = self._plan(led, next_offset, bytes_max)
@@ -183,6 +196,7 @@ class LogReader:
                     for batch in hot.batches:
                         batches += (batch.stamp, batch.rest)
                         size_bytes += batch.size_bytes
+                        hot_bytes += batch.size_bytes
                     next_offset = hot.next_offset
                 elif (cold := reads.cold_at(part.place)) is not None:
                     buffers, next_offset = _read(cold, part.offset, bytes_left, log.high_watermark)
@@ -197,7 +211,7 @@ class LogReader:
             if not batches:
                 raise
             # the reader meets the error again when it comes for the rest
-        return _Look(target, led, _fetched(led, batches, size_bytes, next_offset), missing, last)
+        return _Look(target, led, _fetched(led, batches, size_bytes, next_offset), missing, last, hot_bytes)
 
     def _located(self, led: LedPartition, target: FetchTarget, bytes_max: int) -> Fetched | None:
         """Where it lies on the bucket, whatever is in memory here; None where that is not worth it."""
@@ -221,6 +235,12 @@ class LogReader:
 
     def _on_gone(self, led: LedPartition) -> OnGone | None:
         return None if self._adopt_newest is None else partial(self._adopt_newest, led.log.partition)
+
+    def _count(self, looks: Sequence[_Look | TidelogError]) -> None:
+        for look in looks:
+            if isinstance(look, _Look) and look.fetched.size_bytes and look.fetched.located is None:
+                self._counters.hot_bytes += look.hot_bytes
+                self._counters.cold_bytes += look.fetched.size_bytes - look.hot_bytes
 
     # ── reading ahead ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -272,6 +292,8 @@ class _Look(NamedTuple):
     """What is to be read from the bucket, from where `fetched` ends on. Some of it behind the first may be in memory."""
     last: Place | None = None
     """That was read from, of what lies on the bucket."""
+    hot_bytes: int = 0
+    """Of the answer, from the newest batches."""
 
 
 def _read(cold: Cold, offset: Offset, bytes_max: int, high_watermark: Offset) -> tuple[Sequence[Buffer], Offset]:
@@ -284,7 +306,15 @@ def _read(cold: Cold, offset: Offset, bytes_max: int, high_watermark: Offset) ->
 
 def _fetched(led: LedPartition, batches: list[Buffer], size_bytes: int, next_offset: Offset) -> Fetched:
     log = led.log
-    return Fetched(batches, size_bytes, next_offset, log.high_watermark, log.log_start_offset, log.leader_epoch)
+    return Fetched(
+        batches,
+        size_bytes,
+        next_offset,
+        log.high_watermark,
+        log.log_start_offset,
+        log.leader_epoch,
+        committed_at_s=led.committed_at_s,
+    )
 
 
 def _is_complete(look: _Look, reads: ColdReads) -> bool:

@@ -65,6 +65,8 @@ class RunIndex:
         self._columns = tuple(array("q") for _ in RunPlace._fields)
         self._base_offsets, self._last_offsets = self._columns[0], self._columns[1]
         self._leader_epochs = self._columns[RunPlace._fields.index("leader_epoch")]
+        self.size_bytes = 0
+        """Of the runs that are here."""
         self._next_offset = start_offset
         self._last_epoch = leader_epoch
 
@@ -103,6 +105,7 @@ class RunIndex:
         seqs.append(seq)
         starts.append(run.start)
         ends.append(run.end)
+        self.size_bytes += run.end - run.start
         leader_epochs.append(run.leader_epoch)
         max_timestamps.append(run.max_timestamp)
         self._next_offset = Offset(run.last_offset + 1)
@@ -111,6 +114,8 @@ class RunIndex:
     def drop_below(self, offset: int) -> None:
         """Forgets the runs that end below `offset`: they were compacted, or nobody reads them any more."""
         dropped = bisect_left(self._last_offsets, offset)
+        starts, ends = self._columns[4], self._columns[5]
+        self.size_bytes -= sum(ends[:dropped]) - sum(starts[:dropped])
         for column in self._columns:
             del column[:dropped]
 

@@ -10,6 +10,7 @@ from metadata.errors import Corrupt
 from segments.cold_run import ColdRun, open_by_footer, open_run
 from segments.disk_tier import DiskTier
 from segments.footers import read_footer
+from segments.log_counters import LogCounters
 from segments.object_store import ObjectInfo, ObjectStore
 from segments.run_index import RunPlace
 
@@ -20,19 +21,22 @@ log = logging.getLogger(__name__)
 
 
 class RunReads:
-    def __init__(self, store: ObjectStore, *, disk: DiskTier | None = None) -> None:
+    def __init__(self, store: ObjectStore, *, disk: DiskTier | None = None, counters: LogCounters | None = None) -> None:
         self._store = store
         self._disk = disk
+        self._counters = counters or LogCounters()
 
     async def read(self, place: RunPlace) -> ColdRun:
         """The run; of its batches, some may be damaged. Raises NotFound, InvalidArgument, and what else the store raises."""
         if self._disk is not None and (stored := await self._disk.get(place.identity)) is not None:
             run = await _opened(stored, place)
             if not run.damaged:
+                self._counters.disk_reads += 1
                 return run
             log.warning("a copy on the local disk is damaged, so it is read from the bucket again: %s", place)
             await self._disk.drop(place.identity)
         body = await self._store.get(place.key, start=place.start, end=place.end)
+        self._counters.bucket_reads += 1
         run = await _opened(body, place)
         if run.damaged:
             return await self._told_apart(run, body)

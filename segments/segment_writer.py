@@ -23,11 +23,13 @@ from awscrt.checksums import crc32c
 
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, SessionFenced, Stopping, TidelogError
 from metadata.model import LeaderEpoch, SegmentSeq, TopicPartition
+from segments.bucket_health import BucketState
 from segments.bucket_layout import index_key, segment_key
 from segments.byte_budget import ByteBudget
 from segments.commit_order import CommitOrder
 from segments.flush_rule import FlushRule, FlushState
 from segments.footer_index import FooterBlocks, IndexBlock, encode_index
+from segments.log_counters import LogCounters
 from segments.object_store import Buffer, ObjectStore
 from segments.segment_file import (
     BATCH_ENTRY_BYTES,
@@ -53,13 +55,24 @@ class _Put(enum.Enum):
 class PendingSegment:
     """Batches that travel together, and the outcome that their producers wait for."""
 
-    __slots__ = ("bytes_charged", "opened_at_s", "outcome", "partitions", "size_bytes")
+    __slots__ = (
+        "bytes_charged",
+        "committed_at_s",
+        "landed_at_s",
+        "opened_at_s",
+        "outcome",
+        "partitions",
+        "sent_at_s",
+        "size_bytes",
+    )
 
     def __init__(self, opened_at_s: float, outcome: asyncio.Future[TidelogError | None]) -> None:
         self.partitions: dict[TopicPartition, tuple[LeaderEpoch, list[StampedBatch]]] = {}
         self.size_bytes = 0
         self.bytes_charged = 0
         self.opened_at_s = opened_at_s
+        self.sent_at_s = self.landed_at_s = self.committed_at_s = 0.0
+        """When its PUT began, when it was certain to be on the bucket, and when all before it were; 0 while that is to come."""
         self.outcome: Final = outcome
         """None when committed, else the error for everyone who waits. A result, never an exception: nobody may be waiting."""
 
@@ -88,7 +101,12 @@ class SegmentWriter:
         budget: ByteBudget,
         now_ms: Callable[[], int],
         on_committed: Callable[[SegmentFooter, PendingSegment], None],
+        counters: LogCounters | None = None,
+        bucket_state: Callable[[], BucketState] = lambda: BucketState.HEALTHY,
     ) -> None:
+        """`bucket_state`: while it is not healthy, the bucket is spared: nothing is sent before its time, nor twice."""
+        self._counters = counters or LogCounters()
+        self._bucket_state = bucket_state
         self._store = store
         self._session = session
         self._settings = settings
@@ -180,12 +198,24 @@ class SegmentWriter:
             self._ended = True
             self._refuse_the_rest()
 
+    @property
+    def oldest_waits_since_s(self) -> float | None:
+        """On the loop's clock: when the oldest batch came that is not committed; None where all are. From any thread."""
+        undecided = [*list(self._issued.values()), *list(self._full), *([self._open] if self._open is not None else [])]
+        return min((segment.opened_at_s for segment in undecided), default=None)
+
+    @property
+    def in_flight(self) -> int:
+        """Segments on their way to the bucket."""
+        return self._order.in_flight
+
     def _drained(self) -> bool:
         return self._closing and not self._full and self._open is None and not self._order.undecided
 
     def _flush_state(self) -> FlushState:
         open_since_s = self._open.opened_at_s if self._open is not None else None
-        return FlushState(len(self._full), open_since_s, self._order.in_flight, self._closing, self._waited_for)
+        spared = self._bucket_state() is not BucketState.HEALTHY
+        return FlushState(len(self._full), open_since_s, self._order.in_flight, self._closing, self._waited_for, spared)
 
     async def _woken(self, at_s: float | None) -> None:
         with contextlib.suppress(TimeoutError):
@@ -205,6 +235,9 @@ class SegmentWriter:
             written_at_ms=self._now_ms(),
             partitions=[(partition, epoch, batches) for partition, (epoch, batches) in segment.partitions.items()],
         )
+        segment.sent_at_s = asyncio.get_running_loop().time()
+        self._counters.segment_bytes.observe(encoded.size_bytes)
+        self._counters.linger_seconds.observe(segment.sent_at_s - segment.opened_at_s)
         seq = self._order.issue((segment, encoded))
         self._issued[seq] = segment
         self._uploads[seq] = uploads.create_task(self._upload(seq, encoded, uploads), name=f"put segment {seq}")
@@ -217,6 +250,7 @@ class SegmentWriter:
             self._end(seq, taken=error)
         else:
             if ours:
+                self._landed(self._issued[seq])
                 self._commit(seq, uploads)
             else:
                 self._end(seq)
@@ -254,6 +288,9 @@ class SegmentWriter:
                         put = attempt.result() if put is _Put.UNCERTAIN else put
                     if not done and hedge_after_s is not None:
                         hedge_after_s = None
+                        if self._bucket_state() is BucketState.UNAVAILABLE:
+                            continue  # twice the requests are no help to a store that answers none
+                        self._counters.hedges += 1
                         running.add(attempts.create_task(self._create(key, body, checksum)))
                 for attempt in running:
                     attempt.cancel()
@@ -314,8 +351,16 @@ class SegmentWriter:
                     raise Corrupt(f"segment {seq} of session {self._session.id} was written by another", writer=writer.hex())
                 return writer is not None
 
+    def _landed(self, segment: PendingSegment) -> None:
+        segment.landed_at_s = asyncio.get_running_loop().time()
+        self._counters.put_seconds.observe(segment.landed_at_s - segment.sent_at_s)
+
     def _commit(self, seq: SegmentSeq, uploads: asyncio.TaskGroup) -> None:
+        now_s = asyncio.get_running_loop().time()
         for segment, encoded in self._order.landed(seq):
+            segment.committed_at_s = now_s
+            self._counters.segments += 1
+            self._counters.commit_seconds.observe(now_s - segment.opened_at_s)
             self._on_committed(encoded.footer, segment)
             self._decide(segment, None)
             del self._issued[encoded.footer.seq]
@@ -373,6 +418,8 @@ class SegmentWriter:
         return unsent
 
     def _decide(self, segment: PendingSegment, error: TidelogError | None) -> None:
+        if error is not None:
+            self._counters.segments_lost += 1
         segment.partitions.clear()  # whoever still waits to be answered must not keep the batches of all the others
         self._budget.release(segment.bytes_charged)
         segment.outcome.set_result(error)

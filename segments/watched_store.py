@@ -5,24 +5,30 @@
 One failure between two writes that succeed is what networks do, and is not told. A full disk still takes small objects (a seal, a
 claim): a write that succeeds ends the trouble if it is as large as one that failed, or if nothing failed for a while. A write that
 its caller gave up on, since no answer came, has failed since it began.
+
+What calls of all kinds come to goes to bucket_health.py as well, by which the writer spares a bucket that is not well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
-from metadata.errors import AlreadyExists, OutcomeUnknown, TidelogError
+from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, TidelogError, Unavailable
+from segments.bucket_health import BucketHealth, BucketState
 from segments.object_store import Buffer, ListPage, ObjectStore, Tail
 
 log = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
 
 TOLD_AFTER_S: Final = 1.0
 TOLD_AGAIN_S: Final = 60.0
 QUIET_S: Final = 5.0
 """Failed writes are tried again more often than this."""
+SILENT_S: Final = 5.0
+"""A call other than a create that its caller gives up on after so long has failed."""
 
 
 class Trouble(NamedTuple):
@@ -44,6 +50,7 @@ class WatchedStore:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._health = BucketHealth()
         self._failing_since_s: float | None = None
         self._failed_at_s = 0.0
         self._failed_bytes_min = 0
@@ -54,9 +61,16 @@ class WatchedStore:
         """Creates that have no answer yet: since when, and how many bytes. In the order of their coming."""
 
     @property
+    def state(self) -> BucketState:
+        return self._health.state(asyncio.get_running_loop().time())
+
+    @property
     def trouble(self) -> Trouble | None:
-        """While the bucket takes no writes, for longer than networks hiccup."""
+        """While the bucket takes no writes, for longer than networks hiccup; or while nearly all calls to it fail, reads too."""
         if self._told_at_s is None or self._failure is None:
+            if self.state is BucketState.UNAVAILABLE and not self._health.answers:
+                hint = "Look at the network and the credentials: `tidelog doctor` looks at each step."
+                return Trouble("nearly all requests to the bucket fail", hint)
             return None
         hint = self._failure.hint or "Look at the bucket: its disk, its network, its credentials."
         return Trouble(f"the bucket takes no writes: {self._failure.message}", hint)
@@ -103,22 +117,38 @@ class WatchedStore:
             del self._under_way[create]
 
     async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
-        return await self._store.get(key, start=start, end=end)
+        return await self._heard(self._store.get(key, start=start, end=end))
 
     async def tail(self, key: str, bytes_max: int) -> Tail:
-        return await self._store.tail(key, bytes_max)
+        return await self._heard(self._store.tail(key, bytes_max))
 
     async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
-        return await self._store.list(prefix, start_after=start_after, limit=limit)
+        return await self._heard(self._store.list(prefix, start_after=start_after, limit=limit))
 
     async def delete(self, key: str) -> None:
-        await self._store.delete(key)
+        await self._heard(self._store.delete(key))
 
     async def close(self) -> None:
         await self._store.close()
 
+    async def _heard(self, call: Awaitable[_Answer]) -> _Answer:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        try:
+            answer = await call
+        except TidelogError as error:
+            self._health.ended(failed=isinstance(error, Unavailable | OutcomeUnknown | Denied), now_s=clock())
+            raise
+        except asyncio.CancelledError:
+            if clock() - began_s >= SILENT_S:
+                self._health.ended(failed=True, now_s=clock())
+            raise
+        self._health.ended(failed=False, now_s=clock())
+        return answer
+
     def _failed(self, error: TidelogError, body_bytes: int, began_s: float) -> None:
         now_s = asyncio.get_running_loop().time()
+        self._health.ended(failed=True, now_s=now_s)
         self._failure = error
         if self._failing_since_s is None or (self._told_at_s is None and began_s - self._failed_at_s >= QUIET_S):
             self._failing_since_s, self._failed_bytes_min = began_s, body_bytes
@@ -139,6 +169,7 @@ class WatchedStore:
 
     def _succeeded(self, body_bytes: int) -> None:
         now_s = asyncio.get_running_loop().time()
+        self._health.ended(failed=False, now_s=now_s)
         if self._failing_since_s is None:
             self._succeeded_at_s = now_s
             return

@@ -115,7 +115,7 @@ async def ask_brokers(options: SinkOptions) -> dict[str, TopicFacts]:
 
     store = await open_store(options.bucket)
     try:
-        async with connected(options.brokers) as brokers:
+        async with connected(options.brokers, options.credentials) as brokers:
             await brokers.check_bucket(store)
             return await brokers.topic_facts([] if options.topic is None else [options.topic])
     finally:
@@ -133,7 +133,7 @@ async def commit(options: SinkOptions, tasks: Sequence[StagedByTask], *, go_on: 
     try:
         attempt = BatchCommit(
             store,
-            partial(connected, options.brokers, patience_s=PATIENCE_S),
+            partial(connected, options.brokers, options.credentials, patience_s=PATIENCE_S),
             first.write,
             first.batch,
             f"batch {first.batch} of {first.label}" if first.label.startswith("query") else first.label,

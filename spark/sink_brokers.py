@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple, Protocol
@@ -13,9 +14,10 @@ from segments.cluster_record import read_cluster_record
 from segments.object_store import ObjectStore
 from spark.sink_rows import TopicFacts
 from spark.staged_rows import StagedPartition
+from tidelog.addresses import with_tls
 from tidelog.connection import Connection, Stubs
 from tidelog.rpc_errors import error_of_status
-from tidelog.settings import ClientSettings
+from tidelog.settings import SettingChanges, credentials_from, settings_from
 
 REQUEST_TIMEOUT_S: Final = 30.0
 OPEN_PATIENCE_S = 5.0
@@ -47,10 +49,17 @@ Connect = Callable[[], AbstractAsyncContextManager[Brokers]]
 
 
 @asynccontextmanager
-async def connected(brokers: str, *, patience_s: float | None = None) -> AsyncIterator[ConnectedBrokers]:
-    """Raises Unavailable, with what each address met, where no broker answers within `patience_s`; Rejected, InvalidArgument."""
+async def connected(
+    brokers: str, credentials: Iterable[tuple[str, str]] = (), *, patience_s: float | None = None
+) -> AsyncIterator[ConnectedBrokers]:
+    """Raises Unavailable, with what each address met, where no broker answers within `patience_s`; Rejected, InvalidArgument.
+
+    `credentials`: settings of a client; what they leave out, the environment of this process may say.
+    """
     ends_s = asyncio.get_running_loop().time() + (OPEN_PATIENCE_S if patience_s is None else patience_s)
-    connection = Connection([brokers], ClientSettings())
+    given = SettingChanges(**dict(credentials))  # type: ignore[typeddict-item]  # sink_options.py knows their names
+    environment = credentials_from(os.environ, given, tls=with_tls([brokers]))
+    connection = Connection([brokers], settings_from({**environment, **given}))
     try:
         while True:
             try:

@@ -6,6 +6,9 @@
     compression.type      none, gzip, snappy, lz4 or zstd; `compression` means the same
     writeId               a name of a batch write: who comes again with it writes nothing twice
     producerExpiryMs      where brokers have another `producer_expiry_ms` than their default
+    apiKeyFile, caFile, certFile, keyFile, tlsServerName
+                          credentials for the brokers, as the SDK takes them; else the variables TIDELOG_API_KEY, TIDELOG_CA_FILE …
+                          of the driver count. The driver alone talks to brokers
 
     value                 binary or string                            needed
     key                   binary or string; null: none
@@ -35,6 +38,15 @@ PRODUCER_EXPIRY_MS: Final = 24 * 3_600_000
 PASSED_OVER: Final = frozenset({"path", "checkpointlocation", "queryname"})
 """Options that Spark hands to every sink."""
 
+CREDENTIALS: Final = {
+    "apiKeyFile": "api_key_file",
+    "caFile": "ca_file",
+    "certFile": "cert_file",
+    "keyFile": "key_file",
+    "tlsServerName": "tls_server_name",
+}
+"""A key itself is no option: Spark shows options in its plans and pages."""
+
 _WRITE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _TYPES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "key": (("binary", "string"), "binary or string"),
@@ -60,6 +72,8 @@ class SinkOptions:
     write_id: str | None = None
     """Of a batch write: 32 hex digits."""
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS
+    credentials: tuple[tuple[str, str], ...] = ()
+    """Settings of a client, by their names."""
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -84,6 +98,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         topic=options.parsed("topic", _topic, None, "the name of a topic"),
         codec=options.parsed("compression.type", _codec, options.parsed("compression", _codec, Codec.NONE, _CODECS), _CODECS),
         write_id=options.parsed("writeId", _write_id, None, "a name of 1 to 200 characters"),
+        credentials=tuple((name, value) for option, name in CREDENTIALS.items() if (value := options.text(option))),
         producer_expiry_ms=options.parsed("producerExpiryMs", _positive, PRODUCER_EXPIRY_MS, "milliseconds, from 1 on"),
     )
     options.refuse_others(PASSED_OVER, of="sink", in_place_of_kafkas="Tidelog's brokers are reached by `brokers`.")

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it signs for 127.0.0.1."""
+"""Certificates for tests: an authority, and what it signs for 127.0.0.1, or for others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _VALID = datetime.timedelta(hours=1)
-_LOOPBACK = ipaddress.ip_address("127.0.0.1")
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,26 +27,60 @@ class Certificates:
     client_key: Path
 
 
-def make_certificates(directory: Path) -> Certificates:
-    """A new authority, and new certificates of it, in the directory. Overwrites those that are there."""
-    directory.mkdir(parents=True, exist_ok=True)
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca = _signed("authority", ca_key, ca_key, issuer=None)
-    made = Certificates(*(directory / f"{name}.pem" for name in ("ca", "server", "server-key", "client", "client-key")))
-    made.ca.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
-    for name, cert, key in (("server", made.cert, made.key), ("client", made.client_cert, made.client_key)):
+class Authority:
+    """It lives in memory; its certificate and what it signs are bytes of PEM."""
+
+    def __init__(self, name: str = "authority") -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._certificate = _signed([(NameOID.COMMON_NAME, name)], self._key, self._key, issuer=None)
+
+    @property
+    def pem(self) -> bytes:
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    def sign(
+        self,
+        name: str,
+        *,
+        hosts: tuple[str, ...] = (LOOPBACK,),
+        organization: str = "",
+        ended: bool = False,
+        valid: datetime.timedelta = _VALID,
+    ) -> tuple[bytes, bytes]:
+        """A certificate and its key. `hosts`: names and addresses that it holds for; `ended`: half an hour ago."""
         private = ec.generate_private_key(ec.SECP256R1())
-        cert.write_bytes(_signed(name, private, ca_key, issuer=ca).public_bytes(serialization.Encoding.PEM))
-        key.write_bytes(
-            private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        subject = [(NameOID.COMMON_NAME, name)]
+        if organization:
+            subject.insert(0, (NameOID.ORGANIZATION_NAME, organization))
+        signed = _signed(subject, private, self._key, issuer=self._certificate, hosts=hosts, valid=-valid / 2 if ended else valid)
+        return signed.public_bytes(serialization.Encoding.PEM), private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
+
+
+def make_certificates(directory: Path, authority: Authority | None = None, *, client: str = "client") -> Certificates:
+    """New certificates of this authority, or of a new one, in the directory. Overwrites those that are there."""
+    directory.mkdir(parents=True, exist_ok=True)
+    authority = authority or Authority()
+    made = Certificates(*(directory / f"{name}.pem" for name in ("ca", "server", "server-key", "client", "client-key")))
+    made.ca.write_bytes(authority.pem)
+    for name, cert, key in (("server", made.cert, made.key), (client, made.client_cert, made.client_key)):
+        signed, private = authority.sign(name)
+        cert.write_bytes(signed)
+        key.write_bytes(private)
     return made
 
 
 def _signed(
-    name: str, key: ec.EllipticCurvePrivateKey, by: ec.EllipticCurvePrivateKey, *, issuer: x509.Certificate | None
+    names: list[tuple[x509.ObjectIdentifier, str]],
+    key: ec.EllipticCurvePrivateKey,
+    by: ec.EllipticCurvePrivateKey,
+    *,
+    issuer: x509.Certificate | None,
+    hosts: tuple[str, ...] = (),
+    valid: datetime.timedelta = _VALID,
 ) -> x509.Certificate:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(kind, name) for kind, name in names])
     now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
@@ -55,11 +89,19 @@ def _signed(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _VALID)
-        .not_valid_after(now + _VALID)
+        .not_valid_after(now + valid)
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
     )
     if issuer is not None:
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.IPAddress(_LOOPBACK)]), critical=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        if hosts:
+            builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
     return builder.sign(by, hashes.SHA256())
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
+from tidelog.access import Access
 from tidelog.blocking_readers import (
     BlockingConsumer,
     BlockingGroupConsumer,
@@ -88,6 +89,22 @@ class BlockingGroups:
     delete_offsets = blocking(Groups.delete_offsets)
 
 
+class BlockingAccess:
+    def __init__(self, thread: ClientThread, original: Access) -> None:
+        self._thread = thread
+        self._original = original
+
+    create_key = blocking(Access.create_key)
+    keys = blocking(Access.keys)
+    revoke_key = blocking(Access.revoke_key)
+    add_acl = blocking(Access.add_acl)
+    acls = blocking(Access.acls)
+    remove_acl = blocking(Access.remove_acl)
+    set_quota = blocking(Access.set_quota)
+    quotas = blocking(Access.quotas)
+    remove_quota = blocking(Access.remove_quota)
+
+
 class BlockingClient:
     """Use it as `with connect_sync(…) as log:`. Errors are those of `tidelog.errors`."""
 
@@ -96,6 +113,7 @@ class BlockingClient:
         self._thread = ClientThread(original)
         self.topics = BlockingTopics(self._thread, original.topics)
         self.groups = BlockingGroups(self._thread, original.groups)
+        self.access = BlockingAccess(self._thread, original.access)
 
     def __enter__(self) -> Self:
         self._thread.enter()

@@ -30,8 +30,16 @@ LOG_BYTES_SHOWN = 2_000
 class BrokerProcess:
     """`with BrokerProcess(directory) as broker: broker.start()`. Its files and its log are in the directory."""
 
-    def __init__(self, directory: Path, *, flags: Sequence[str] = (), command: Literal["dev", "serve"] = "dev") -> None:
-        """`flags` go to `tidelog COMMAND` as they are."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        flags: Sequence[str] = (),
+        command: Literal["dev", "serve"] = "dev",
+        module: str = "tidelog.cli.main",
+    ) -> None:
+        """`flags` go to `tidelog COMMAND` as they are. `module` is run in its place."""
+        self._module = module
         self.data_dir = directory / "data"
         self.log_path = directory / "broker.log"
         self.http_address = self.grpc_address = "127.0.0.1:0"
@@ -54,7 +62,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Returns when it serves; after the first time, on the same ports. Unavailable, with what it said, if it does not."""
         assert self._process is None or self._process.poll() is not None, "the broker runs already"
-        command = [sys.executable, "-m", "tidelog.cli.main", self._command, "-o", "json", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, "-m", self._module, self._command, "-o", "json", "--data-dir", str(self.data_dir)]
         command += ["--http", self.http_address, "--grpc", self.grpc_address, *self._flags]
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:

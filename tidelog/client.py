@@ -9,6 +9,7 @@ Leaving the block flushes what was sent and ends every task, after an error too;
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
@@ -21,6 +22,8 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from gateway.proto import admin_pb2
 from metadata.errors import InvalidArgument, Rejected, TidelogError
+from tidelog.access import Access
+from tidelog.addresses import with_tls
 from tidelog.connection import Connection
 from tidelog.descriptions import (
     BrokerDrain,
@@ -40,7 +43,7 @@ from tidelog.owned_tasks import OwnedTasks
 from tidelog.positions import StartLike, parse_start
 from tidelog.records import Ack, HeadersLike
 from tidelog.rpc_errors import error_of_rpc
-from tidelog.settings import ClientSettings, ResetPolicy, SettingChanges, settings_from
+from tidelog.settings import ClientSettings, ResetPolicy, SettingChanges, credentials_from, settings_from
 from tidelog.topics import Topics
 
 if TYPE_CHECKING:
@@ -60,9 +63,13 @@ def connect(*addresses: str, **settings: Unpack[SettingChanges]) -> Client:
     """A client for the cluster at these addresses (http://HOST:8080 or grpc://HOST:9090; one that answers is enough).
 
     Without an address: http://localhost:8080. `settings` are the fields of tidelog.ClientSettings. Use it as
-    `async with connect(…) as log:`; entering raises Unavailable where nobody answers.
+    `async with connect(…) as log:`; entering raises Unavailable where nobody answers, and Denied where credentials are missing.
+
+    https:// and grpcs:// speak TLS with all brokers: `ca_file`, `cert_file`, `key_file`. `api_key` says who asks. Where they are
+    not given, the variables TIDELOG_CA_FILE, TIDELOG_API_KEY and so on count (tidelog/settings.py).
     """
-    return Client(addresses, settings_from(settings))
+    environment = credentials_from(os.environ, settings, tls=with_tls(addresses))
+    return Client(addresses, settings_from({**environment, **settings}))
 
 
 class Client:
@@ -72,6 +79,8 @@ class Client:
     """Create, list, describe, alter, delete, add_partitions."""
     groups: Groups
     """Consumer groups: list, describe, offsets, seek, delete, delete_offsets."""
+    access: Access
+    """API keys, ACLs and quotas: create_key, keys, revoke_key, add_acl, acls, remove_acl, set_quota, quotas, remove_quota."""
 
     def __init__(self, addresses: Iterable[str], settings: ClientSettings) -> None:
         self._settings = settings
@@ -82,6 +91,7 @@ class Client:
         self._open_readings: OpenReadings = {}
         self.topics = Topics(self._connection)
         self.groups = Groups(self._connection)
+        self.access = Access(self._connection)
 
     async def __aenter__(self) -> Self:
         if self._state != "new":

@@ -2,6 +2,7 @@
 
     connect("http://a:8080,http://b:8080")  ──GET /v1/cluster──▶ grpc_address of each broker
     connect("grpc://a:9090")                ──GetCluster───────▶ the same, and what each broker takes
+    https://, grpcs://                      the same with TLS to all of them
 
 The first address that answers is enough. What was learnt about a topic (routes.py) is kept for `topic_age_ms_max`, and asked for
 again when a broker says that it has changed; one question at a time for each topic, however many wait for it. A broker that gives
@@ -25,6 +26,7 @@ import grpc.aio
 
 from gateway.proto import admin_pb2, groups_pb2
 from metadata.errors import (
+    Denied,
     FencedLeaderEpoch,
     NoCoordinator,
     NoLeader,
@@ -37,9 +39,19 @@ from metadata.errors import (
     UnknownLeaderEpoch,
     UnknownTopic,
 )
-from tidelog.addresses import Address, cluster_over_http, grpc_target, parse_address, parse_addresses, speaks_http
+from tidelog.addresses import (
+    Address,
+    cluster_over_http,
+    grpc_target,
+    parse_address,
+    parse_addresses,
+    speaks_http,
+    speaks_tls,
+    wants_tls,
+)
 from tidelog.channels import Channels
 from tidelog.channels import Stubs as Stubs
+from tidelog.credentials import Credentials
 from tidelog.reachability import Reachability
 from tidelog.routes import NO_LEADER_EPOCH, UNTOLD, BrokerLimits, LeaderEpochs, limits_from, route_from
 from tidelog.routes import TopicRoute as TopicRoute
@@ -76,7 +88,9 @@ class Connection:
     def __init__(self, addresses: Iterable[str], settings: ClientSettings) -> None:
         self._addresses = parse_addresses(addresses)
         self._settings = settings
-        self._channels = Channels(settings)
+        self._credentials = Credentials(settings, tls=self._addresses[0].tls)
+        self._grpc_scheme = "grpcs" if self._addresses[0].tls else "grpc"
+        self._channels = Channels(settings, self._credentials)
         self._reached = self._addresses[0]
         """The address that answered."""
         self._seeds: list[str] = []
@@ -114,7 +128,7 @@ class Connection:
 
     async def _find_cluster(self) -> None:
         met: list[TidelogError] = []
-        learnt = [parse_address(f"grpc://{host_port}") for host_port in self._grpc_address_of.values()]
+        learnt = [parse_address(f"{self._grpc_scheme}://{host_port}") for host_port in self._grpc_address_of.values()]
         for address in dict.fromkeys([*self._addresses, *learnt]):
             try:
                 cluster = await self._ask_for_cluster(address)
@@ -316,7 +330,7 @@ class Connection:
             # The cluster as well: leaders may be at other addresses by now, and take less.
             cluster = await _get_cluster(to, timeout_s)
             found = await to.topics.GetTopic(request, timeout=timeout_s)
-            self._learn_cluster(cluster, parse_address(f"grpc://{to.address}"))
+            self._learn_cluster(cluster, parse_address(f"{self._grpc_scheme}://{to.address}"))
             return found, to.address, cluster.metadata_age_ms > METADATA_AGE_MS_MAX
 
         if at is None:
@@ -373,22 +387,29 @@ class Connection:
     async def cluster(self) -> admin_pb2.ClusterDescription:
         async def ask(to: Stubs, timeout_s: float) -> admin_pb2.ClusterDescription:
             answer: admin_pb2.ClusterDescription = await _get_cluster(to, timeout_s)
-            self._learn_cluster(answer, parse_address(f"grpc://{to.address}"))
+            self._learn_cluster(answer, parse_address(f"{self._grpc_scheme}://{to.address}"))
             return answer
 
         return await self.call(ask, writes=False, first_timeout_s=QUESTION_S)
 
     async def _ask_for_cluster(self, address: Address) -> admin_pb2.ClusterDescription:
         timeout_s = self._settings.connect_timeout_ms / 1000
-        if address.scheme == "http":
-            return await cluster_over_http(address, timeout_s=timeout_s)
+        if not address.is_grpc:
+            try:
+                return await cluster_over_http(address, self._credentials, timeout_s=timeout_s)
+            except TidelogError as error:
+                if address.tls or isinstance(error, Denied) or not await self._speaks_tls(address):
+                    raise
+                raise wants_tls(address) from error
         try:
             await self.until_connected(address.host_port)
         except Unavailable as error:
-            if await speaks_http(address, timeout_s=timeout_s):
+            if not address.tls and await self._speaks_tls(address):
+                raise wants_tls(address) from error
+            if await speaks_http(address, self._credentials, timeout_s=timeout_s):
                 raise Rejected(
                     f"{address}: what answers there speaks HTTP: it is not the gRPC port of a broker",
-                    hint=f"Give the broker's gRPC port (9090 by default), or http://{address.host_port}.",
+                    hint=f"Give the broker's gRPC port (9090 by default), or http{'s' * address.tls}://{address.host_port}.",
                     address=str(address),
                 ) from error
             raise
@@ -397,16 +418,19 @@ class Connection:
         )
         return answer
 
+    async def _speaks_tls(self, address: Address) -> bool:
+        return await speaks_tls(address, self._credentials, timeout_s=QUESTION_S)
+
     def _learn_cluster(self, cluster: admin_pb2.ClusterDescription, reached: Address) -> None:
         """Takes over who is there, by whom answered at `reached`.
 
         A lone broker that was reached by gRPC is called where it was reached: port forwards work.
         """
         known = {broker.broker_id: grpc_target(broker.grpc_address, reached=reached) for broker in cluster.brokers}
-        if reached.scheme == "grpc":
+        if reached.is_grpc:
             known = dict.fromkeys(known, reached.host_port) if len(known) == 1 else known
-        given = [address.host_port for address in (self._reached, *self._addresses) if address.scheme == "grpc"]
-        if not known and (reached.scheme != "grpc" or not given):  # all are being restarted: whom we know now is asked again
+        given = [address.host_port for address in (self._reached, *self._addresses) if address.is_grpc]
+        if not known and (not reached.is_grpc or not given):  # all are being restarted: whom we know now is asked again
             raise Unavailable(f"{reached}: the cluster has no broker yet", hint="Try again in a moment.", address=str(reached))
 
         def distance(broker: admin_pb2.Broker) -> tuple[bool, bool]:

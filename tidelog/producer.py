@@ -37,6 +37,7 @@ from tidelog.records import Ack, Headers, HeadersLike, Message, to_bytes, to_hea
 from tidelog.routes import Way
 from tidelog.settings import ClientSettings
 from tidelog.topic_book import TopicBook
+from tidelog.trace_headers import traceparent_headers
 from tidelog.wire_sizes import RECORD_OVERHEAD_BYTES, record_bytes
 
 TIMESTAMP_MS_MAX = 2**63 - 2
@@ -89,6 +90,7 @@ class Producer:
         self._settings = settings
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
+        self._with_traceparent = traceparent_headers() if settings.trace_headers else None
         self._accumulator = Accumulator(settings)
         self._topics = ProducerTopics(
             connection, self._accumulator, settings, tasks, closed=self._lane_closed, learnt=self._route_learnt
@@ -125,8 +127,10 @@ class Producer:
         value_bytes = value if type(value) is bytes else to_bytes(value)
         key_bytes = None if key is None else key if type(key) is bytes else to_bytes(key)
         timestamp_ms = int(time.time() * 1000) if timestamp_ms is None else _checked_timestamp(timestamp_ms)
-        if headers:
+        if headers or self._with_traceparent is not None:
             header_pairs = _plain(to_headers(headers))
+            if self._with_traceparent is not None:
+                header_pairs = self._with_traceparent(header_pairs)
             size = record_bytes(key_bytes, value_bytes, header_pairs)
         else:
             header_pairs = ()

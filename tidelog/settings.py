@@ -1,14 +1,22 @@
-"""How a client behaves: every setting, its unit and its default. Pure; checked when it is made."""
+"""How a client behaves: every setting, its unit and its default. Pure; checked when it is made.
+
+Credentials are settings like others. What the program does not name, the process's environment may:
+
+    TIDELOG_API_KEY, TIDELOG_API_KEY_FILE      TIDELOG_CA_FILE, TIDELOG_CERT_FILE, TIDELOG_KEY_FILE, TIDELOG_TLS_SERVER_NAME
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
+from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument
 from metadata.rack import check_client_rack
+from metadata.secret import Secret
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -57,6 +65,23 @@ class ClientSettings:
     client_rack: str = ""
     """Where this client runs, as brokers name their racks (`rack`): what leaders in other racks have is read through a broker of
     this one, where there is any. Kafka's client.rack."""
+    trace_headers: bool = False
+    """Gives each record a header `traceparent` that names the span of OpenTelemetry in which it was sent."""
+    api_key: Secret | str | None = None
+    """Who this client is, as `tidelog key create` shows it once: tlk_…; or a token of the cluster's OIDC issuer."""
+    api_key_file: Path | str | None = None
+    """A file that holds it, such as a mounted secret. It is read again every few seconds, so that it may be replaced."""
+    allow_plaintext_api_key: bool = False
+    """Sends the key without TLS beyond this machine as well, where whoever listens on the way can read it."""
+    ca_file: Path | str | None = None
+    """PEM file of the authorities that sign the brokers' certificates. Default: the system's."""
+    cert_file: Path | str | None = None
+    """PEM file of this client's certificate, where brokers ask for one. Files are read again when a connection is made."""
+    key_file: Path | str | None = None
+    """PEM file of its private key."""
+    tls_server_name: str = ""
+    """The name that the brokers' certificates have to hold, where they are reached at addresses that no certificate holds, such as
+    those of pods. Empty: the host of each address."""
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -64,7 +89,7 @@ class ClientSettings:
                 raise InvalidArgument(f"{name} is {value!r}", hint=f"Use one of {', '.join(choices)}.")
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in _CHOICES or field.name == "client_rack":
+            if field.name in _CHOICES or field.name in {"client_rack", "trace_headers"} or field.name in CREDENTIALS:
                 continue
             if isinstance(value, bool) or not isinstance(value, int if isinstance(field.default, int) else (int, float)):
                 raise InvalidArgument(f"{field.name} is {value!r}, which is not a number", hint=f"Its default is {field.default}.")
@@ -73,6 +98,9 @@ class ClientSettings:
         if not isinstance(self.client_rack, str):
             raise InvalidArgument(f"client_rack is {self.client_rack!r}, which is no text", hint="Name it as the brokers do.")
         check_client_rack(self.client_rack)
+        if not isinstance(self.trace_headers, bool):
+            raise InvalidArgument(f"trace_headers is {self.trace_headers!r}", hint="Use True or False.")
+        self._check_credentials()
         if self.buffer_bytes_max < self.batch_bytes_max:
             raise InvalidArgument(
                 f"buffer_bytes_max ({self.buffer_bytes_max}) is below batch_bytes_max ({self.batch_bytes_max})",
@@ -87,7 +115,30 @@ class ClientSettings:
             if (value := getattr(self, name)) > value_max:
                 raise InvalidArgument(f"{name} is {value}", hint=f"At most {value_max}.")
 
+    def _check_credentials(self) -> None:
+        if isinstance(self.api_key, str):
+            object.__setattr__(self, "api_key", Secret(self.api_key) if self.api_key else None)
+        if self.api_key is not None and not self.api_key.reveal().isprintable():  # type: ignore[union-attr]  # it is a Secret now
+            raise InvalidArgument("api_key holds a line break, or another character that no key has")
+        if self.api_key is not None and self.api_key_file is not None:
+            raise InvalidArgument("api_key and api_key_file are both set", hint="Leave one of them out.")
+        if (self.cert_file is None) != (self.key_file is None):
+            missing = "key_file" if self.key_file is None else "cert_file"
+            raise InvalidArgument(f"{missing} is not set", hint="cert_file and key_file go together.")
 
+
+CREDENTIALS: Final = frozenset(
+    {"api_key", "api_key_file", "allow_plaintext_api_key", "ca_file", "cert_file", "key_file", "tls_server_name"}
+)
+_VARIABLES: Final[dict[str, frozenset[str]]] = {
+    "api_key": frozenset({"api_key", "api_key_file"}),
+    "api_key_file": frozenset({"api_key", "api_key_file"}),
+    "ca_file": frozenset({"ca_file"}),
+    "cert_file": frozenset({"cert_file", "key_file"}),
+    "key_file": frozenset({"cert_file", "key_file"}),
+    "tls_server_name": frozenset({"tls_server_name"}),
+}
+"""Settings that TIDELOG_… variables give, unless the program gives one of these."""
 _VALUES_MAX: Final = {"fetch_wait_ms_max": 60_000, "fetch_bytes_max": 1024 * MIB}
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -118,6 +169,14 @@ class SettingChanges(TypedDict, total=False):
     read_ahead_bytes_max: int
     topic_age_ms_max: float
     client_rack: str
+    trace_headers: bool
+    api_key: Secret | str | None
+    api_key_file: Path | str | None
+    allow_plaintext_api_key: bool
+    ca_file: Path | str | None
+    cert_file: Path | str | None
+    key_file: Path | str | None
+    tls_server_name: str
 
 
 def settings_from(changes: dict[str, Any] | SettingChanges) -> ClientSettings:
@@ -130,3 +189,13 @@ def settings_from(changes: dict[str, Any] | SettingChanges) -> ClientSettings:
                 hint=did_you_mean(name, known) or f"There are: {', '.join(sorted(known))}.",
             )
     return ClientSettings(**changes)
+
+
+def credentials_from(environ: Mapping[str, str], changes: SettingChanges, *, tls: bool) -> SettingChanges:
+    """What the environment names and the program does not; of files for TLS only where there is TLS."""
+    found: dict[str, Any] = {}
+    for name, instead in _VARIABLES.items():
+        value = environ.get(f"TIDELOG_{name.upper()}", "")
+        if value and instead.isdisjoint(changes) and (tls or name.startswith("api_key")):
+            found[name] = value
+    return found  # type: ignore[return-value]  # its names are settings

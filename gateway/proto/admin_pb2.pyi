@@ -235,3 +235,183 @@ class ExplainOffsetResponse(_message.Message):
     row_group: int
     file_checksum: str
     def __init__(self, tier: _Optional[str] = ..., object_key: _Optional[str] = ..., range_start: _Optional[int] = ..., range_end: _Optional[int] = ..., base_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., batch_crc32c: _Optional[int] = ..., in_hot_pool: _Optional[bool] = ..., session: _Optional[int] = ..., segment_seq: _Optional[int] = ..., row_group: _Optional[int] = ..., file_checksum: _Optional[str] = ...) -> None: ...
+
+class Scope(_message.Message):
+    __slots__ = ("operation", "resource", "name", "pattern")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    operation: str
+    resource: str
+    name: str
+    pattern: str
+    def __init__(self, operation: _Optional[str] = ..., resource: _Optional[str] = ..., name: _Optional[str] = ..., pattern: _Optional[str] = ...) -> None: ...
+
+class ApiKey(_message.Message):
+    __slots__ = ("key_id", "principal", "description", "state", "created_at_ms", "created_by", "expires_at_ms", "revoked_at_ms", "scopes")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_BY_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    SCOPES_FIELD_NUMBER: _ClassVar[int]
+    key_id: str
+    principal: str
+    description: str
+    state: str
+    created_at_ms: int
+    created_by: str
+    expires_at_ms: int
+    revoked_at_ms: int
+    scopes: _containers.RepeatedCompositeFieldContainer[Scope]
+    def __init__(self, key_id: _Optional[str] = ..., principal: _Optional[str] = ..., description: _Optional[str] = ..., state: _Optional[str] = ..., created_at_ms: _Optional[int] = ..., created_by: _Optional[str] = ..., expires_at_ms: _Optional[int] = ..., revoked_at_ms: _Optional[int] = ..., scopes: _Optional[_Iterable[_Union[Scope, _Mapping]]] = ...) -> None: ...
+
+class CreateKeyRequest(_message.Message):
+    __slots__ = ("principal", "description", "expires_at_ms", "scopes", "validate_only")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    SCOPES_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    description: str
+    expires_at_ms: int
+    scopes: _containers.RepeatedCompositeFieldContainer[Scope]
+    validate_only: bool
+    def __init__(self, principal: _Optional[str] = ..., description: _Optional[str] = ..., expires_at_ms: _Optional[int] = ..., scopes: _Optional[_Iterable[_Union[Scope, _Mapping]]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class CreatedKey(_message.Message):
+    __slots__ = ("key", "text")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    key: ApiKey
+    text: str
+    def __init__(self, key: _Optional[_Union[ApiKey, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
+
+class ListKeysRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListKeysResponse(_message.Message):
+    __slots__ = ("keys", "next_page_token", "errors")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[ApiKey]
+    next_page_token: str
+    errors: _containers.RepeatedCompositeFieldContainer[_status_pb2.Status]
+    def __init__(self, keys: _Optional[_Iterable[_Union[ApiKey, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[_status_pb2.Status, _Mapping]]] = ...) -> None: ...
+
+class RevokeKeyRequest(_message.Message):
+    __slots__ = ("key_id", "validate_only")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    key_id: str
+    validate_only: bool
+    def __init__(self, key_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class Acl(_message.Message):
+    __slots__ = ("acl_id", "principal", "effect", "operation", "resource", "name", "pattern")
+    ACL_ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    EFFECT_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    acl_id: str
+    principal: str
+    effect: str
+    operation: str
+    resource: str
+    name: str
+    pattern: str
+    def __init__(self, acl_id: _Optional[str] = ..., principal: _Optional[str] = ..., effect: _Optional[str] = ..., operation: _Optional[str] = ..., resource: _Optional[str] = ..., name: _Optional[str] = ..., pattern: _Optional[str] = ...) -> None: ...
+
+class CreateAclRequest(_message.Message):
+    __slots__ = ("acl", "validate_only")
+    ACL_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    acl: Acl
+    validate_only: bool
+    def __init__(self, acl: _Optional[_Union[Acl, _Mapping]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class ListAclsRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListAclsResponse(_message.Message):
+    __slots__ = ("acls", "next_page_token", "errors")
+    ACLS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    acls: _containers.RepeatedCompositeFieldContainer[Acl]
+    next_page_token: str
+    errors: _containers.RepeatedCompositeFieldContainer[_status_pb2.Status]
+    def __init__(self, acls: _Optional[_Iterable[_Union[Acl, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[_status_pb2.Status, _Mapping]]] = ...) -> None: ...
+
+class DeleteAclRequest(_message.Message):
+    __slots__ = ("acl_id", "validate_only")
+    ACL_ID_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    acl_id: str
+    validate_only: bool
+    def __init__(self, acl_id: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class Quota(_message.Message):
+    __slots__ = ("principal", "bytes_in_per_second", "bytes_out_per_second", "requests_per_second")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    bytes_in_per_second: int
+    bytes_out_per_second: int
+    requests_per_second: int
+    def __init__(self, principal: _Optional[str] = ..., bytes_in_per_second: _Optional[int] = ..., bytes_out_per_second: _Optional[int] = ..., requests_per_second: _Optional[int] = ...) -> None: ...
+
+class SetQuotaRequest(_message.Message):
+    __slots__ = ("quota", "validate_only")
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    quota: Quota
+    validate_only: bool
+    def __init__(self, quota: _Optional[_Union[Quota, _Mapping]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
+
+class ListQuotasRequest(_message.Message):
+    __slots__ = ("page_size", "page_token")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListQuotasResponse(_message.Message):
+    __slots__ = ("quotas", "next_page_token", "errors")
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ERRORS_FIELD_NUMBER: _ClassVar[int]
+    quotas: _containers.RepeatedCompositeFieldContainer[Quota]
+    next_page_token: str
+    errors: _containers.RepeatedCompositeFieldContainer[_status_pb2.Status]
+    def __init__(self, quotas: _Optional[_Iterable[_Union[Quota, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[_status_pb2.Status, _Mapping]]] = ...) -> None: ...
+
+class DeleteQuotaRequest(_message.Message):
+    __slots__ = ("principal", "validate_only")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    validate_only: bool
+    def __init__(self, principal: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...

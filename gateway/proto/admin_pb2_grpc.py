@@ -515,3 +515,426 @@ class Cluster:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class AccessStub:
+    """API keys, ACLs and quotas: who may do what, and how much of it. For administrators of the cluster.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.CreateKey = channel.unary_unary(
+                '/tidelog.v1.Access/CreateKey',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.CreateKeyRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.CreatedKey.FromString,
+                _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/tidelog.v1.Access/ListKeys',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.ListKeysResponse.FromString,
+                _registered_method=True)
+        self.RevokeKey = channel.unary_unary(
+                '/tidelog.v1.Access/RevokeKey',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.RevokeKeyRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.ApiKey.FromString,
+                _registered_method=True)
+        self.CreateAcl = channel.unary_unary(
+                '/tidelog.v1.Access/CreateAcl',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.CreateAclRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.Acl.FromString,
+                _registered_method=True)
+        self.ListAcls = channel.unary_unary(
+                '/tidelog.v1.Access/ListAcls',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.ListAclsRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.ListAclsResponse.FromString,
+                _registered_method=True)
+        self.DeleteAcl = channel.unary_unary(
+                '/tidelog.v1.Access/DeleteAcl',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.DeleteAclRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.Acl.FromString,
+                _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/tidelog.v1.Access/SetQuota',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.Quota.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/tidelog.v1.Access/ListQuotas',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.ListQuotasResponse.FromString,
+                _registered_method=True)
+        self.DeleteQuota = channel.unary_unary(
+                '/tidelog.v1.Access/DeleteQuota',
+                request_serializer=gateway_dot_proto_dot_admin__pb2.DeleteQuotaRequest.SerializeToString,
+                response_deserializer=gateway_dot_proto_dot_admin__pb2.Quota.FromString,
+                _registered_method=True)
+
+
+class AccessServicer:
+    """API keys, ACLs and quotas: who may do what, and how much of it. For administrators of the cluster.
+    """
+
+    def CreateKey(self, request, context):
+        """The answer holds the key's text, which is told this once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListKeys(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeKey(self, request, context):
+        """The key counts for nothing from then on; it is listed for 30 days.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateAcl(self, request, context):
+        """A binding that is there already is answered as it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAcls(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteAcl(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetQuota(self, request, context):
+        """In place of the one that the principal had.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteQuota(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AccessServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'CreateKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateKey,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.CreateKeyRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.CreatedKey.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.ListKeysRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.ListKeysResponse.SerializeToString,
+            ),
+            'RevokeKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeKey,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.RevokeKeyRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.ApiKey.SerializeToString,
+            ),
+            'CreateAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateAcl,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.CreateAclRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.Acl.SerializeToString,
+            ),
+            'ListAcls': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAcls,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.ListAclsRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.ListAclsResponse.SerializeToString,
+            ),
+            'DeleteAcl': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteAcl,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.DeleteAclRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.Acl.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.SetQuotaRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.Quota.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.ListQuotasRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.ListQuotasResponse.SerializeToString,
+            ),
+            'DeleteQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteQuota,
+                    request_deserializer=gateway_dot_proto_dot_admin__pb2.DeleteQuotaRequest.FromString,
+                    response_serializer=gateway_dot_proto_dot_admin__pb2.Quota.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'tidelog.v1.Access', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('tidelog.v1.Access', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Access:
+    """API keys, ACLs and quotas: who may do what, and how much of it. For administrators of the cluster.
+    """
+
+    @staticmethod
+    def CreateKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Access/CreateKey',
+            gateway_dot_proto_dot_admin__pb2.CreateKeyRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.CreatedKey.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Access/ListKeys',
+            gateway_dot_proto_dot_admin__pb2.ListKeysRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.ListKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Access/RevokeKey',
+            gateway_dot_proto_dot_admin__pb2.RevokeKeyRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.ApiKey.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Access/CreateAcl',
+            gateway_dot_proto_dot_admin__pb2.CreateAclRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.Acl.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAcls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Access/ListAcls',
+            gateway_dot_proto_dot_admin__pb2.ListAclsRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.ListAclsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteAcl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Access/DeleteAcl',
+            gateway_dot_proto_dot_admin__pb2.DeleteAclRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.Acl.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Access/SetQuota',
+            gateway_dot_proto_dot_admin__pb2.SetQuotaRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.Quota.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Access/ListQuotas',
+            gateway_dot_proto_dot_admin__pb2.ListQuotasRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.ListQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidelog.v1.Access/DeleteQuota',
+            gateway_dot_proto_dot_admin__pb2.DeleteQuotaRequest.SerializeToString,
+            gateway_dot_proto_dot_admin__pb2.Quota.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

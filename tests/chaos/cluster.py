@@ -14,12 +14,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import aiohttp
 
@@ -59,6 +59,8 @@ class Broker:
     environment: Mapping[str, str]
     program: Sequence[str]
     """What runs `tidelog`: its arguments follow."""
+    start_process: Callable[..., subprocess.Popen[Any]] = subprocess.Popen
+    """With what Popen takes. Tests that start many brokers give `TidelogProcess`."""
     process: subprocess.Popen[bytes] | None = None
     ends_by_order: bool = field(default=False)
 
@@ -96,7 +98,7 @@ class Broker:
         flags = [word for name, value in arguments.items() for word in (f"--{name}", value)]
         self.ends_by_order = False
         with self._told.open("wb") as told, self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = self.start_process(
                 [sys.executable, "-m", *self.program, "serve", *flags],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,

@@ -35,6 +35,7 @@ from tests.chaos.report import pauses
 from tests.chaos.run import Reader, caught_up, serve_all
 from tests.chaos.workload import PARTITIONS, SdkProducer, SdkReader
 from tests.etcd_server import EtcdMember, running_etcd
+from tests.forked_tidelog import TidelogProcess
 from tests.servers import S3Server, chosen_s3_server, free_port
 from tests.tcp_proxy import TcpProxy
 from tidelog.client import Client, connect
@@ -66,7 +67,8 @@ class ThreeBrokers:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("TIDELOG_", "AWS_"))
         } | self.s3.environment
-        return Broker(broker_id, free_port(), free_port(), etcd, s3, self.bucket_url, self._directory, environment, TIDELOG)
+        ports = free_port(), free_port()
+        return Broker(broker_id, *ports, etcd, s3, self.bucket_url, self._directory, environment, TIDELOG, TidelogProcess)
 
 
 @contextmanager

@@ -10,16 +10,19 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.broker import Broker
+from gateway.access.opening import open_guard
+from gateway.access.settings import AccessSettings
+from gateway.broker import Broker, wall_clock_ms
 from gateway.cluster_settings import ClusterSettings
-from gateway.settings import BrokerSettings
+from gateway.settings import BrokerSettings, GatewaySettings
+from gateway.tls_settings import TlsSettings
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
 from metadata.sqlite_store import SqliteStore
 from metadata.store import Put
 from segments.log import Log
+from segments.metered_store import MeteredStore
 from segments.settings import SegmentSettings
-from segments.watched_store import WatchedStore
 from tests.gateway.small_broker import HeldStore, until
 
 READY_S = 60.0
@@ -53,7 +56,14 @@ class Cluster:
 
 @asynccontextmanager
 async def broker_cluster(
-    tmp_path: Path, count: int, *, racks: Sequence[str] = (), segments: SegmentSettings = SEGMENTS
+    tmp_path: Path,
+    count: int,
+    *,
+    racks: Sequence[str] = (),
+    segments: SegmentSettings = SEGMENTS,
+    gateway: GatewaySettings | None = None,
+    tls: TlsSettings | None = None,
+    access: AccessSettings | None = None,
 ) -> AsyncIterator[Cluster]:
     """`racks`: of the brokers, one after the other; none: they are in no rack."""
     metadata, bucket, layout = SqliteStore(tmp_path / "metadata.sqlite"), HeldStore(), EtcdLayout()
@@ -69,11 +79,15 @@ async def broker_cluster(
                 grpc="127.0.0.1:0",
                 broker_id=f"broker-{number}",
                 segments=segments,
+                gateway=gateway or GatewaySettings(),
+                tls=tls or TlsSettings(),
+                access=access or AccessSettings(),
                 membership=ClusterSettings(
                     session_timeout_ms=SESSION_MS, rack=racks[number] if racks else "", rack_read_bytes_min=1
                 ),
             )
-            broker = Broker(settings, WatchedStore(bucket), metadata, layout, cluster_id=CLUSTER_ID)
+            guard = await open_guard(settings.access, metadata, layout, broker_id=settings.broker_id, now_ms=wall_clock_ms)
+            broker = Broker(settings, MeteredStore(bucket), metadata, layout, cluster_id=CLUSTER_ID, access=guard)
             ready = asyncio.Event()
             running.append(tasks.create_task(broker.run(ready)))
             await ready.wait()

@@ -14,6 +14,7 @@ from typing import Any
 
 import uvloop
 
+from gateway.access.administration import AccessAdministration
 from gateway.broker_groups import BrokerGroups
 from gateway.doors import BrokerDescription, DrainState
 from gateway.grpc_server import GrpcServer
@@ -21,7 +22,9 @@ from gateway.http_server import HttpServer
 from gateway.led_here import LedHere
 from gateway.metrics import Metrics
 from gateway.peers import Peers
+from gateway.request_trace import Tracing
 from gateway.settings import GatewaySettings
+from metadata.access_records import AccessRecords
 from metadata.broker_registry import Registration
 from metadata.errors import Corrupt, NotFound, Stopping
 from metadata.etcd_layout import EtcdLayout
@@ -121,6 +124,9 @@ class SmallBroker:
         self.present_log: Log | None = Log(store, session, segments, budget=self.budget, now_ms=lambda: NOW_MS)
         self.led_here = self.routed_log = LedHere(lambda: self.log)
         self.metrics = Metrics()
+        self.tracing: Tracing | None = None
+        self.guard = None
+        self.access = AccessAdministration(AccessRecords(metadata), None)
         numbers = itertools.count(1)
         parts = BrokerGroups(
             metadata,

@@ -22,7 +22,7 @@ from metadata.store import NOW, Delete, DeletePrefix, Put, RangeResult
 from segments.bucket_layout import segment_key
 from segments.cluster_record import read_cluster_record, sign_bucket
 from segments.memory_store import MemoryStore
-from segments.watched_store import WatchedStore
+from segments.metered_store import MeteredStore
 from tests.etcd_server import in_thread, running_etcd, settings
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.metadata.stores import until
@@ -223,7 +223,7 @@ def test_a_whole_broker_stops_when_its_metadata_are_emptied(tmp_path: Path) -> N
         metadata = SqliteStore(tmp_path / "metadata.sqlite")
         identity = await identify_cluster(MemoryStore(), metadata, LAYOUT, new_id="ours", now_ms=0)
         settings = BrokerSettings(data_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0")
-        broker = Broker(settings, WatchedStore(MemoryStore()), metadata, LAYOUT, cluster_id=identity)
+        broker = Broker(settings, MeteredStore(MemoryStore()), metadata, LAYOUT, cluster_id=identity)
         ready = asyncio.Event()
         running = asyncio.ensure_future(broker.run(ready))
         await ready.wait()

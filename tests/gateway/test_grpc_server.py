@@ -55,6 +55,17 @@ def test_whoever_watches_the_health_hears_of_the_change_and_of_the_stop(tmp_path
     serve(tmp_path, scenario)
 
 
+def test_a_stop_is_told_to_who_watches_before_the_stream_ends(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        watching = health_stub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        await broker.grpc.stop(5)
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert await watching.code() is grpc.StatusCode.UNAVAILABLE
+
+    serve(tmp_path, scenario)
+
+
 def test_reflection_tells_every_service_and_its_methods(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         call = reflection_stub(channel).ServerReflectionInfo()

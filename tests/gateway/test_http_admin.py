@@ -207,7 +207,10 @@ def test_every_body_of_the_interface_has_an_example_that_is_taken(tmp_path: Path
             name: schema["examples"][0] for name, schema in document["components"]["schemas"].items() if "examples" in schema
         }
         of_groups = {body.__name__ for body in http_group_bodies.EXAMPLES}  # test_http_group_admin.py takes these
-        assert examples.keys() - of_groups == {"NewTopic", "TopicChange", "NewSettings", "DeletedRecords"}
+        of_access = {"NewKey": ("/v1/keys", 201), "NewAcl": ("/v1/acls", 200), "QuotaBody": ("/v1/quotas", 200)}
+        assert examples.keys() - of_groups == {"NewTopic", "TopicChange", "NewSettings", "DeletedRecords"} | of_access.keys()
+        for name, (path, status) in of_access.items():
+            assert (await client.ask("POST", path, json=examples[name])).status == status
         await broker.delete_topic("orders")
         assert (await client.ask("POST", TOPICS, json=examples["NewTopic"])).status == 201
         assert (await client.ask("PATCH", f"{TOPICS}/orders", json=examples["TopicChange"])).status == 200

@@ -29,6 +29,11 @@ def test_every_key_is_where_the_documentation_says() -> None:
     assert layout.group("billing") == "/tidelog/groups/billing"
     assert layout.group("a/b %") == "/tidelog/groups/a%2Fb%20%25"
     assert layout.offset("a/b", TopicPartition(ID, Partition(12))) == f"/tidelog/offsets/a%2Fb/{ID}/12"
+    assert layout.api_key("00ff") == "/tidelog/keys/00ff"
+    assert layout.acl("00ff") == "/tidelog/acls/00ff"
+    assert layout.quota("a/b") == "/tidelog/quotas/a%2Fb"
+    assert layout.quota("*") == "/tidelog/quotas/%2A"
+    assert layout.peer_secret == "/tidelog/peer_secret"
     assert EtcdLayout("prod-eu").topic("orders") == "/prod-eu/topics/orders"
 
 

@@ -207,11 +207,14 @@ class GroupMachine(RuleBasedStateMachine):
         assert wakes_at_ms(self.played.group) is None
 
 
+@pytest.mark.hypothesis  # as those of @given are: make test-thorough runs them
 def test_a_group_holds_its_promises_in_any_order() -> None:
     run_state_machine_as_test(GroupMachine, settings=settings(stateful_step_count=40))
 
 
 @pytest.mark.slow
+@pytest.mark.hypothesis
 @pytest.mark.timeout(1800)
 def test_a_group_holds_its_promises_in_many_orders() -> None:
-    run_state_machine_as_test(GroupMachine, settings=settings(max_examples=300, stateful_step_count=60))
+    many = 3 * settings().max_examples
+    run_state_machine_as_test(GroupMachine, settings=settings(max_examples=many, stateful_step_count=60))

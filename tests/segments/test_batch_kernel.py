@@ -68,7 +68,7 @@ def test_both_forms_read_alike(records: list[NewRecordTuple]) -> None:
 
 @pytest.mark.slow
 @needs_compiled
-@settings(max_examples=200)
+@settings(max_examples=3 * settings().max_examples)
 @given(record_lists, st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4), st.integers(0, 3))
 def test_both_forms_read_what_was_damaged_alike(records: list[NewRecordTuple], changes: list[tuple[int, int]], cut: int) -> None:
     batch = encode_records(records)
@@ -130,7 +130,7 @@ _field_bytes = st.sampled_from([0, 0, 0, 1, 2, 3, 4, 6, 12, 14, 0x7F, 0x80, 0xFF
 
 
 @needs_compiled
-@settings(max_examples=200)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(_field_bytes, max_size=40).map(bytes), HEADERS)
 @example(b"\x0c\0\x01\0\0\0\0", BatchHeader(0, 0, 0, 2, 0, 0, 0, -1, 2**63 - 1, -1, -1, -1, 1))
 @example(b"\x1e\0\xfe" + b"\xff" * 8 + b"\x01\0\0\0\0", BatchHeader(0, 0, 0, 2, 0, 0, 0, -1, 2**63 - 1, -1, -1, -1, 1))

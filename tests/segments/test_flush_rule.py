@@ -33,6 +33,12 @@ def test_a_quiet_broker_flushes_at_once() -> None:
     assert FlushRule(SETTINGS).due_at_s(NOTHING._replace(open_since_s=10), now_s=10) == 10
 
 
+def test_a_bucket_that_is_not_well_gets_nothing_before_its_time() -> None:
+    spared = NOTHING._replace(open_since_s=10, spared=True)
+    assert FlushRule(SETTINGS).due_at_s(spared, now_s=10) == pytest.approx(10.1)
+    assert FlushRule(SETTINGS).due_at_s(spared._replace(waited_for=True), now_s=10) == 10, "but for who waits"
+
+
 def test_while_a_put_is_in_flight_batches_gather_for_linger_ms() -> None:
     assert FlushRule(SETTINGS).due_at_s(NOTHING._replace(open_since_s=10, in_flight=1), now_s=10.03) == pytest.approx(10.1)
 

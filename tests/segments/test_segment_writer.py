@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import SegmentSeq
+from segments.bucket_health import BucketState
 from segments.bucket_layout import index_key, session_prefix, trimmed_key
 from segments.footer_index import parse_index
 from segments.segment_file import SEAL_BYTES, SegmentFooter, parse_footer, parse_head
@@ -204,6 +205,55 @@ def test_a_slow_put_is_hedged_and_the_first_to_answer_wins() -> None:
 
     with_writer(store, work)
     assert (store.count("create", key_of(0)), store.count("create", key_of(1))) == (2, 2)
+
+
+def test_a_bucket_that_answers_nothing_gets_no_put_twice() -> None:
+    store = ScriptedStore()
+    store.script("create", key_of(0), slow(5))
+
+    async def work(at_work: Writing) -> None:
+        at_work.bucket_state = BucketState.UNAVAILABLE
+        assert await outcome(at_work.add()) is None
+        assert now_s() == 5
+
+    with_writer(store, work)
+    assert store.count("create", key_of(0)) == 1
+
+
+def test_the_parts_of_a_commit_are_counted_one_by_one() -> None:
+    store = ScriptedStore()
+    store.script("create", key_of(0), slow(3), slow(9))
+    store.script("create", key_of(1), slow(1))
+
+    async def work(at_work: Writing) -> None:
+        first = at_work.add()
+        await asyncio.sleep(0.5)
+        second = at_work.add()
+        await outcomes([first, second])
+        counts = at_work.counters
+        assert (counts.segments, counts.hedges, counts.segments_lost) == (2, 1, 0)
+        assert counts.put_seconds.total == 3 + 1
+        assert counts.commit_seconds.total == 3 + 2.5, "the second waits for the first"
+        assert (first.sent_at_s, first.landed_at_s, first.committed_at_s) == (0, 3, 3)
+        assert (second.sent_at_s, second.landed_at_s, second.committed_at_s) == (0.5, 1.5, 3)
+        assert at_work.writer.oldest_waits_since_s is None
+
+    with_writer(store, work)
+
+
+def test_the_oldest_batch_that_waits_can_be_asked_for() -> None:
+    store = ScriptedStore()
+    store.script("create", key_of(0), slow(3), slow(9))
+
+    async def work(at_work: Writing) -> None:
+        await asyncio.sleep(2)
+        pending = at_work.add()
+        await asyncio.sleep(1)
+        at_work.add()
+        assert at_work.writer.oldest_waits_since_s == 2
+        await outcome(pending)
+
+    with_writer(store, work)
 
 
 def test_a_hedge_that_meets_the_first_request_recognises_it() -> None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, Unavailable
+from metadata.errors import AlreadyExists, Denied, NotFound, OutcomeUnknown, Unavailable
+from segments.bucket_health import BucketState
 from segments.memory_store import MemoryStore
 from segments.object_store import Buffer
 from segments.watched_store import Trouble, Unwritable, WatchedStore
@@ -188,3 +189,58 @@ def test_the_slower_one_of_two_writes_that_is_given_up_is_no_failure() -> None:
         assert store.unwritable is None
 
     run(main())
+
+
+def test_what_calls_of_all_kinds_come_to_tells_how_the_bucket_is() -> None:
+    class Unreadable(Moody):
+        async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+            if self.trouble is not None:
+                raise self.trouble
+            return await super().get(key, start=start, end=end)
+
+    states: list[BucketState] = []
+    troubles: list[bool] = []
+
+    async def session() -> None:
+        bucket = Unreadable()
+        store = WatchedStore(bucket)
+
+        def note() -> None:
+            states.append(store.state)
+            troubles.append(store.trouble is not None and "nearly all requests" in store.trouble.message)
+
+        for _ in range(20):
+            with pytest.raises(NotFound):
+                await store.get("nothing")
+        note()  # it has answered
+        await asyncio.sleep(60)
+        bucket.trouble = Unavailable("connection refused")
+        for _ in range(20):
+            with pytest.raises(Unavailable):
+                await store.get("nothing")
+        note()
+        bucket.trouble = None
+        for _ in range(3):
+            await write(store)
+        note()
+
+    run(session())
+    assert states == [BucketState.HEALTHY, BucketState.UNAVAILABLE, BucketState.DEGRADED]
+    assert troubles == [False, True, False]
+
+
+def test_a_read_that_its_caller_gives_up_on_after_a_while_has_failed_and_one_that_he_gives_up_at_once_says_nothing() -> None:
+    class Silent(MemoryStore):
+        async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async def session() -> None:
+        store = WatchedStore(Silent())
+        for patience_s, state in ((0.1, BucketState.HEALTHY), (6.0, BucketState.UNAVAILABLE)):
+            reads = [asyncio.wait_for(store.get("key"), patience_s) for _ in range(10)]
+            found = await asyncio.gather(*reads, return_exceptions=True)
+            assert all(isinstance(error, TimeoutError) for error in found)
+            assert store.state is state
+
+    run(session())

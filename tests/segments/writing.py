@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 
 from metadata.errors import TidelogError
 from metadata.model import SegmentSeq, TopicPartition
+from segments.bucket_health import BucketState
 from segments.byte_budget import ByteBudget
+from segments.log_counters import LogCounters
 from segments.segment_file import SEGMENT_MAGIC, SegmentFooter, parse_footer, parse_head
 from segments.segment_writer import PendingSegment, SegmentWriter
 from segments.session import seal
@@ -28,8 +30,17 @@ class Writing:
     def __init__(self, store: ScriptedStore, settings: SegmentSettings) -> None:
         self.store = store
         self.budget = ByteBudget(1 << 30)
+        self.counters = LogCounters()
+        self.bucket_state = BucketState.HEALTHY
         self.writer = SegmentWriter(
-            store, SESSION, settings, budget=self.budget, now_ms=virtual_loop().now_ms, on_committed=self._on_committed
+            store,
+            SESSION,
+            settings,
+            budget=self.budget,
+            now_ms=virtual_loop().now_ms,
+            on_committed=self._on_committed,
+            counters=self.counters,
+            bucket_state=lambda: self.bucket_state,
         )
         self.running = asyncio.get_running_loop().create_task(self.writer.run())
         self.committed: list[tuple[int, float]] = []

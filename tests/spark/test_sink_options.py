@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from metadata.errors import InvalidArgument
 from segments.compression import Codec
-from spark.sink_options import check_columns, hashed_write_id, parse_sink_options
+from spark.sink_options import CREDENTIALS, check_columns, hashed_write_id, parse_sink_options
+from tidelog.settings import ClientSettings
 
 WHERE = {"brokers": "http://b:8080", "bucket": "s3://lake/log"}
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -74,3 +77,11 @@ def test_columns_that_no_record_has_or_of_another_type_are_refused(columns: list
 def test_without_a_topic_there_is_nowhere_to_write() -> None:
     with pytest.raises(InvalidArgument, match="neither the option topic nor a column topic"):
         check_columns([("value", "string")], topic_is_given=False)
+
+
+def test_credentials_are_passed_on_to_the_client_and_a_key_is_no_option() -> None:
+    found = parse_sink_options({**WHERE, "caFile": "ca.pem", "APIKEYFILE": "key", "tlsServerName": "brokers.example"})
+    assert dict(found.credentials) == {"ca_file": "ca.pem", "api_key_file": "key", "tls_server_name": "brokers.example"}
+    assert set(CREDENTIALS.values()) < {field.name for field in dataclasses.fields(ClientSettings)}
+    with pytest.raises(InvalidArgument, match="is no option of this sink"):
+        parse_sink_options({**WHERE, "apiKey": "tlk_a_b"})

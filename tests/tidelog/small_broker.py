@@ -138,6 +138,8 @@ class SmallBroker:
         self.fetch_refusals: dict[tuple[str, int], TidelogError] = {}
         """The same of fetches alone."""
         self.producer_ids = 0
+        self.interceptors: list[grpc.aio.ServerInterceptor] = []
+        """Of a test's own, set before it starts."""
         self.services: list[Callable[[grpc.aio.Server], None]] = []
         """Called before it starts, to add services of a test's own."""
         self.port = 0
@@ -219,6 +221,7 @@ class SmallBroker:
         server = grpc.aio.server(
             options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", request_bytes_max)],
             maximum_concurrent_rpcs=self.calls_max,
+            interceptors=self.interceptors,
         )
         log_pb2_grpc.add_LogServicer_to_server(_Log(self), server)  # type: ignore[no-untyped-call]
         admin_pb2_grpc.add_TopicsServicer_to_server(_Topics(self), server)  # type: ignore[no-untyped-call]

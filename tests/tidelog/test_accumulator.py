@@ -257,7 +257,7 @@ def test_every_record_is_counted_once_by_what_became_of_it() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["put", "take", "ack", "refuse", "wait"]), st.integers(0, 3), st.integers(1, 1_500)), max_size=80

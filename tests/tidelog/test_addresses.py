@@ -28,6 +28,8 @@ pytestmark = pytest.mark.slow
         ("broker:81", "http://broker:81"),
         ("grpc://broker", "grpc://broker:9090"),
         ("grpc://[::1]:91", "grpc://[::1]:91"),
+        ("https://broker", "https://broker:8080"),
+        ("grpcs://broker", "grpcs://broker:9090"),
     ],
 )
 def test_each_way_to_write_one(text: str, address: str) -> None:
@@ -35,7 +37,7 @@ def test_each_way_to_write_one(text: str, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ftp://x", "http://", "http://x:port", "http://x:99999", "http://x/path", "http://u@x", "https://x", "grpcs://x"]
+    "text", ["", "ftp://x", "http://", "http://x:port", "http://x:99999", "http://x/path", "http://u@x", "https://"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
@@ -46,6 +48,12 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_several_stand_beside_each_other_or_behind_commas() -> None:
     assert [str(a) for a in parse_addresses(["a, grpc://b", "c"])] == ["http://a:8080", "grpc://b:9090", "http://c:8080"]
     assert [str(a) for a in parse_addresses([])] == ["http://localhost:8080"]
+
+
+def test_all_have_tls_or_none_has() -> None:
+    assert [a.tls for a in parse_addresses(["https://a,grpcs://b"])] == [True, True]
+    with pytest.raises(InvalidArgument, match="some with TLS, and some without"):
+        parse_addresses(["https://a,http://b"])
 
 
 def test_a_wildcard_that_a_broker_advertises_becomes_the_host_that_was_reached() -> None:

@@ -23,6 +23,7 @@ import pytest
 
 from tests.chaos.cluster import TIDELOG, Broker
 from tests.etcd_server import EtcdMember, running_etcd
+from tests.forked_tidelog import TidelogProcess
 from tests.servers import ROOT, S3Server, chosen_s3_server, free_port
 from tests.tcp_proxy import TcpProxy
 from tests.tidelog.dying_restore import restore_that_dies
@@ -55,9 +56,9 @@ class Place:
         """Started; killed at the end of the block."""
         to_etcd, to_s3 = TcpProxy(0), TcpProxy(0)
         to_etcd.port = etcd.client_port  # with nothing between
-        broker = Broker(
-            broker_id, free_port(), free_port(), to_etcd, to_s3, self.bucket_url, self.directory, self.environment, TIDELOG
-        )
+        ports = free_port(), free_port()
+        environment = self.environment
+        broker = Broker(broker_id, *ports, to_etcd, to_s3, self.bucket_url, self.directory, environment, TIDELOG, TidelogProcess)
         broker.start()
         try:
             yield broker

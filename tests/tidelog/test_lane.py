@@ -512,7 +512,7 @@ LATE_BYTES = ["add", "long wait", "long wait", "add", "break", "long wait", "ans
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=8 * settings().max_examples, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(FAULTS), st.integers(0, 5)), max_size=60))
 @example([(step, 0) for step in LATE_BYTES])
 def test_whatever_happens_each_record_is_in_the_log_once_and_in_order_or_its_failure_was_told(steps: list[tuple[str, int]]) -> None:
@@ -622,7 +622,7 @@ ANEW = ["add", "add", "answer", "answer", "throttle", "append, answer unknown", 
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=6 * settings().max_examples, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(ANEW), st.integers(0, 3)), max_size=60))
 def test_however_often_a_topic_is_made_anew_each_one_has_its_records_once_and_in_order_and_every_batch_its_outcome(
     steps: list[tuple[str, int]],

@@ -95,12 +95,14 @@ def end_to_end(
     async def command(log: Client) -> dict[str, Any]:
         import os
 
-        from tidelog.cli.contexts import cluster_url
+        from tidelog.cli.contexts import cluster_access
+        from tidelog.cli.credential_options import given_credentials
         from tidelog.client import connect
         from tidelog.load import end_to_end_load
 
         await _make_topic(log, topic, partitions)
-        async with connect(cluster_url(url, os.environ)) as reader:
+        access = cluster_access(url, os.environ, given_credentials())
+        async with connect(access.url, **access.credentials) as reader:
             return await _watched(
                 lambda progress: end_to_end_load(
                     log, reader, topic, progress, seconds=seconds, rate=rate, record_bytes=record_bytes

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, Unpack
 import typer
 
 from metadata.errors import TidelogError
-from tidelog.cli.contexts import cluster_url
+from tidelog.cli.contexts import cluster_access
+from tidelog.cli.credential_options import given_credentials
 from tidelog.cli.output import say
 from tidelog.settings import AcksName, CompressionName
 
@@ -36,10 +37,11 @@ def with_client(
 
     from tidelog.client import connect
 
-    address = cluster_url(url, os.environ)
+    access = cluster_access(url, os.environ, given_credentials())
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
 
-    client = connect(address, **settings)
+    together: SettingChanges = {**access.credentials, **settings}
+    client = connect(access.url, **together)
 
     async def run() -> _Answer:
         async with client as log:

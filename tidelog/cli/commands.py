@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from tidelog.cli import bench, bucket, cluster, contexts, groups, topics
+from tidelog.cli import acls, bench, bucket, cluster, contexts, groups, keys, quotas, topics
 from tidelog.cli.compact import compact
 from tidelog.cli.completion import completion
 from tidelog.cli.consume import consume
@@ -30,6 +30,7 @@ class _RootPage(GroupPage):
         "Run a broker": ("demo", "dev", "serve", "compact"),
         "Use a cluster": ("topic", "produce", "consume", "group", "bench"),
         "Process it with Spark": ("replay", "backfill"),
+        "Say who may do what": ("key", "acl", "quota"),
         "Look inside": ("cluster", "doctor", "explain", "bucket"),
         "Settle in": ("context", "completion"),
     }
@@ -87,6 +88,9 @@ app.command(cls=CommandPage)(produce)
 app.command(cls=CommandPage)(consume)
 app.add_typer(groups.app, name="group")
 app.add_typer(bench.app, name="bench")
+app.add_typer(keys.app, name="key")
+app.add_typer(acls.app, name="acl")
+app.add_typer(quotas.app, name="quota")
 app.add_typer(cluster.app, name="cluster")
 app.command(cls=CommandPage)(doctor)
 app.command(cls=CommandPage)(explain)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +18,6 @@ from tidelog.cli.serve import ConfigOption, ListSettingsOption, check_names, ext
 
 if TYPE_CHECKING:
     from compaction.compactor import TickReport
-    from compaction.service import CompactionService
     from gateway.settings import BrokerSettings
 
 log = logging.getLogger("tidelog")
@@ -38,8 +36,15 @@ def compact(
     ] = "",
     once: Annotated[bool, typer.Option("--once", help="Compact what is due, and end.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="With --once: all that waits, due or not.")] = False,
-    metrics: Annotated[
-        str, typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus there.", show_default=False)
+    http: Annotated[
+        str,
+        typer.Option(
+            "--http",
+            "--metrics",
+            metavar="HOST:PORT",
+            help="Serve /metrics, /livez, /readyz and /startupz there, and nothing else.",
+            show_default=False,
+        ),
     ] = "",
     config: ConfigOption = None,
     list_settings: ListSettingsOption = False,
@@ -51,6 +56,7 @@ def compact(
     tidelog compact --bucket s3://my-bucket/prefix --etcd http://etcd:2379
     tidelog compact --data-dir ./tidelog-data --once --all
     """
+    from gateway.json_logs import TEXT, start_logging
     from gateway.settings import load_settings
 
     flags = given({"bucket": bucket, "etcd": etcd, "data_dir": data_dir, **extra_flags(context.args)})
@@ -60,15 +66,12 @@ def compact(
         return 0
     here = {"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}  # it opens neither door, and is not mistaken for a broker by its id
     settings = load_settings(flags | here, os.environ, config)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s" if not once else "%(message)s",
-    )
+    text = TEXT if not once else "%(message)s"
+    start_logging(settings.observability, text=text, compactor_id=settings.broker_id)
     import uvloop
 
     if not once:
-        uvloop.run(_run(settings, metrics))
+        uvloop.run(_run(settings, http))
         say("stopped; what was begun is begun anew by the next one")
         return 0
     report = uvloop.run(_once(settings, everything=everything))
@@ -78,7 +81,7 @@ def compact(
     return UNHEALTHY if report.damaged else 0
 
 
-async def _run(settings: BrokerSettings, metrics: str) -> None:
+async def _run(settings: BrokerSettings, http: str) -> None:
     import asyncio
 
     from gateway.compactor_process import compacting
@@ -86,32 +89,21 @@ async def _run(settings: BrokerSettings, metrics: str) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with compacting(settings, told=log.info) as service:
-        _serve_metrics(service, metrics)
-        log.info("compactor %s is at work on %s", settings.broker_id, settings.bucket_url)
-        async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(service.run(), name="compactor")
-            await stop.wait()
-            running.cancel()
+    async with compacting(settings, told=log.info) as (service, door):
+        if http:
+            log.info("http %s", await door.start(http))
+        try:
+            log.info("compactor %s is at work on %s", settings.broker_id, settings.bucket_url)
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(service.run(), name="compactor")
+                await stop.wait()
+                running.cancel()
+        finally:
+            await door.stop()
 
 
 async def _once(settings: BrokerSettings, *, everything: bool) -> TickReport:
     from gateway.compactor_process import compacting
 
-    async with compacting(settings, told=log.info) as service:
+    async with compacting(settings, told=log.info) as (service, _):
         return await service.once(everything=everything)
-
-
-def _serve_metrics(service: CompactionService, address: str) -> None:
-    if not address:
-        return
-    from prometheus_client import CollectorRegistry, start_http_server
-
-    from metadata.errors import InvalidArgument
-
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise InvalidArgument(f"--metrics is {address[:100]!r}, not HOST:PORT", hint="Write it as in --metrics 127.0.0.1:9091")
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(service.metrics)
-    start_http_server(int(port), host.strip("[]") or "0.0.0.0", registry)

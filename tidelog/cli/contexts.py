@@ -1,12 +1,15 @@
-"""Which cluster a command talks to: contexts, named addresses in a file of the user.
+"""Which cluster a command talks to, and as whom: contexts, named addresses in a file of the user.
 
     $TIDELOG_CONFIG, or $XDG_CONFIG_HOME/tidelog/contexts.toml, or ~/.config/tidelog/contexts.toml
 
         current = "prod"
         [contexts.prod]
-        url = "http://tidelog.example:8080"
+        url = "https://tidelog.example:8080"
+        ca_file = "/home/me/ca.pem"              # and api_key_file, cert_file, key_file, tls_server_name, where they are needed
 
-The first that is given counts: --url, TIDELOG_URL, --context or TIDELOG_CONTEXT, the current context, http://localhost:8080.
+The first that is given counts: --url, TIDELOG_URL, --context or TIDELOG_CONTEXT, the current context, http://localhost:8080. So it
+is with credentials: --ca-file, TIDELOG_CA_FILE, that of the context where the address is the context's. A key itself never stands
+here.
 """
 
 from __future__ import annotations
@@ -18,14 +21,18 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument, NotFound, Rejected
+from tidelog.cli.credential_options import NAMES, given_credentials
 from tidelog.cli.help_page import CommandPage, GroupPage
 from tidelog.cli.output import Output, OutputOption, say, show_done, show_rows
+
+if TYPE_CHECKING:
+    from tidelog.settings import SettingChanges
 
 DEFAULT_URL = "http://localhost:8080"
 
@@ -50,6 +57,16 @@ class Contexts:
 
     current: str = ""
     urls: dict[str, str] = field(default_factory=dict)
+    credentials: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of those that have any: settings of the client by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An address, and what goes with it."""
+
+    url: str
+    credentials: SettingChanges
 
 
 def contexts_path(environ: Mapping[str, str]) -> Path:
@@ -66,18 +83,25 @@ def parse_contexts(text: str) -> Contexts:
     if not isinstance(entries, dict) or not isinstance(current, str):
         raise ValueError("it has no table of contexts")
     urls: dict[str, str] = {}
+    credentials: dict[str, dict[str, str]] = {}
     for name, entry in entries.items():
         url = entry.get("url") if isinstance(entry, dict) else None
         if not isinstance(url, str):
             raise ValueError(f"the context {name} has no url")
         urls[name] = url
-    return Contexts(current, urls)
+        found = {setting: entry[setting] for setting in NAMES if setting in entry}
+        if not all(isinstance(value, str) for value in found.values()):
+            raise ValueError(f"the context {name} has credentials that are no text")
+        if found:
+            credentials[name] = found
+    return Contexts(current, urls, credentials)
 
 
 def render_contexts(contexts: Contexts) -> str:
     lines = [f"current = {_quoted(contexts.current)}"] if contexts.current else []
     for name, url in sorted(contexts.urls.items()):
         lines += ["", f"[contexts.{_quoted(name)}]", f"url = {_quoted(url)}"]
+        lines += [f"{setting} = {_quoted(value)}" for setting, value in contexts.credentials.get(name, {}).items()]
     return "\n".join(lines) + "\n"
 
 
@@ -88,16 +112,31 @@ def _quoted(text: str) -> str:
 
 def cluster_url(given: str, environ: Mapping[str, str]) -> str:
     """The address to talk to. Raises NotFound for a context that is not there."""
+    return cluster_access(given, environ).url
+
+
+def cluster_access(given: str, environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Access:
+    """The address to talk to, and the credentials for it; `flags`: those of the command line. NotFound as above."""
     if given or (given := environ.get("TIDELOG_URL", "")):
-        return given
+        return Access(given, _credentials(flags or {}, environ, {}, given))
     asked = environ.get("TIDELOG_CONTEXT", "")
     contexts = _read(contexts_path(environ))
     name = asked or contexts.current
-    if not name:
-        return DEFAULT_URL
-    if name not in contexts.urls:
+    if name and name not in contexts.urls:
         raise _no_context(name, contexts)
-    return contexts.urls[name]
+    url = contexts.urls[name] if name else DEFAULT_URL
+    return Access(url, _credentials(flags or {}, environ, contexts.credentials.get(name, {}), url))
+
+
+def _credentials(flags: Mapping[str, str], environ: Mapping[str, str], of_context: Mapping[str, str], url: str) -> SettingChanges:
+    from tidelog.addresses import with_tls
+    from tidelog.settings import credentials_from
+
+    chosen: Any = dict(flags)
+    chosen |= credentials_from(environ, chosen, tls=with_tls([url]))
+    in_place = {f"TIDELOG_{setting.upper()}": value for setting, value in of_context.items()}
+    found: SettingChanges = {**credentials_from(in_place, chosen, tls=with_tls([url])), **chosen}
+    return found
 
 
 def _read(path: Path) -> Contexts:
@@ -129,6 +168,10 @@ def _no_context(name: str, contexts: Contexts) -> NotFound:
     return NotFound(f"there is no context {name!r}", hint=hint)
 
 
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
 # ── commands ──
 
 app = typer.Typer(cls=GroupPage, help="Named clusters: add, use, list, remove.")
@@ -148,7 +191,10 @@ def add(
     parse_addresses([url])
     path = contexts_path(os.environ)
     contexts = _read(path)
-    _write(path, Contexts(contexts.current or name, contexts.urls | {name: url}))
+    credentials = {known: found for known, found in contexts.credentials.items() if known != name}
+    if files := given_credentials():
+        credentials[name] = {what: value if what == "tls_server_name" else _absolute(value) for what, value in files.items()}
+    _write(path, Contexts(contexts.current or name, contexts.urls | {name: url}, credentials))
     talk = f"{name} is {url}" + ("" if contexts.current else ", and used from now on")
     show_done({"name": name, "url": url, "current": not contexts.current or contexts.current == name}, output, talk)
 
@@ -160,7 +206,7 @@ def use(name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     contexts = _read(path)
     if name not in contexts.urls:
         raise _no_context(name, contexts)
-    _write(path, Contexts(name, contexts.urls))
+    _write(path, Contexts(name, contexts.urls, contexts.credentials))
     url = contexts.urls[name]
     show_done({"name": name, "url": url, "current": True}, output, f"commands talk to {name} ({url}) from now on")
 
@@ -185,5 +231,6 @@ def remove(name: NameArgument, output: OutputOption = Output.TABLE) -> None:
     if name not in contexts.urls:
         raise _no_context(name, contexts)
     urls = {known: url for known, url in contexts.urls.items() if known != name}
-    _write(path, Contexts("" if contexts.current == name else contexts.current, urls))
+    credentials = {known: found for known, found in contexts.credentials.items() if known != name}
+    _write(path, Contexts("" if contexts.current == name else contexts.current, urls, credentials))
     show_done({"name": name, "removed": True}, output, f"{name} is forgotten")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog.cli.contexts import UrlOption
+from tidelog.cli.contexts import UrlOption, cluster_access
+from tidelog.cli.credential_options import given_credentials
 from tidelog.cli.failure import UNHEALTHY
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
 
@@ -37,7 +38,7 @@ def doctor(
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Checks the installation, the data directory, the bucket and its create-only PUTs, the clock, each member of an etcd; and a
-    running broker with --url.
+    running broker with --url: its TLS, and whether it takes the credentials.
 
     For an s3:// bucket it prints the least IAM policy that a broker needs. Exit code 3 when a check fails.
     """
@@ -46,7 +47,9 @@ def doctor(
     from tidelog.cli.doctor_checks import diagnose, least_iam_policy
 
     flags = {"bucket": bucket or None, "data_dir": data_dir or None, "etcd": etcd or None}
-    checks: list[Diagnosis] = uvloop.run(diagnose(flags, os.environ, config, url=url))
+    access = cluster_access(url, os.environ, given_credentials())
+    credentials = access.credentials if url else None
+    checks: list[Diagnosis] = uvloop.run(diagnose(flags, os.environ, config, url=url, credentials=credentials))
     policy = least_iam_policy(bucket or os.environ.get("TIDELOG_BUCKET", ""))
     if output is Output.TABLE:
         show_rows(

@@ -4,7 +4,8 @@ installation   Python, versions of what matters, whether the column kernel is co
 data directory it can be locked and written, and SQLite works there
 etcd           as doctor_etcd.py has it, where one is named
 bucket         it can be reached and listed, and honours create-only PUTs; the clock agrees with the store's
-cluster        a broker answers at --url, its gRPC door does, and all brokers and partitions are well
+TLS            as doctor_tls.py has it, at --url
+cluster        a broker answers at --url, and takes the credentials; its gRPC door does, and all brokers and partitions are well
 
 What fails for a reason that was told already is skipped: one cause, one remedy.
 """
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
     from segments.object_store import ObjectStore
     from tidelog.cluster_health import ClusterHealth
+    from tidelog.settings import SettingChanges
 
 CLOCK_SKEW_S_MAX = 60.0
 """S3 refuses requests whose clock is off by 15 minutes; timestamps of records suffer long before."""
@@ -47,8 +49,16 @@ _NO_BUCKET = "(no bucket is named)"
 """The same for an etcd alone."""
 
 
-async def diagnose(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None, *, url: str) -> list[Diagnosis]:
-    """All checks that apply: those of data directory and bucket where one is named, that of a broker where `url` is given."""
+async def diagnose(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    config: Path | None,
+    *,
+    url: str,
+    credentials: SettingChanges | None = None,
+) -> list[Diagnosis]:
+    """All checks that apply: those of data directory and bucket where one is named, that of a broker where `url` is given, with
+    these credentials."""
     found = [check_versions(), check_kernel()]
     settings = _settings(flags, environ, config)
     if isinstance(settings, Diagnosis):
@@ -70,7 +80,7 @@ async def diagnose(flags: Mapping[str, object], environ: Mapping[str, str], conf
         else:
             found += await check_bucket(settings)
     if url:
-        found += await check_cluster_at(url)
+        found += await check_cluster_at(url, credentials or {})
     return found
 
 
@@ -247,18 +257,24 @@ def skew(date: str, *, before_s: float, after_s: float) -> float:
     return after_s - store_s if store_s > after_s else before_s - 1 - store_s
 
 
-async def check_cluster_at(url: str) -> list[Diagnosis]:
+async def check_cluster_at(url: str, credentials: SettingChanges) -> list[Diagnosis]:
+    from tidelog.cli.doctor_tls import check_tls
     from tidelog.client import connect
     from tidelog.cluster_health import check_cluster
 
+    tls = await check_tls(url, credentials)
+    if any(found.status == "failed" for found in tls):
+        return [*tls, Diagnosis("broker", "skipped", "there is no connection to it")]
     try:
-        async with connect(url, request_timeout_ms=5_000) as log:
+        settings: SettingChanges = {"request_timeout_ms": 5_000, **credentials}
+        async with connect(url, **settings) as log:
             cluster = await log.cluster()
             health = await check_cluster(log)
     except TidelogError as error:
-        return [failed("broker", error)]
+        return [*tls, failed("broker", error)]
     brokers = ", ".join(f"{broker.broker_id} {'(draining)' if broker.draining else ''}".strip() for broker in cluster.brokers)
     return [
+        *tls,
         Diagnosis("broker", "ok", f"{url}: cluster {cluster.cluster_id}, version {cluster.version}, brokers {brokers}"),
         judge_cluster(health),
     ]

@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Final
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from tidelog.cli.credential_options import credential_options
 from tidelog.cli.failure import BAD_USAGE
 
 WIDTH_MAX: Final = 100
@@ -43,7 +44,13 @@ _NUMBERS = {"int": "N", "int range": "N", "list[int]": "N", "float": "NUMBER", "
 
 
 class CommandPage(TyperCommand):
-    """A command with such a page: `@app.command(cls=CommandPage)`."""
+    """A command with such a page: `@app.command(cls=CommandPage)`. One that has --url has the options of credentials as well."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if any("--url" in parameter.opts for parameter in self.params):
+            last = 1 + next(at for at, parameter in enumerate(self.params) if "--url" in parameter.opts)
+            self.params[last:last] = credential_options()
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return _plain_pieces(super().collect_usage_pieces(ctx))

@@ -140,7 +140,9 @@ def _run(
     tell: Callable[[str], None],
     is_dev: bool = False,
 ) -> None:
+    from gateway.json_logs import TEXT, start_logging
     from gateway.settings import DEV, load_settings
+    from gateway.tls_settings import check_listeners
 
     check_names(flags)
     defaults = DEV if is_dev else {}
@@ -148,11 +150,13 @@ def _run(
         show_settings(flags, config, output, defaults)
         return
     settings = load_settings(flags, os.environ, config, defaults=defaults)
+    check_listeners(settings.tls, http=settings.http, grpc=settings.grpc, authentication=settings.access.authentication)
     plain = banner is _log_addresses
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO if plain else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s" if plain else "%(levelname)s: %(message)s",
+    start_logging(
+        settings.observability,
+        level="info" if plain else "warning",
+        text=TEXT if plain else "%(levelname)s: %(message)s",
+        broker_id=settings.broker_id,
     )
     import uvloop
 
@@ -177,10 +181,13 @@ def _run(
 async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], tell: Callable[[str], None]) -> None:
     """A broker until SIGTERM or Ctrl-C, which ends it cleanly; a second Ctrl-C ends it at once, as a crash does."""
     import asyncio
+    import gc
 
+    gc.disable()  # what is imported stays: to look for garbage in it again and again is a sixth of the start's CPU
     from gateway.broker import serve as serve_broker
     from tidelog.owned_tasks import OwnedTasks
 
+    gc.enable()
     async with OwnedTasks() as tasks:
 
         def ready(broker: Broker) -> None:
@@ -249,7 +256,7 @@ def show_settings(flags: Mapping[str, str], config: Path | None, output: Output,
 
 
 def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
-    http = f"http://{broker.http_address}"
+    http = f"http{'s' * settings.tls.is_on}://{broker.http_address}"
     url = "" if http in {"http://127.0.0.1:8080", "http://localhost:8080"} else f" --url {http}"
     say(f"tidelog {broker.version} is ready; Ctrl-C stops it")
     say(f"  http    {http}   (API: {http}/openapi.json)")
@@ -266,7 +273,8 @@ def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
 def _log_addresses(broker: Broker, settings: BrokerSettings) -> None:
     log.info("broker %s of cluster %s, version %s, is ready", broker.broker_id, broker.cluster_id, broker.version)
     metadata = f"etcd {settings.metadata.etcd}" if settings.metadata.etcd else f"data directory {settings.data_dir}"
-    log.info("http %s, grpc %s, bucket %s, %s", broker.http_address, broker.grpc_address, broker.bucket_url, metadata)
+    tls = " with TLS" if settings.tls.is_on else ""
+    log.info("http %s, grpc %s%s, bucket %s, %s", broker.http_address, broker.grpc_address, tls, broker.bucket_url, metadata)
     if settings.metadata.etcd:
         cluster = settings.membership
         reached = cluster.advertise_http or broker.http_address, cluster.advertise_grpc or broker.grpc_address

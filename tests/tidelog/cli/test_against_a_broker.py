@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.forked_tidelog import TIDELOG, TidelogProcess, run_tidelog
 from tidelog.broker_process import BrokerProcess
 from tidelog.cli.main import run
 
 pytestmark = pytest.mark.slow
-
-TIDELOG = [sys.executable, "-m", "tidelog.cli.main"]
 
 
 class Shown(NamedTuple):
@@ -152,7 +151,7 @@ def test_a_record_that_is_too_large_is_refused_and_counted_as_such(tidelog: Comm
 
 def test_ctrl_c_amid_the_load_tells_what_became_of_the_records(tidelog: CommandLine) -> None:
     bench = [*TIDELOG, "bench", "produce", "-t", "cli-interrupted", "-s", "60"]
-    with subprocess.Popen(bench, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as producer:
+    with TidelogProcess[bytes](bench, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as producer:
         assert producer.stderr is not None
         producer.stderr.readline()
         producer.send_signal(signal.SIGINT)
@@ -169,8 +168,8 @@ def test_a_pipe_is_sent_as_it_flows_and_followed_as_it_comes(tidelog: CommandLin
     tidelog("topic", "create", "cli-flow", "-p", "1")
     follow = [*TIDELOG, "consume", "cli-flow", "-f", "-o", "raw"]
     with (
-        subprocess.Popen([*TIDELOG, "produce", "cli-flow"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as producer,
-        subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consumer,
+        TidelogProcess[bytes]([*TIDELOG, "produce", "cli-flow"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as producer,
+        TidelogProcess[bytes](follow, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as consumer,
     ):
         assert producer.stdin is not None
         assert consumer.stdout is not None
@@ -189,7 +188,9 @@ def test_a_pipe_is_sent_as_it_flows_and_followed_as_it_comes(tidelog: CommandLin
 def test_a_reader_that_has_enough_is_no_failure(tidelog: CommandLine) -> None:
     tidelog("topic", "create", "cli-head", "-p", "1")
     tidelog("produce", "cli-head", stdin=b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 20_000)
-    with subprocess.Popen([*TIDELOG, "consume", "cli-head", "-o", "raw"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+    with TidelogProcess[bytes](
+        [*TIDELOG, "consume", "cli-head", "-o", "raw"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as done:
         assert done.stdout is not None
         assert done.stderr is not None
         assert done.stdout.readline() == b"x" * 99 + b"\n"
@@ -199,7 +200,7 @@ def test_a_reader_that_has_enough_is_no_failure(tidelog: CommandLine) -> None:
 
 def test_ctrl_c_ends_a_producer_that_waits_for_its_input(tidelog: CommandLine) -> None:
     tidelog("topic", "create", "cli-wait", "-p", "1")
-    with subprocess.Popen(
+    with TidelogProcess[bytes](
         [*TIDELOG, "produce", "cli-wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as producer:
         assert producer.stdin is not None
@@ -273,19 +274,19 @@ def test_a_damaged_bucket_exits_3_and_names_the_object(tidelog: CommandLine, tmp
 
 def test_a_broker_ends_cleanly_on_sigterm_and_refuses_a_directory_in_use(tmp_path: Path) -> None:
     def dev(*flags: str) -> list[str]:
-        return [*TIDELOG, "dev", "--data-dir", str(tmp_path / "d"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *flags]
+        return ["dev", "--data-dir", str(tmp_path / "d"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *flags]
 
-    with subprocess.Popen(dev("-o", "json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
+    with TidelogProcess[bytes]([*TIDELOG, *dev("-o", "json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
         assert broker.stdout is not None
         assert broker.stderr is not None
         addresses = json.loads(broker.stdout.readline())
         assert addresses.keys() == {"http_address", "grpc_address", "bucket"}
-        second = subprocess.run(dev(), capture_output=True, timeout=120, check=False)
+        second = run_tidelog(dev(), timeout_s=120)
         assert second.returncode == 1
         assert b"is in use by process" in second.stderr
         host, _, port = addresses["http_address"].rpartition(":")
         elsewhere = ("--data-dir", str(tmp_path / "e"), "--http", addresses["http_address"])
-        third = subprocess.run(dev(*elsewhere), capture_output=True, timeout=120, check=False)
+        third = run_tidelog(dev(*elsewhere), timeout_s=120)
         assert third.returncode == 1
         assert f"Error: the port {port} on {host} is taken".encode() in third.stderr
         assert b"--http HOST:PORT" in third.stderr
@@ -299,7 +300,7 @@ def test_a_broker_ends_cleanly_on_sigterm_and_refuses_a_directory_in_use(tmp_pat
 
 def test_a_broker_of_ones_own_welcomes_people_with_what_to_type(tmp_path: Path) -> None:
     command = [*TIDELOG, "dev", "--data-dir", str(tmp_path / "d"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
+    with TidelogProcess[bytes](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
         assert broker.stdout is not None
         assert broker.stderr is not None
         said = [broker.stderr.readline() for _ in range(10)]
@@ -325,7 +326,7 @@ def test_serve_logs_plainly(tmp_path: Path) -> None:
         "--linger-ms",
         "7",
     ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
+    with TidelogProcess[bytes](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as broker:
         assert broker.stdout is not None
         assert broker.stderr is not None
         broker.stdout.readline()

@@ -7,19 +7,23 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from gateway.broker import running
+from gateway.compactor_process import compacting
 from gateway.settings import DEV, load_settings
 from metadata.model import Partition, TopicPartition
 from metadata.topic import Topic
 from segments.bucket_layout import manifest_key
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
+from tests.forked_tidelog import TIDELOG, TidelogProcess
 from tests.segments.batches import batch_of, header_of, records_in
 from tidelog.cli.main import run
 
@@ -112,8 +116,8 @@ def test_a_bucket_of_another_cluster_is_refused(tmp_path: Path, capsys: pytest.C
 def test_it_runs_until_sigterm_and_ends_well(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     produced(directory)
-    command = [sys.executable, "-m", "tidelog.cli.main", "compact", "--data-dir", str(directory), "--compaction-due-age-ms", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    command = [*TIDELOG, "compact", "--data-dir", str(directory), "--compaction-due-age-ms", "1"]
+    with TidelogProcess[str](command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "compacted:" in line:
@@ -121,6 +125,71 @@ def test_it_runs_until_sigterm_and_ends_well(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         said = process.stderr.read()
         assert process.wait(60) == 0, said
+
+
+def test_a_compactor_has_a_door_for_probes_and_prometheus(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    produced(directory)
+    flags = {"http": "127.0.0.1:0", "log_format": "json"}
+    command = [*TIDELOG, "compact", "--data-dir", str(directory), "--compaction-due-age-ms", "1"]
+    command += [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+    with TidelogProcess[str](command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        url = ""
+        for line in process.stderr:
+            said = json.loads(line)
+            if said["event"].startswith("http "):
+                url = f"http://{said['event'].removeprefix('http ')}"
+            if "compacted:" in said["event"]:
+                assert said["compactor_id"]
+                break
+        assert asked(f"{url}/livez") == (200, '{"status": "ok"}')
+        assert asked(f"{url}/readyz")[0] == asked(f"{url}/startupz")[0] == 200
+        status, told = asked(f"{url}/metrics")
+        assert status == 200
+        assert "tidelog_compaction_records_total 10.0" in told
+        assert 'tidelog_bucket_request_seconds_count{operation="create"}' in told
+        assert "tidelog_metadata_silent_seconds" in told
+        assert "process_resident_memory_bytes" in told
+        assert asked(f"{url}/v1/topics")[0] == 404
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, process.stderr.read()
+
+
+def asked(url: str) -> tuple[int, str]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_a_compactor_that_can_not_read_the_bucket_for_long_is_not_ready(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    produced(directory)
+
+    async def main() -> None:
+        settings = load_settings({"data_dir": str(directory), **FREE}, {})
+        async with compacting(settings, told=lambda _: None) as (service, door), aiohttp.ClientSession() as session:
+            url = f"http://{await door.start('127.0.0.1:0')}"
+
+            async def ready() -> int:
+                async with session.get(f"{url}/readyz") as answer:
+                    return answer.status
+
+            assert await ready() == 503, "it has not looked yet"
+            await service.once(everything=False)
+            assert await ready() == 200
+            state = service.compactor.metrics
+            state.failing_since_ms = time.time_ns() // 1_000_000 - 1_000
+            assert await ready() == 200, "that may pass"
+            state.failing_since_ms -= 600_000
+            assert await ready() == 503
+            await door.stop()
+
+    asyncio.run(main())
 
 
 def test_a_broker_for_development_compacts_by_itself(tmp_path: Path) -> None:

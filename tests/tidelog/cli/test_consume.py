@@ -8,7 +8,6 @@ import pty
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,18 +15,17 @@ from pathlib import Path
 import pytest
 
 import tidelog
+from tests.forked_tidelog import TIDELOG, TidelogProcess, run_tidelog
 from tidelog.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 
-TIDELOG = [sys.executable, "-m", "tidelog.cli.main"]
 INTERRUPTED = 130
 
 
 def consume(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Up to its end. No traceback ever reaches its user."""
-    command = [*TIDELOG, "consume", "--url", broker.http_url, *arguments]
-    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    done = run_tidelog(["consume", "--url", broker.http_url, *arguments], timeout_s=120)
     assert b"Traceback" not in done.stderr
     assert b"bug in Tidelog" not in done.stderr
     return done
@@ -36,7 +34,7 @@ def consume(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProce
 @contextmanager
 def following(broker: BrokerProcess, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [*TIDELOG, "consume", "--url", broker.http_url, "--follow", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
+    with TidelogProcess[bytes](command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
         try:
             yield follower
         finally:
@@ -162,7 +160,7 @@ def test_ctrl_c_on_a_topic_without_records_leaves_an_empty_document(
     log.topics.create("consume-none", partitions=1)
     master, slave = pty.openpty()
     command = [*TIDELOG, "consume", "--url", tidelog_broker.http_url, "-f", "consume-none", "-o", "json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=slave) as follower:
+    with TidelogProcess[bytes](command, stdout=subprocess.PIPE, stderr=slave) as follower:
         os.close(slave)
         assert os.read(master, 1000) == b"waiting for records of consume-none; Ctrl-C ends it\r\n"
         follower.send_signal(signal.SIGINT)

@@ -13,7 +13,8 @@ import pytest
 
 import tidelog
 from metadata.errors import InvalidArgument, UnknownGroup
-from tests.tidelog.cli.test_consume import TIDELOG, a_line_of, consume, following, interrupt
+from tests.forked_tidelog import run_tidelog
+from tests.tidelog.cli.test_consume import a_line_of, consume, following, interrupt
 from tidelog.broker_process import BrokerProcess
 from tidelog.cli.consume import group_reset
 
@@ -245,10 +246,10 @@ def test_under_an_instance_id_it_starts_again_without_a_rebalance(broker: Broker
 
 @pytest.mark.slow
 def test_an_instance_id_needs_a_group() -> None:
-    done = subprocess.run([*TIDELOG, "consume", "orders", "--instance-id", "till-1"], capture_output=True, text=True, timeout=120)
+    done = run_tidelog(["consume", "orders", "--instance-id", "till-1"], timeout_s=120)
     assert done.returncode == 2
-    assert "--instance-id is given without --group" in done.stderr
-    assert "add --group NAME" in done.stderr
+    assert b"--instance-id is given without --group" in done.stderr
+    assert b"add --group NAME" in done.stderr
 
 
 # ── and how the group is looked at meanwhile ──
@@ -259,8 +260,7 @@ def test_a_group_from_its_first_member_to_its_end(broker: BrokerProcess, log: ti
     topic = with_five(log, "group-life")
 
     def group(*arguments: str, code: int = 0) -> tuple[Any, str]:
-        command = [*TIDELOG, "group", *arguments, "--url", broker.http_url]
-        done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+        done = run_tidelog(["group", *arguments, "--url", broker.http_url], timeout_s=120)
         assert done.returncode == code, done.stderr
         return (json.loads(done.stdout) if done.stdout else None), done.stderr.decode()
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import NotFound, Rejected
-from tidelog.cli.contexts import Contexts, cluster_url, contexts_path, parse_contexts, render_contexts
+from tidelog.cli.contexts import Contexts, cluster_access, cluster_url, contexts_path, parse_contexts, render_contexts
+from tidelog.cli.credential_options import given_credentials
 from tidelog.cli.main import run
 
 
@@ -92,3 +93,52 @@ urls = st.text(st.characters(codec="utf-8"), max_size=20)
 @given(st.dictionaries(names, urls, max_size=4), names)
 def test_what_is_written_is_read_back(contexts: dict[str, str], current: str) -> None:
     assert parse_contexts(render_contexts(Contexts(current, contexts))) == Contexts(current, contexts)
+
+
+# ── credentials ──
+
+
+def test_a_context_keeps_the_files_of_its_credentials(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(home)
+    assert run(["context", "add", "prod", "--url", "https://a", "--ca-file", "ca.pem", "--api-key-file", "/run/key"]) == 0
+    assert run(["context", "add", "open", "--url", "http://b"]) == 0
+    access = cluster_access("", {"XDG_CONFIG_HOME": str(home)})
+    assert access.url == "https://a"
+    assert access.credentials == {"ca_file": str(home / "ca.pem"), "api_key_file": "/run/key"}
+    assert run(["context", "use", "open"]) == 0
+    assert cluster_access("", {"XDG_CONFIG_HOME": str(home)}).credentials == {}
+    assert run(["context", "add", "prod", "--url", "https://a"]) == 0
+    assert run(["context", "use", "prod"]) == 0
+    assert cluster_access("", {"XDG_CONFIG_HOME": str(home)}).credentials == {}, "it was made anew"
+
+
+def test_credentials_come_from_the_command_line_then_the_environment_then_the_context(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    kept = {"ca_file": "of-context", "api_key_file": "of-context", "cert_file": "of-context", "key_file": "of-context"}
+    config.write_text(render_contexts(Contexts("one", {"one": "https://one"}, {"one": kept})))
+    environ = {"TIDELOG_CONFIG": str(config), "TIDELOG_API_KEY": "tlk_of_environment", "TIDELOG_CA_FILE": "of-environment"}
+    access = cluster_access("", environ, {"ca_file": "of-flag"})
+    assert access.credentials == {
+        "ca_file": "of-flag",
+        "api_key": "tlk_of_environment",
+        "cert_file": "of-context",
+        "key_file": "of-context",
+    }
+    elsewhere = cluster_access("https://two", {"TIDELOG_CONFIG": str(config)})
+    assert elsewhere.credentials == {}, "what is for one cluster is not shown to another"
+
+
+def test_the_options_of_credentials_stand_wherever_url_does(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["topic", "list"], ["produce"], ["consume"], ["cluster", "health"], ["doctor"], ["context", "add"]):
+        assert run([*command, "--help"]) == 0
+        page = capsys.readouterr().out
+        assert all(option in page for option in ("--api-key-file", "--ca-file", "--cert-file", "--key-file")), command
+        assert "--api-key " not in page, "it would show in the list of processes"
+    assert run(["topic", "list", "--url", "https://localhost:1", "--ca-file", str(home / "none.pem")]) == 2
+    assert f"ca_file: {home / 'none.pem'} can't be read" in capsys.readouterr().err
+    assert given_credentials() == {"ca_file": str(home / "none.pem")}
+    run(["context", "list"])
+    run(["doctor", "-o", "json"])
+    assert given_credentials() == {}, "of this command line alone"

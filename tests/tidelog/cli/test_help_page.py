@@ -61,7 +61,7 @@ def test_the_first_page_groups_the_commands(columns: int, capsys: pytest.Capture
     run(["--help"])
     page = capsys.readouterr().out
     headings = [line for line in page.splitlines() if re.fullmatch(r"[A-Z][a-z ]+", line)]
-    assert headings == ["Run a broker", "Use a cluster", "Look inside", "Settle in", "Options"]
+    assert headings == ["Run a broker", "Use a cluster", "Say who may do what", "Look inside", "Settle in", "Options"]
     assert "TIDELOG_CONTEXT" in page
 
 

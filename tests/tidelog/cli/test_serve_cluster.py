@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.etcd_server import running_etcd
+from tests.forked_tidelog import TIDELOG, TidelogProcess
 from tests.servers import free_port
 from tidelog.cli import failure
 from tidelog.cli.main import run
@@ -28,10 +28,10 @@ class ServedBroker:
     def __init__(self, directory: Path, etcd: str, bucket: str, broker_id: str, flags: Sequence[str]) -> None:
         self.http = f"127.0.0.1:{free_port()}"
         self._said = directory / f"{broker_id}-{self.http.rpartition(':')[2]}.log"
-        command = [sys.executable, "-m", "tidelog.cli.main", "serve", "--etcd", etcd, "--bucket", bucket, "--broker-id", broker_id]
+        command = [*TIDELOG, "serve", "--etcd", etcd, "--bucket", bucket, "--broker-id", broker_id]
         command += ["--http", self.http, "--grpc", "127.0.0.1:0", *flags]
         with self._said.open("wb") as said:
-            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+            self.process = TidelogProcess[bytes](command, stdout=subprocess.DEVNULL, stderr=said)
 
     @property
     def url(self) -> str:

@@ -1,0 +1,1 @@
+"""Who may do what at the doors: principals, ACLs, quotas, the audit log."""

@@ -1,0 +1,165 @@
+"""The audit log: who was refused, and who has changed what. One JSON object for each line; never a payload, never a secret.
+
+    {"time":"2026-01-31T12:00:00.123Z","outcome":"PERMISSION_DENIED","principal":"billing","credential":"API key 1f…",
+     "door":"http","address":"10.0.0.7","call":"POST /v1/topics/{topic}/records","resources":["topic:orders"],"request_id":"…"}
+
+`outcome` is ok, or the code of the error. Lines are written in a thread, in order; while that is slower than they come, ROOM of
+them wait, and the rest are dropped and counted, which the next line tells: {"outcome":"DROPPED","dropped":17}. A file that was
+moved away (logrotate) is opened anew. Invariant: nobody's call waits for this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import logging.handlers
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from metadata.errors import InvalidArgument
+
+ROOM: Final = 10_000
+AT_ONCE: Final = 1_000
+LOGGER: Final = "tidelog.audit"
+TEXT_CHARACTERS_MAX: Final = 300
+CLOSE_TIMEOUT_S: Final = 5.0
+_own_log = logging.getLogger(__name__)
+
+
+class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    time: str
+    outcome: str
+    principal: str = ""
+    credential: str = ""
+    door: str = ""
+    address: str = ""
+    call: str = ""
+    resources: tuple[str, ...] = ()
+    request_id: str = ""
+    broker: str = ""
+    reason: str = ""
+    dropped: int = 0
+
+
+class AuditLog:
+    """Its owner runs `run()` as a task."""
+
+    def __init__(self, where: str, *, broker_id: str, now_ms: Callable[[], int]) -> None:
+        """`where`: stderr, or a file. InvalidArgument where that can't be written."""
+        self._handler = _handler(where)
+        self._broker_id = broker_id
+        self._now_ms = now_ms
+        self._waiting: deque[AuditLine] = deque()
+        self._wake = asyncio.Event()
+        self.dropped = 0
+        """Lines since the start that were never written."""
+        self.written = 0
+        self._dropped_untold = 0
+        self._writing = 0
+
+    @property
+    def waiting(self) -> int:
+        """Lines that are not written yet."""
+        return len(self._waiting) + self._writing
+
+    def tell(
+        self,
+        *,
+        outcome: str,
+        principal: str = "",
+        credential: str = "",
+        door: str = "",
+        address: str = "",
+        call: str = "",
+        resources: Sequence[str] = (),
+        request_id: str = "",
+        reason: str = "",
+    ) -> None:
+        if len(self._waiting) >= ROOM:
+            self.dropped += 1
+            self._dropped_untold += 1
+            return
+        line = AuditLine(
+            time=_rfc3339(self._now_ms()),
+            outcome=outcome,
+            principal=principal[:TEXT_CHARACTERS_MAX],
+            credential=credential[:TEXT_CHARACTERS_MAX],
+            door=door,
+            address=address,
+            call=call[:TEXT_CHARACTERS_MAX],
+            resources=tuple(each[:TEXT_CHARACTERS_MAX] for each in resources),
+            request_id=request_id,
+            broker=self._broker_id,
+            reason=reason[:TEXT_CHARACTERS_MAX],
+        )
+        self._waiting.append(line)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Writes until cancelled, then what is left, unless that takes too long."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while lines := self._next_lines():
+                    self._writing = len(lines)
+                    await loop.run_in_executor(None, self._write, lines)
+                    self._writing = 0
+        finally:
+            lines = []
+            while more := self._next_lines():
+                lines += more
+            writing = loop.run_in_executor(None, self._write_last, lines)
+            await asyncio.wait((writing,), timeout=CLOSE_TIMEOUT_S)
+
+    def _next_lines(self) -> list[AuditLine]:
+        lines = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
+        if self._dropped_untold and len(self._waiting) < ROOM:
+            dropped, self._dropped_untold = self._dropped_untold, 0
+            lines.append(AuditLine(time=_rfc3339(self._now_ms()), outcome="DROPPED", dropped=dropped, broker=self._broker_id))
+        return lines
+
+    def _write(self, lines: Sequence[AuditLine]) -> None:
+        """In a thread."""
+        text = "\n".join(msgspec.json.encode(line).decode() for line in lines)
+        try:
+            self._handler.emit(logging.LogRecord(LOGGER, logging.INFO, "", 0, "%s", (text,), None))
+        except OSError as error:  # its folder is gone, or can't be written any more
+            self.dropped += len(lines)
+            _own_log.error("%d lines of the audit log are lost: %s", len(lines), error)
+        else:
+            self.written += len(lines)
+
+    def _write_last(self, lines: Sequence[AuditLine]) -> None:
+        if lines:
+            self._write(lines)
+        self._handler.close()
+
+
+def _handler(where: str) -> logging.Handler:
+    if where == "stderr":
+        handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    else:
+        try:
+            os.close(os.open(where, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+            handler = logging.handlers.WatchedFileHandler(where, encoding="utf-8")
+        except OSError as error:
+            raise InvalidArgument(f"audit_log: {where} can't be written: {error.strerror}") from error
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.handleError = _tell_failure  # type: ignore[method-assign, assignment]  # its own prints a traceback with the line
+    return handler
+
+
+def _tell_failure(_: logging.LogRecord) -> None:
+    _own_log.error("lines of the audit log could not be written: %s", sys.exc_info()[1])
+
+
+def _rfc3339(now_ms: int) -> str:
+    return datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,157 @@
+"""Who calls: from what was shown to one Caller, the same for all calls that show the same.
+
+    Authorization: Bearer tlk_…  ┐                                     ┌ the admin key (a file), or an API key of the cluster
+    Authorization: Basic id:key  ├─▶ remembered by its text? ─▶ else ──┤ a token of the OpenID provider (bearer_tokens.py)
+    Authorization: Bearer JWT    ┘                                     └ neither: Unauthenticated
+    nothing of it ─▶ the client certificate (tls_subject.py) ─▶ else Unauthenticated
+
+What is remembered is looked at each time: a key that was changed or revoked is another object in the cache of the watch, and a
+token has its end. Invariants: at most REMEMBERED_MAX texts are remembered, none of them a wrong one; no text leaves here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from gateway.access.bearer_tokens import BearerTokens
+from gateway.access.caller import Book, Caller
+from gateway.access.settings import AccessSettings
+from metadata.acl import check_principal, rights_of_scopes
+from metadata.api_key import Credential, check_credential, parse_basic, parse_key
+from metadata.errors import InvalidArgument, TidelogError, Unauthenticated
+
+REMEMBERED_MAX: Final = 10_000
+CERTIFICATES_MAX: Final = 10_000
+ADMIN: Final = "admin"
+"""The principal of the admin key."""
+SHOWN_CHARACTERS_MAX: Final = 14 << 10
+
+
+class Subject(Protocol):
+    """What tls_subject.py's TlsSubject tells of a client certificate."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def common_name(self) -> str: ...
+
+
+class Authentication:
+    def __init__(
+        self,
+        settings: AccessSettings,
+        book: Book,
+        *,
+        now_ms: Callable[[], int],
+        admin_key: Credential | None = None,
+        tokens: BearerTokens | None = None,
+    ) -> None:
+        self._settings = settings
+        self._admins = settings.admins
+        self._book = book
+        self._now_ms = now_ms
+        self._admin_key = admin_key
+        self._tokens = tokens
+        self._known: dict[str | bytes, Caller] = {}
+        self._certified: dict[str, Caller] = {}
+
+    def known(self, shown: str | bytes) -> Caller | None:
+        """Who has shown this before, and still counts."""
+        caller = self._known.get(shown)
+        if caller is None:
+            return None
+        try:
+            caller.check_counts()
+        except Unauthenticated:
+            del self._known[shown]
+            return None
+        return caller
+
+    async def caller(self, shown: str | bytes, subject: Subject | None) -> Caller:
+        """`shown`: what stands in `authorization`; empty: nothing does. Unauthenticated; Unavailable where nobody can tell."""
+        if not shown:
+            return self._certificate(subject)
+        caller = self.known(shown)
+        if caller is None:
+            caller = await self._proved(shown)
+            if len(self._known) >= REMEMBERED_MAX:
+                del self._known[next(iter(self._known))]
+            self._known[shown] = caller
+        return caller
+
+    async def _proved(self, shown: str | bytes) -> Caller:
+        text = shown if isinstance(shown, str) else shown.decode("latin-1")
+        if len(text) > SHOWN_CHARACTERS_MAX:
+            raise Unauthenticated("the credentials are too long")
+        scheme, _, rest = text.partition(" ")
+        credential = None
+        match scheme.lower():
+            case "bearer":
+                credential = parse_key(rest.strip())
+                if credential is None and self._tokens is not None and not rest.startswith("tlk_"):
+                    found = await self._tokens.verify(rest.strip())
+                    return self._caller(found.principal, "token", expires_at_ms=found.expires_at_ms)
+            case "basic":
+                credential = parse_basic(rest.strip())
+        if credential is None:
+            raise Unauthenticated("the credentials are neither an API key nor a token that is accepted here")
+        return self._holder(credential)
+
+    def _holder(self, shown: Credential) -> Caller:
+        if self._admin_key is not None and shown.key_id == self._admin_key.key_id and shown.secret == self._admin_key.secret:
+            return Caller(ADMIN, self._book, self._now_ms, credential="admin key", is_admin=True)
+        key = check_credential(self._book.key(shown.key_id), shown, self._now_ms())
+        scopes = rights_of_scopes(key.scopes) if key.scopes else None
+        return Caller(
+            key.principal,
+            self._book,
+            self._now_ms,
+            credential=f"API key {key.key_id}",
+            is_admin=key.principal in self._admins,
+            key=key,
+            scopes=scopes,
+            expires_at_ms=key.expires_at_ms,
+        )
+
+    def _certificate(self, subject: Subject | None) -> Caller:
+        if subject is None:
+            raise Unauthenticated("no credentials were shown")
+        name = subject.common_name if self._settings.tls_principal == "cn" else subject.subject
+        caller = self._certified.get(name)
+        if caller is None:
+            try:
+                check_principal(name)
+            except TidelogError:
+                raise Unauthenticated("the client certificate names nobody who can be a principal") from None
+            if len(self._certified) >= CERTIFICATES_MAX:
+                self._certified.clear()
+            caller = self._certified[name] = self._caller(name, "certificate")
+        return caller
+
+    def _caller(self, principal: str, credential: str, *, expires_at_ms: int = 0) -> Caller:
+        return Caller(
+            principal,
+            self._book,
+            self._now_ms,
+            credential=credential,
+            is_admin=principal in self._admins,
+            expires_at_ms=expires_at_ms,
+        )
+
+
+def read_admin_key(path: Path) -> Credential:
+    """InvalidArgument where the file can't be read, or holds none; what it holds is not told."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise InvalidArgument(f"admin_key_file: {path} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"admin_key_file: {path} holds no API key") from None
+    credential = parse_key(text)
+    if credential is None:
+        raise InvalidArgument(
+            f"admin_key_file: {path} holds no API key", hint="Make one: tidelog key generate > FILE; it is tlk_ID_SECRET."
+        )
+    return credential

@@ -1,0 +1,283 @@
+"""Who makes the present call, and whether it may: asked wherever a call names a topic or a group, before anything is looked up.
+
+    a door ─▶ who is it? ─▶ `begin` notes the call in its task ─▶ check_topic("orders") … where the name is used ─▶ NotAuthorized
+
+What a call needs of the topics and groups that it names is in calls.py; so the places that resolve names need only ask. Each call
+runs in a task of its own, and so the note is its own, too; tasks that it starts have it as well. Where nothing was noted,
+authentication is off, or the broker asks for itself: everything is allowed.
+
+Invariants: a call that was noted is held to it in every task that it starts; a topic or group that may not be used is refused by
+its name alone, so that nobody learns whether it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final, Protocol
+
+from metadata.acl import CLUSTER_NAME, Rights
+from metadata.api_key import ApiKey, check_counts
+from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
+
+if TYPE_CHECKING:
+    from gateway.access.calls import Needs
+
+GRANTED_MAX: Final = 10_000
+REFUSALS_TOLD_MAX: Final = 20
+"""Refusals of one call that the audit log tells one by one."""
+
+
+class Book(Protocol):
+    """What metadata/access_cache.py's AccessCache tells."""
+
+    version: int
+
+    def key(self, key_id: str) -> ApiKey | None: ...
+
+    def rights(self, principal: str) -> Rights: ...
+
+
+class Caller:
+    """A principal, as its credentials have proved it: one object for all calls that show the same ones."""
+
+    __slots__ = (
+        "_book",
+        "_key",
+        "_now_ms",
+        "_rights",
+        "_scopes",
+        "_version",
+        "credential",
+        "expires_at_ms",
+        "is_admin",
+        "is_peer",
+        "principal",
+    )
+
+    def __init__(
+        self,
+        principal: str,
+        book: Book,
+        now_ms: Callable[[], int],
+        *,
+        credential: str,
+        is_admin: bool = False,
+        is_peer: bool = False,
+        key: ApiKey | None = None,
+        scopes: Rights | None = None,
+        expires_at_ms: int = 0,
+    ) -> None:
+        """`credential`: what was shown, in a word for the audit log. `scopes`: what its key is narrowed to."""
+        self.principal = principal
+        self.credential = credential
+        self.is_admin = is_admin
+        self.is_peer = is_peer
+        self.expires_at_ms = expires_at_ms
+        """0: never."""
+        self._book = book
+        self._now_ms = now_ms
+        self._key = key
+        self._scopes = scopes
+        self._rights: Rights | None = None
+        self._version = -1
+
+    def check_counts(self) -> None:
+        """Unauthenticated once its credentials have expired, or were revoked."""
+        if self._key is not None:
+            held = self._book.key(self._key.key_id)
+            if held is not self._key:
+                if held is not None:
+                    check_counts(held, self._now_ms())
+                raise Unauthenticated("the API key has changed, or was taken away", hint="Show it again.")
+        if self.expires_at_ms and self.expires_at_ms <= self._now_ms():
+            raise Unauthenticated(f"the {self.credential} has expired", hint="Get a new one.")
+
+    def may(self, operation: str, resource: str, name: str) -> bool:
+        """Raises Unavailable while nobody can tell."""
+        if self.is_peer:
+            return True
+        if not self.is_admin:
+            if self._rights is None or self._version != self._book.version:
+                self._version = self._book.version
+                self._rights = self._book.rights(self.principal)
+            if not self._rights.allow(operation, resource, name):
+                return False
+        return self._scopes is None or self._scopes.allow(operation, resource, name)
+
+
+class CheckedCall:
+    """One call of a caller: what it needs, and what it was granted."""
+
+    __slots__ = (
+        "_refused",
+        "action",
+        "address",
+        "caller",
+        "door",
+        "failure",
+        "granted",
+        "needs",
+        "refusal",
+        "request_id",
+        "resources",
+    )
+
+    def __init__(
+        self,
+        caller: Caller | None,
+        needs: Needs,
+        *,
+        door: str,
+        action: str,
+        address: str,
+        refusal: Callable[[CheckedCall, str, str, str], None],
+        request_id: str = "",
+    ) -> None:
+        """`caller`: None is a stranger at a call that is open to all. `refusal` is told of what is refused: operation, kind,
+        name."""
+        self.caller = caller
+        self.needs = needs
+        self.door = door
+        self.action = action
+        self.address = address
+        self.request_id = request_id
+        self.refusal = refusal
+        self.failure = ""
+        """The code of the error that it has ended with."""
+        self.granted: set[tuple[str, str, str]] = set()
+        """Of a call that lasts: it ends when one of these is taken back."""
+        self.resources: dict[str, None] = {}
+        """Of a call that changes something: what it names, in order."""
+        self._refused: set[tuple[str, str, str]] | None = None
+
+    @property
+    def principal(self) -> str:
+        return self.caller.principal if self.caller is not None else ""
+
+    def check(self, kind: str, name: str) -> None:
+        """Unauthenticated, NotAuthorized unless the call may name this."""
+        needs = self.needs
+        if self.caller is not None and self.caller.is_peer:
+            return  # it was checked where it came in
+        operation = needs.topic if kind == "topic" else needs.group if kind == "group" else needs.cluster
+        caller = self.caller
+        if caller is None or operation is None:
+            raise NotAuthorized(f"this call is for no {kind}")
+        caller.check_counts()
+        if needs.changes and len(self.resources) < REFUSALS_TOLD_MAX:
+            self.resources[f"{kind}:{name[:249]}"] = None
+        if not caller.may(operation, kind, name):
+            self._tell_refusal(operation, kind, name)
+            raise not_authorized(caller.principal, operation, kind, name)
+        if needs.lasts and len(self.granted) < GRANTED_MAX:
+            self.granted.add((operation, kind, name))
+
+    def may(self, operation: str, kind: str, name: str) -> bool:
+        """Whether it may, without a refusal: for what is left out of a list."""
+        return self.caller is not None and self.caller.may(operation, kind, name)
+
+    def why_no_more(self) -> TidelogError | None:
+        """Why a call that lasts may go on no longer."""
+        assert self.caller is not None
+        try:
+            self.caller.check_counts()
+            for operation, kind, name in self.granted:
+                if not self.caller.may(operation, kind, name):
+                    return not_authorized(self.caller.principal, operation, kind, name)
+        except Unauthenticated as error:
+            return error.with_traceback(None)
+        except TidelogError:
+            return None  # nobody can tell at the moment
+        return None
+
+    def _tell_refusal(self, operation: str, kind: str, name: str) -> None:
+        self._refused = self._refused or set()
+        asked = (operation, kind, name)
+        if asked not in self._refused and len(self._refused) < REFUSALS_TOLD_MAX:
+            self._refused.add(asked)
+            self.refusal(self, *asked)
+
+    @property
+    def was_refused(self) -> bool:
+        """The audit log knows of it already."""
+        return self._refused is not None
+
+
+def not_authorized(principal: str, operation: str, kind: str, name: str) -> NotAuthorized:
+    shown = name[:249]
+    what = "the cluster" if kind == "cluster" else f"{kind} {shown}"
+    right = "--cluster" if kind == "cluster" else f"--{kind} {shown}"
+    return NotAuthorized(
+        f"{principal} has no right to {operation} {what}",
+        hint=f"Ask who runs the cluster for it: tidelog acl add {principal} {operation} {right}",
+        principal=principal,
+        operation=operation,
+    )
+
+
+_present: ContextVar[CheckedCall | None] = ContextVar("checked_call", default=None)
+
+
+def begin(call: CheckedCall) -> None:
+    """For the rest of this task, and those that it starts."""
+    _present.set(call)
+
+
+def present_call() -> CheckedCall | None:
+    return _present.get()
+
+
+def check_topic(name: str) -> None:
+    """NotAuthorized unless the present call may do to the topic what it is for."""
+    call = _present.get()
+    if call is not None:
+        call.check("topic", name)
+
+
+def topic_check() -> Callable[[str], None]:
+    """`check_topic` for the present call, to be asked from other tasks."""
+    call = _present.get()
+    return (lambda name: None) if call is None else (lambda name: call.check("topic", name))
+
+
+def check_group(name: str) -> None:
+    """The same of a consumer group."""
+    call = _present.get()
+    if call is not None:
+        call.check("group", name)
+
+
+def may_see_topic(name: str) -> bool:
+    """Whether the present call may be told of it in a list."""
+    call = _present.get()
+    return call is None or call.may("describe", "topic", name)
+
+
+def may_see_group(name: str) -> bool:
+    call = _present.get()
+    return call is None or call.may("describe", "group", name)
+
+
+def may_see_cluster() -> bool:
+    call = _present.get()
+    return call is None or call.may("describe", "cluster", CLUSTER_NAME)
+
+
+def is_stranger() -> bool:
+    """Whether nobody knows who asks, though that is asked for: who may be told next to nothing."""
+    call = _present.get()
+    return call is not None and call.caller is None
+
+
+def present_principal() -> str:
+    """Empty where nobody was asked who it is."""
+    call = _present.get()
+    return call.principal if call is not None else ""
+
+
+def note_failure(code: str) -> None:
+    """The present call ends with this error."""
+    call = _present.get()
+    if call is not None:
+        call.failure = code

@@ -1,0 +1,191 @@
+"""What each call needs: one row for every route of HTTP and every method of gRPC. Pure.
+
+    topic, group     of each topic and group that the call names, in its path or its message
+    cluster          asked before the call begins
+    open             answers strangers, too: probes
+    peer             other brokers alone
+    changes          told by the audit log also where it was allowed
+    lasts            ends when its credentials do, or when a right that it used is taken back
+    none of the first three: whoever has shown who it is
+
+Invariant: a call without a row is not served: a test holds the rows against all routes and methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from metadata.acl import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    topic: Operation | None = None
+    group: Operation | None = None
+    cluster: Operation | None = None
+    open: bool = False
+    peer: bool = False
+    changes: bool = False
+    lasts: bool = False
+
+
+_ANYBODY: Final = Needs()
+"""Who has shown who it is."""
+_OPEN: Final = Needs(open=True)
+_READ: Final = Needs(topic="read", lasts=True)
+_DESCRIBE: Final = Needs(topic="describe")
+_ADMIN: Final = Needs(topic="admin", changes=True)
+_MEMBER: Final = Needs(group="read", topic="read")
+_WAITING_MEMBER: Final = Needs(group="read", topic="read", lasts=True)
+_GROUP_ADMIN: Final = Needs(group="admin", topic="read", changes=True)
+_CLUSTER_ADMIN: Final = Needs(cluster="admin", changes=True)
+_CLUSTER_LIST: Final = Needs(cluster="admin")
+_METRICS: Final = Needs(cluster="describe")
+
+METRICS_PATHS: Final = frozenset({"/metrics", "/metrics/detail"})
+_TOPIC: Final = "/v1/topics/{topic}"
+_PARTITION: Final = f"{_TOPIC}/partitions/{{partition}}"
+_GROUP: Final = "/v1/groups/{group}"
+_MEMBER_PATH: Final = f"{_GROUP}/members/{{member_id}}"
+
+HTTP_CALLS: Final[dict[tuple[str, str], Needs]] = {
+    ("GET", "/livez"): _OPEN,
+    ("GET", "/readyz"): _OPEN,
+    ("GET", "/startupz"): _OPEN,
+    ("GET", "/openapi.json"): _ANYBODY,
+    ("GET", "/metrics"): _METRICS,
+    ("GET", "/metrics/detail"): _METRICS,
+    ("GET", "/v1/topics"): _ANYBODY,  # of these, those that it may describe
+    ("POST", "/v1/topics"): _ADMIN,
+    ("GET", _TOPIC): _DESCRIBE,
+    ("PATCH", _TOPIC): _ADMIN,
+    ("DELETE", _TOPIC): _ADMIN,
+    ("GET", f"{_TOPIC}/settings"): _DESCRIBE,
+    ("PUT", f"{_TOPIC}/settings"): _ADMIN,
+    ("GET", f"{_TOPIC}/partitions"): _DESCRIBE,
+    ("GET", _PARTITION): _DESCRIBE,
+    ("GET", f"{_PARTITION}/offsets/{{offset}}/explain"): Needs(topic="read"),
+    ("GET", f"{_PARTITION}/leader-epochs/{{leader_epoch}}"): _DESCRIBE,
+    ("POST", f"{_PARTITION}/delete-records"): _ADMIN,
+    ("POST", f"{_TOPIC}/records"): Needs(topic="write"),
+    ("GET", f"{_TOPIC}/records"): _READ,
+    ("GET", f"{_PARTITION}/records"): _READ,
+    ("POST", "/v1/producers"): _ANYBODY,
+    ("GET", "/v1/cluster"): _ANYBODY,
+    ("GET", "/v1/brokers"): _ANYBODY,
+    ("POST", "/v1/brokers/{broker_id}/drain"): _CLUSTER_ADMIN,
+    ("POST", "/v1/brokers/{broker_id}/undrain"): _CLUSTER_ADMIN,
+    ("GET", "/v1/groups"): _ANYBODY,  # of these, those that it may describe
+    ("GET", _GROUP): Needs(group="describe"),
+    ("DELETE", _GROUP): _GROUP_ADMIN,
+    ("POST", f"{_GROUP}/seek"): _GROUP_ADMIN,
+    ("GET", f"{_GROUP}/offsets"): Needs(group="describe", topic="describe"),
+    ("POST", f"{_GROUP}/offsets"): _MEMBER,
+    ("DELETE", f"{_GROUP}/offsets"): _GROUP_ADMIN,
+    ("POST", f"{_GROUP}/members"): _WAITING_MEMBER,
+    ("DELETE", _MEMBER_PATH): _MEMBER,
+    ("GET", f"{_MEMBER_PATH}/records"): _WAITING_MEMBER,
+    ("POST", f"{_MEMBER_PATH}/offsets"): _MEMBER,
+    ("POST", f"{_MEMBER_PATH}/heartbeat"): _MEMBER,
+    ("GET", "/v1/keys"): _CLUSTER_LIST,
+    ("POST", "/v1/keys"): _CLUSTER_ADMIN,
+    ("DELETE", "/v1/keys/{key_id}"): _CLUSTER_ADMIN,
+    ("GET", "/v1/acls"): _CLUSTER_LIST,
+    ("POST", "/v1/acls"): _CLUSTER_ADMIN,
+    ("DELETE", "/v1/acls/{acl_id}"): _CLUSTER_ADMIN,
+    ("GET", "/v1/quotas"): _CLUSTER_LIST,
+    ("POST", "/v1/quotas"): _CLUSTER_ADMIN,
+    ("DELETE", "/v1/quotas"): _CLUSTER_ADMIN,
+}
+
+_LOG: Final = "/tidelog.v1.Log/"
+_TOPICS: Final = "/tidelog.v1.Topics/"
+_CLUSTER: Final = "/tidelog.v1.Cluster/"
+_GROUPS: Final = "/tidelog.v1.Groups/"
+_ACCESS: Final = "/tidelog.v1.Access/"
+
+GRPC_CALLS: Final[dict[str, Needs]] = {
+    f"{_LOG}InitProducer": _ANYBODY,
+    f"{_LOG}Produce": Needs(topic="write"),
+    f"{_LOG}ProduceStream": Needs(topic="write"),  # each message is checked
+    f"{_LOG}Fetch": _READ,
+    f"{_LOG}Consume": _WAITING_MEMBER,
+    f"{_LOG}ListOffsets": _DESCRIBE,
+    f"{_LOG}OffsetForLeaderEpoch": _DESCRIBE,
+    f"{_LOG}DeleteRecords": _ADMIN,
+    f"{_LOG}FindWrittenOnce": Needs(peer=True),
+    f"{_TOPICS}CreateTopic": _ADMIN,
+    f"{_TOPICS}GetTopic": _DESCRIBE,
+    f"{_TOPICS}ListTopics": _ANYBODY,
+    f"{_TOPICS}UpdateTopic": _ADMIN,
+    f"{_TOPICS}DeleteTopic": _ADMIN,
+    f"{_CLUSTER}GetCluster": _ANYBODY,
+    f"{_CLUSTER}ListBrokers": _ANYBODY,
+    f"{_CLUSTER}DrainBroker": _CLUSTER_ADMIN,
+    f"{_CLUSTER}UndrainBroker": _CLUSTER_ADMIN,
+    f"{_CLUSTER}ExplainOffset": Needs(topic="read"),
+    f"{_GROUPS}FindCoordinator": Needs(group="describe"),
+    f"{_GROUPS}JoinGroup": _WAITING_MEMBER,
+    f"{_GROUPS}SyncGroup": _WAITING_MEMBER,
+    f"{_GROUPS}Heartbeat": _MEMBER,
+    f"{_GROUPS}LeaveGroup": _MEMBER,
+    f"{_GROUPS}OffsetCommit": _MEMBER,
+    f"{_GROUPS}OffsetFetch": Needs(group="describe", topic="describe"),
+    f"{_GROUPS}ListGroups": _ANYBODY,
+    f"{_GROUPS}DescribeGroup": Needs(group="describe"),
+    f"{_GROUPS}DeleteGroup": _GROUP_ADMIN,
+    f"{_GROUPS}DeleteOffsets": _GROUP_ADMIN,
+    f"{_GROUPS}SeekGroup": _GROUP_ADMIN,
+    f"{_GROUPS}SeenBrokers": Needs(peer=True),
+    f"{_ACCESS}CreateKey": _CLUSTER_ADMIN,
+    f"{_ACCESS}ListKeys": _CLUSTER_LIST,
+    f"{_ACCESS}RevokeKey": _CLUSTER_ADMIN,
+    f"{_ACCESS}CreateAcl": _CLUSTER_ADMIN,
+    f"{_ACCESS}ListAcls": _CLUSTER_LIST,
+    f"{_ACCESS}DeleteAcl": _CLUSTER_ADMIN,
+    f"{_ACCESS}SetQuota": _CLUSTER_ADMIN,
+    f"{_ACCESS}ListQuotas": _CLUSTER_LIST,
+    f"{_ACCESS}DeleteQuota": _CLUSTER_ADMIN,
+}
+
+
+class HttpRoute:
+    """One row of HTTP_CALLS, by the parts of its path."""
+
+    __slots__ = ("action", "group_at", "needs", "topic_at", "words")
+
+    def __init__(self, method: str, template: str, needs: Needs) -> None:
+        self.action = f"{method} {template}"
+        self.needs = needs
+        parts = template.split("/")
+        self.words = [(at, part) for at, part in enumerate(parts) if not part.startswith("{")]
+        self.topic_at = parts.index("{topic}") if "{topic}" in parts else 0
+        self.group_at = parts.index("{group}") if "{group}" in parts else 0
+
+    def fits(self, parts: Sequence[str]) -> bool:
+        for at, word in self.words:  # noqa: SIM110  # each request comes through here, and all() costs four times as much
+            if parts[at] != word:
+                return False
+        return True
+
+
+def _by_method_and_length() -> dict[tuple[str, int], list[HttpRoute]]:
+    routes: dict[tuple[str, int], list[HttpRoute]] = {}
+    for (method, template), needs in HTTP_CALLS.items():
+        routes.setdefault((method, template.count("/")), []).append(HttpRoute(method, template, needs))
+    return routes
+
+
+_ROUTES: Final = _by_method_and_length()
+NO_ROUTE: Final = HttpRoute("", "", _ANYBODY)
+"""What is not there is told to those alone who have shown who they are."""
+
+
+def http_route(method: str, parts: Sequence[str]) -> HttpRoute:
+    """The row of a path that was taken apart at its slashes."""
+    for route in _ROUTES.get((method, len(parts) - 1), ()):
+        if route.fits(parts):
+            return route
+    return NO_ROUTE

@@ -1,0 +1,101 @@
+"""The guard at the gRPC door: a handler that checks each call before the service's own begins."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, Final
+
+import grpc
+
+from gateway.access.caller import CheckedCall
+from gateway.access.calls import GRPC_CALLS
+from gateway.access.guard import PEER_PRINCIPAL, PEER_SECRET, Guard
+from gateway.access.principal_quotas import Meter
+from gateway.grpc_calls import Context, MethodHandler, client_host, ended
+from gateway.peers import FORWARDED_BY
+from gateway.tls_subject import grpc_subject
+
+DOOR: Final = "grpc"
+_HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+class GrpcGuard:
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def guarded(self, path: str, handler: MethodHandler) -> MethodHandler:
+        """The same method, /service/name, begun only by who may."""
+        needs = GRPC_CALLS[path]
+        guard = self._guard
+        reads = bool(handler.request_streaming)
+        behavior: Any = handler.unary_unary or handler.stream_unary or handler.stream_stream
+
+        async def call(request: Any, context: Context) -> Any:
+            return await ended(context, admitted(request, context))
+
+        async def admitted(request: Any, context: Context) -> Any:
+            checked = await self._begun(path, context)
+            meter = guard.meter(checked)
+            try:
+                with guard.as_long_as_it_may(checked) if needs.lasts else nullcontext():
+                    if meter is None:
+                        return await behavior(request, context)
+                    if not reads:
+                        meter.took(len(request))
+                    answer = await behavior(request, _Metered(context, meter))
+                    if isinstance(answer, bytes):
+                        meter.gave(len(answer))
+                    return answer
+            finally:
+                guard.ended(checked, checked.failure)
+
+        guarded: MethodHandler = _HANDLER_OF[reads, bool(handler.response_streaming)](call)
+        return guarded
+
+    async def _begun(self, path: str, context: Context) -> CheckedCall:
+        shown: str | bytes = ""
+        secret = principal = ""
+        is_forwarded = False
+        for name, value in context.invocation_metadata() or ():
+            match name:
+                case "authorization":
+                    shown = value
+                case "tidelog-peer" | "tidelog-principal" | "tidelog-forwarded-by":
+                    is_forwarded |= name in {FORWARDED_BY, PEER_SECRET}
+                    text = value if isinstance(value, str) else ""
+                    secret = text if name == PEER_SECRET else secret
+                    principal = text if name == PEER_PRINCIPAL else principal
+        needs, address = GRPC_CALLS[path], client_host(context)
+        if is_forwarded:
+            return self._guard.begin_forwarded(needs, secret, principal, door=DOOR, action=path, address=address)
+        return await self._guard.begin(needs, shown, lambda: grpc_subject(context), door=DOOR, action=path, address=address)
+
+
+class _Metered:
+    """A call's context that counts what is read and written on its streams."""
+
+    def __init__(self, context: Context, meter: Meter) -> None:
+        self._context = context
+        self._meter = meter
+        self._first = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def read(self) -> Any:
+        if not self._first:  # the first came with the request, which was counted when it began
+            await self._meter.until_it_may_send()
+        self._first = False
+        message = await self._context.read()
+        if isinstance(message, bytes):
+            self._meter.took(len(message))
+        return message
+
+    async def write(self, message: bytes) -> None:
+        await self._meter.until_it_may_receive()
+        await self._context.write(message)
+        self._meter.gave(len(message))

@@ -1,0 +1,63 @@
+"""The guard of one broker, made from its settings when it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+from gateway.access.audit_log import AuditLog
+from gateway.access.authentication import Authentication, read_admin_key
+from gateway.access.bearer_tokens import BearerTokens
+from gateway.access.caller import present_principal
+from gateway.access.guard import PEER_PRINCIPAL, PEER_SECRET, Guard
+from gateway.access.principal_quotas import PrincipalQuotas
+from gateway.access.settings import AccessSettings
+from metadata.access_cache import AccessCache
+from metadata.etcd_layout import EtcdLayout
+from metadata.peer_secret import read_peer_secret
+from metadata.secret import Secret
+from metadata.store import MetadataStore
+
+_PRINTABLE: Final = frozenset(map(chr, range(0x20, 0x7F)))
+
+
+async def open_guard(
+    settings: AccessSettings, store: MetadataStore, layout: EtcdLayout, *, broker_id: str, now_ms: Callable[[], int]
+) -> tuple[Guard, Secret] | None:
+    """The guard, and the secret that calls to other brokers carry. None where authentication is off. Raises InvalidArgument,
+    Unavailable, OutcomeUnknown, Corrupt."""
+    if not settings.authentication:
+        return None
+    admin_key = None
+    if settings.admin_key_file is not None:
+        admin_key = await asyncio.to_thread(read_admin_key, settings.admin_key_file)
+    audit = None if settings.audit_log == "off" else AuditLog(settings.audit_log, broker_id=broker_id, now_ms=now_ms)
+    peer_secret = await read_peer_secret(store, layout, secrets.token_bytes)
+    cache = AccessCache(store, layout)
+    authentication = Authentication(
+        settings,
+        cache,
+        now_ms=now_ms,
+        admin_key=admin_key,
+        tokens=BearerTokens(settings) if settings.oidc_issuer else None,
+    )
+    quotas = PrincipalQuotas(cache, time.monotonic)
+    guard = Guard(cache, authentication, quotas, audit, peer_secret, now_ms=now_ms, metrics_open=settings.metrics_open)
+    return guard, peer_secret
+
+
+def peer_metadata(peer_secret: Secret) -> Callable[[], tuple[tuple[str, str], ...]]:
+    """What goes with each call to another broker. The principal is for its log: what is sent for many has none, and a name that
+    gRPC's metadata can't carry is left out."""
+    secret = (PEER_SECRET, peer_secret.reveal())
+
+    def metadata() -> tuple[tuple[str, str], ...]:
+        principal = present_principal()
+        if principal and _PRINTABLE.issuperset(principal):
+            return secret, (PEER_PRINCIPAL, principal)
+        return (secret,)
+
+    return metadata

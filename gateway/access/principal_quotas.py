@@ -1,0 +1,103 @@
+"""What each principal has used of its quota at this broker, and for how long it has to wait.
+
+    a request   ─▶ `begin`: Throttled while it is in debt, with how long ─▶ counted as it goes ─▶ debt for the next one
+    a stream    ─▶ begun as a request; then it waits here in place of being refused: who reads slowly, or is read slowly, needs no
+    error
+
+Invariant: at most METERS_MAX principals are remembered; one that is forgotten begins with a full bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from metadata.errors import Throttled
+from metadata.quota import Quota, TokenBucket
+
+METERS_MAX: Final = 10_000
+PAUSE_S_MAX: Final = 10.0
+"""A stream looks again after this at the latest: its quota may have been raised."""
+_SPOKEN: Final = {
+    "bytes_in": "bytes_in_per_second",
+    "bytes_out": "bytes_out_per_second",
+    "requests": "requests_per_second",
+}
+
+
+class Quotas(Protocol):
+    """What metadata/access_cache.py's AccessCache tells."""
+
+    def quota(self, principal: str) -> Quota | None: ...
+
+
+class Meter:
+    """Of one principal."""
+
+    __slots__ = ("_clock", "_principal", "bytes_in", "bytes_out", "quota", "requests")
+
+    def __init__(self, principal: str, quota: Quota, clock: Callable[[], float]) -> None:
+        now_s = clock()
+        self.quota = quota
+        self._principal = principal
+        self._clock = clock
+        self.bytes_in = TokenBucket(quota.bytes_in_per_second, now_s) if quota.bytes_in_per_second else None
+        self.bytes_out = TokenBucket(quota.bytes_out_per_second, now_s) if quota.bytes_out_per_second else None
+        self.requests = TokenBucket(quota.requests_per_second, now_s) if quota.requests_per_second else None
+
+    def begin(self) -> None:
+        """A request begins. Throttled while what came before is not worked off."""
+        now_s = self._clock()
+        for name in ("bytes_in", "bytes_out", "requests"):
+            bucket: TokenBucket | None = getattr(self, name)
+            if bucket is not None and (wait_s := bucket.wait_s(now_s)) > 0:
+                raise Throttled(
+                    f"{self._principal} has used up its {_SPOKEN[name]} of {bucket.rate:g} at this broker",
+                    retry_after_s=wait_s,
+                    hint="Retry after that time, ask for less, or ask for a larger quota.",
+                )
+        if self.requests is not None:
+            self.requests.take(1, now_s)
+
+    def took(self, bytes_count: int) -> None:
+        if self.bytes_in is not None:
+            self.bytes_in.take(bytes_count, self._clock())
+
+    def gave(self, bytes_count: int) -> None:
+        if self.bytes_out is not None:
+            self.bytes_out.take(bytes_count, self._clock())
+
+    async def until_it_may_send(self) -> None:
+        """Of the next message on a stream, which counts as a request."""
+        await self._wait(self.bytes_in)
+        await self._wait(self.requests)
+        if self.requests is not None:
+            self.requests.take(1, self._clock())
+
+    async def until_it_may_receive(self) -> None:
+        await self._wait(self.bytes_out)
+
+    async def _wait(self, bucket: TokenBucket | None) -> None:
+        if bucket is not None and (wait_s := bucket.wait_s(self._clock())) > 0:
+            await asyncio.sleep(min(wait_s, PAUSE_S_MAX))
+
+
+class PrincipalQuotas:
+    def __init__(self, quotas: Quotas, clock: Callable[[], float]) -> None:
+        """`clock`: seconds, of no particular beginning."""
+        self._quotas = quotas
+        self._clock = clock
+        self._meters: dict[str, Meter] = {}
+
+    def meter(self, principal: str) -> Meter | None:
+        """None for one without a quota."""
+        quota = self._quotas.quota(principal)
+        if quota is None:
+            return None
+        meter = self._meters.get(principal)
+        if meter is None or meter.quota is not quota:
+            if len(self._meters) >= METERS_MAX and principal not in self._meters:
+                del self._meters[next(iter(self._meters))]
+            meter = self._meters[principal] = Meter(principal, quota, self._clock)
+        return meter

@@ -1,0 +1,61 @@
+"""Settings of who may do what. Pure; checked when they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from metadata.acl import check_principal
+from metadata.errors import InvalidArgument
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    authentication: bool = False
+    """Each call must show who makes it: an API key, a token, or a client certificate. ACLs then say what that one may do; without
+    any, nothing. Off: everybody may do everything."""
+    admin_principals: str = ""
+    """Names of principals, with commas between, who may do everything whatever the ACLs say. For the names of certificates that
+    hold commas, separate with ; instead."""
+    admin_key_file: Path | None = None
+    """A file with one API key (tlk_…), of a principal `admin` who may do everything: for the first steps. Read at the start."""
+    tls_principal: str = "cn"
+    """How a client certificate names its principal: cn, its common name, or subject, the whole name."""
+    oidc_issuer: str = ""
+    """URL of an OpenID provider whose tokens are accepted as credentials. Its keys are found by discovery. Empty: none."""
+    oidc_audience: str = ""
+    """The audience that these tokens must name."""
+    oidc_principal_claim: str = "sub"
+    """The claim that names the principal."""
+    metrics_open: bool = False
+    """/metrics answers without credentials, although `authentication` is on."""
+    audit_log: str = "stderr"
+    """Where it is written who was refused, and who has changed what, one JSON object for each line: off, stderr, or a file. Only
+    with `authentication`."""
+
+    def __post_init__(self) -> None:
+        for name in self.admins:
+            check_principal(name)
+        if self.tls_principal not in {"cn", "subject"}:
+            raise InvalidArgument(f"tls_principal is {self.tls_principal!r}", hint="Use cn or subject.")
+        if bool(self.oidc_issuer) != bool(self.oidc_audience):
+            missing = "oidc_audience" if self.oidc_issuer else "oidc_issuer"
+            raise InvalidArgument(f"{missing} is not set", hint="oidc_issuer and oidc_audience go together.")
+        if self.oidc_issuer:
+            url = urlsplit(self.oidc_issuer)
+            if not url.hostname or not (url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK)):
+                raise InvalidArgument(
+                    f"oidc_issuer is {self.oidc_issuer[:200]!r}, not an https URL",
+                    hint="Write it as the provider's tokens name it.",
+                )
+        if not self.oidc_principal_claim or not self.audit_log:
+            raise InvalidArgument("oidc_principal_claim and audit_log can't be empty", hint="Leave them out for their defaults.")
+
+    @property
+    def admins(self) -> frozenset[str]:
+        """As `admin_principals` names them."""
+        separator = ";" if ";" in self.admin_principals else ","
+        return frozenset(name.strip() for name in self.admin_principals.split(separator) if name.strip())

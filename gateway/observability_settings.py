@@ -1,0 +1,45 @@
+"""What a process tells of itself, and how: logs, traces, and the prices by which it reckons what the bucket costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from urllib.parse import urlsplit
+
+from metadata.errors import InvalidArgument
+
+LOG_FORMATS = ("text", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class ObservabilitySettings:
+    log_format: str = "text"
+    """`text` for people, or `json`: one object a line, with request id, topic, partition and trace id where they are known."""
+    log_level: str = ""
+    """`debug`, `info`, `warning` or `error`. Empty: `info`, and `warning` for `tidelog dev`."""
+    otlp_endpoint: str = ""
+    """Traces go there: the http://HOST:4318 of a collector that takes OTLP over HTTP. Empty: there are none. Needs the extra
+    `tracing`: `pip install 'tidelog[tracing]'`."""
+    otlp_sample: float = 1.0
+    """This share of the requests that come without a trace begins one, from 0 to 1. Who comes with a trace says so himself."""
+    price_1000_writes: float = 0.005
+    """Dollars that the bucket asks for 1,000 PUTs or LISTs (S3 Standard, us-east-1, 2026). Only for what /metrics tells."""
+    price_1000_reads: float = 0.0004
+    """Dollars for 1,000 GETs."""
+    price_gib_month: float = 0.023
+    """Dollars for a GiB in a month."""
+
+    def __post_init__(self) -> None:
+        if self.log_format not in LOG_FORMATS:
+            raise InvalidArgument(f"log_format is {self.log_format!r}", hint=f"Choose one of {', '.join(LOG_FORMATS)}.")
+        if self.log_level and self.log_level not in LOG_LEVELS:
+            raise InvalidArgument(f"log_level is {self.log_level!r}", hint=f"Choose one of {', '.join(LOG_LEVELS)}.")
+        if self.otlp_endpoint and urlsplit(self.otlp_endpoint).scheme not in {"http", "https"}:
+            raise InvalidArgument(f"otlp_endpoint is {self.otlp_endpoint!r}", hint="Name a URL, such as http://collector:4318")
+        if not 0 <= self.otlp_sample <= 1:
+            raise InvalidArgument(f"otlp_sample is {self.otlp_sample}; it is a share from 0 to 1")
+        for name in ("price_1000_writes", "price_1000_reads", "price_gib_month"):
+            price = getattr(self, name)
+            if not isfinite(price) or price < 0:
+                raise InvalidArgument(f"{name} is {price}; it is a number of dollars")

@@ -1,0 +1,36 @@
+"""How many files a broker may have open: each connection is one, and the usual limit of a process (1,024) is that of a shell.
+
+The soft limit is raised to the hard one, which needs no right. Source: getrlimit(2), RLIMIT_NOFILE
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+from typing import Final
+
+from gateway.settings import GatewaySettings
+
+SPARE: Final = 1_000
+"""For the bucket, etcd, other brokers, and files."""
+
+log = logging.getLogger(__name__)
+
+
+def raise_file_limit(settings: GatewaySettings) -> int:
+    """For the whole process. How many there may be; where connections could come to need more, the log says so."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    except (ValueError, OSError):  # some systems take no more than a bound of their own
+        pass
+    needed = settings.http_connections_max + settings.grpc_connections_max + SPARE
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        log.warning(
+            "%d files may be open, and http_connections_max and grpc_connections_max let it come to %d: raise the limit of this "
+            "process (ulimit -n), or lower these",
+            soft,
+            needed,
+        )
+    return soft

@@ -1,0 +1,228 @@
+"""This broker's certificate, and the authorities it goes by, as their files have them: read at the start, and looked at again.
+
+    files ──read──▶ whole? ─▶ no: an error in the log, and what was read before goes on
+    every            └▶ yes: new connections get it: HTTP by a new context, gRPC by its fetcher, other brokers by new channels
+    tls_reload_ms
+
+A certificate and a key are two files: who replaces them one after the other leaves a pair that does not fit together for a moment,
+and it is refused like any broken one until the other file has come. Invariants: nothing is given out that was not checked whole
+(the pair fits, each authority can be parsed); a connection that stands is never touched; no key is ever shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+from cryptography import x509
+
+from gateway.tls_settings import TlsSettings
+from metadata.errors import InvalidArgument
+
+ALPN: Final = ["http/1.1"]
+FILE_BYTES_MAX: Final = 4 << 20
+"""A bundle of all public authorities has a quarter of a MiB."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsIdentity:
+    """What was read at one time, and fits together."""
+
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+    peer_ca: bytes | None
+    """None: the system's."""
+    context: ssl.SSLContext
+    """Of the HTTP door."""
+    not_after_s: float
+    """When the first of our certificates ends, in seconds since 1970."""
+
+    def __repr__(self) -> str:
+        return f"TlsIdentity(not_after_s={self.not_after_s})"
+
+
+class TlsFiles:
+    def __init__(self, settings: TlsSettings) -> None:
+        """Reads the files. Raises InvalidArgument, saying which of them is wrong, and how."""
+        self._settings = settings
+        self._complaint = ""  # told once
+        self._changed: list[Callable[[], Awaitable[None]]] = []
+        self.identity = read_identity(settings)
+        self.refused_count = 0
+        """How often what the files held was refused."""
+
+    @property
+    def not_after_s(self) -> float:
+        return self.identity.not_after_s
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the next connection at the HTTP door."""
+        return self.identity.context
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """For the gRPC door. grpc asks before each handshake whether there are others by now, from a thread of its own."""
+        given = self.identity
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            if self.identity is given:
+                return None
+            given = self.identity
+            return _grpc_configuration(given)
+
+        return grpc.dynamic_ssl_server_credentials(
+            _grpc_configuration(given),
+            fetch,  # type: ignore[arg-type]  # None is "no change", as its documentation says
+            require_client_authentication=self.requires_certificate,
+        )
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For a channel to another broker: its certificate is checked, and ours is shown where it asks."""
+        now = self.identity
+        return grpc.ssl_channel_credentials(root_certificates=now.peer_ca, private_key=now.key, certificate_chain=now.cert)
+
+    @property
+    def requires_certificate(self) -> bool:
+        return self._settings.tls_client_auth == "required"
+
+    @property
+    def peer_name(self) -> str:
+        """The name to check other brokers' certificates against; empty: the host of each."""
+        return self._settings.tls_peer_name
+
+    def subscribe(self, changed: Callable[[], Awaitable[None]]) -> None:
+        """Called after each change, by `run`."""
+        self._changed.append(changed)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.tls_reload_ms / 1000)
+            await self.look()
+
+    async def look(self) -> bool:
+        """Whether the files hold something new, which holds from now on; returns when all who subscribed have taken it over."""
+        changed = await self._take_over()
+        if changed:
+            for told in self._changed:
+                await told()
+        return changed
+
+    async def _take_over(self) -> bool:
+        try:
+            found = await asyncio.to_thread(self._read_changed)
+        except InvalidArgument as error:
+            self.refused_count += 1
+            if self._complaint != error.message:
+                log.error("the certificate that was read before stays in use: %s", error.message)
+            self._complaint = error.message
+            return False
+        self._complaint = ""
+        if found is None:
+            return False
+        self.identity = found
+        log.info("a new certificate is in use; it ends %s", _day(found.not_after_s))
+        return True
+
+    def _read_changed(self) -> TlsIdentity | None:
+        if _read_all(self._settings) == _parts(self.identity):
+            return None
+        return read_identity(self._settings)
+
+
+def read_identity(settings: TlsSettings) -> TlsIdentity:
+    """What the files hold. Raises InvalidArgument where that is not whole, or is being replaced at this moment."""
+    parts = _read_all(settings)
+    cert, key, client_ca, peer_ca = parts
+    assert cert is not None
+    assert key is not None
+    not_after_s = min(found.not_valid_after_utc.timestamp() for found in _parsed("tls_cert_file", settings.tls_cert_file, cert))
+    if client_ca is not None:
+        _parsed("tls_client_ca_file", settings.tls_client_ca_file, client_ca)
+    if peer_ca is not None and peer_ca is not client_ca:
+        _parsed("tls_peer_ca_file", settings.tls_peer_ca_file, peer_ca)
+    context = _http_context(settings, client_ca)
+    if _read_all(settings) != parts:  # the context reads the pair by itself
+        raise InvalidArgument("the files of the certificate change while they are read", hint="They are read again in a moment.")
+    return TlsIdentity(cert, key, client_ca, peer_ca, context, not_after_s)
+
+
+def _http_context(settings: TlsSettings, client_ca: bytes | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # asked for by clients, it costs them nothing and us a handshake
+    context.set_alpn_protocols(ALPN)
+    assert settings.tls_cert_file is not None
+    try:
+        context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file, password=lambda: "")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise InvalidArgument(
+            f"tls_key_file: {settings.tls_key_file} is not the key of the certificate in {settings.tls_cert_file}, or has a "
+            f"password ({getattr(error, 'reason', None) or error})",
+            hint="Name the PEM file of its private key, without a password.",
+        ) from None
+    if settings.tls_client_auth != "off":
+        assert client_ca is not None
+        context.load_verify_locations(cadata=client_ca.decode("latin-1"))
+        context.verify_mode = ssl.CERT_OPTIONAL  # http_server.py refuses who shows none, but for probes
+        context.options |= ssl.OP_NO_TICKET  # who comes back shows its certificate again: it may have ended meanwhile
+        context.num_tickets = 0
+    return context
+
+
+def _grpc_configuration(identity: TlsIdentity) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(identity.key, identity.cert)], root_certificates=identity.client_ca)
+
+
+_Parts = tuple[bytes | None, bytes | None, bytes | None, bytes | None]
+
+
+def _parts(identity: TlsIdentity) -> _Parts:
+    return identity.cert, identity.key, identity.client_ca, identity.peer_ca
+
+
+def _read_all(settings: TlsSettings) -> _Parts:
+    """Certificate, key, authorities of clients, authorities of brokers."""
+    client_ca = _pem("tls_client_ca_file", settings.tls_client_ca_file)
+    peer_ca = client_ca if settings.tls_peer_ca_file is None else _pem("tls_peer_ca_file", settings.tls_peer_ca_file)
+    return _pem("tls_cert_file", settings.tls_cert_file), _pem("tls_key_file", settings.tls_key_file), client_ca, peer_ca
+
+
+def _pem(name: str, path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            text = file.read(FILE_BYTES_MAX)
+    except OSError as error:
+        raise InvalidArgument(f"{name}: {path} can't be read ({error.strerror})", hint="Name a PEM file.") from None
+    if b"-----BEGIN" not in text:
+        raise InvalidArgument(f"{name}: {path} is not PEM", hint="It begins with -----BEGIN.")
+    return text
+
+
+def _parsed(name: str, path: Path | None, pem: bytes) -> list[x509.Certificate]:
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+        if len(found) != pem.count(b"-----BEGIN CERTIFICATE-----"):
+            raise ValueError("the last one is cut off")
+    except ValueError as error:
+        raise InvalidArgument(
+            f"{name}: {path} does not hold whole certificates: {error}", hint="Name a PEM file of certificates."
+        ) from None
+    return found
+
+
+def _day(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="minutes")

@@ -1,0 +1,91 @@
+"""Settings of TLS: who the doors say that they are, and which clients and brokers are believed. Pure; checked when they are made.
+
+    loopback        needs nothing
+    anywhere else   TLS, and clients that say who they are: by `authentication`, or by certificates (`tls_client_auth = required`);
+                    else the broker does not start, unless `insecure_listeners` says that it may
+
+Invariant: a TlsSettings that was built has whole pairs, and names an authority where it asks clients for certificates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from math import isfinite
+from pathlib import Path
+
+from metadata.errors import InvalidArgument
+
+CLIENT_AUTH = ("off", "optional", "required")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    tls_cert_file: Path | None = None
+    """PEM file of this broker's certificate, and of those between it and its authority. Set: both doors speak TLS alone."""
+    tls_key_file: Path | None = None
+    """PEM file of its private key, without a password."""
+    tls_client_ca_file: Path | None = None
+    """PEM file of the authorities that sign clients' certificates."""
+    tls_client_auth: str = "off"
+    """Whether clients show certificates: off, optional or required. With optional, the gRPC door asks for none: its library can
+    only ask for what it requires."""
+    tls_peer_ca_file: Path | None = None
+    """PEM file of the authorities by which this broker checks the others. Default: tls_client_ca_file, else the system's."""
+    tls_peer_name: str = ""
+    """The name that the other brokers' certificates have to hold, where they are advertised by addresses that no certificate
+    holds, such as those of pods. Empty: the host at which each is advertised."""
+    tls_reload_ms: float = 10_000.0
+    """How often these files are looked at. What has changed holds for new connections; those that stand go on."""
+    insecure_listeners: bool = False
+    """Lets the broker listen beyond loopback without TLS or without authentication."""
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            missing = "tls_key_file" if self.tls_key_file is None else "tls_cert_file"
+            raise InvalidArgument(f"{missing} is not set", hint="tls_cert_file and tls_key_file go together.")
+        if self.tls_client_auth not in CLIENT_AUTH:
+            raise InvalidArgument(f"tls_client_auth is {self.tls_client_auth!r}", hint=f"Use one of {', '.join(CLIENT_AUTH)}.")
+        for name in ("tls_client_ca_file", "tls_peer_ca_file", "tls_peer_name"):
+            if getattr(self, name) and not self.is_on:
+                raise InvalidArgument(
+                    f"{name} is set, and tls_cert_file is not: the doors speak no TLS", hint="Set tls_cert_file and tls_key_file."
+                )
+        if self.tls_client_auth != "off" and self.tls_client_ca_file is None:
+            raise InvalidArgument(
+                f"tls_client_auth is {self.tls_client_auth}, and tls_client_ca_file is not set",
+                hint="Name the PEM file of the authorities that sign clients' certificates.",
+            )
+        if not (isfinite(self.tls_reload_ms) and self.tls_reload_ms > 0):
+            raise InvalidArgument(f"tls_reload_ms is {self.tls_reload_ms}; it must be a number above 0")
+
+    @property
+    def is_on(self) -> bool:
+        return self.tls_cert_file is not None
+
+
+def is_loopback(address: str) -> bool:
+    """Of HOST:PORT: whether only this machine reaches it. A name other than localhost may be anywhere."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_listeners(tls: TlsSettings, *, http: str, grpc: str, authentication: bool) -> None:
+    """Raises InvalidArgument where the doors would be open to strangers: see the picture above."""
+    beyond = [f"{door} on {address}" for door, address in (("http", http), ("grpc", grpc)) if not is_loopback(address)]
+    if not beyond or tls.insecure_listeners:
+        return
+    missing = []
+    if not tls.is_on:
+        missing.append("TLS (tls_cert_file, tls_key_file)")
+    if not authentication and tls.tls_client_auth != "required":
+        missing.append("authentication (authentication = true, or tls_client_auth = required)")
+    if missing:
+        raise InvalidArgument(
+            f"the broker would listen beyond this machine ({', '.join(beyond)}) without {' and without '.join(missing)}",
+            hint="docs/security.md shows how to set them; where a trusted network is all that reaches the broker, "
+            "--insecure-listeners true.",
+        )

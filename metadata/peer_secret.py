@@ -1,0 +1,35 @@
+"""The secret by which the brokers of one cluster know each other: made once, by the first that asks for it.
+
+The value of /{cluster}/peer_secret, text: 64 hex digits, 32 random bytes.
+
+It stands in no snapshot: who reads the bucket must not pass for a broker. After a restore the first broker makes a new one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from metadata.errors import Corrupt
+from metadata.etcd_layout import EtcdLayout
+from metadata.secret import Secret
+from metadata.store import Compare, MetadataStore, Put
+
+SECRET_BYTES: Final = 32
+_SECRET: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+async def read_peer_secret(store: MetadataStore, layout: EtcdLayout, random_bytes: Callable[[int], bytes]) -> Secret:
+    """The cluster's. Raises Unavailable, OutcomeUnknown, Corrupt."""
+    while True:
+        kept = await store.get(layout.peer_secret)
+        if kept is not None:
+            text = kept.value.decode("ascii", "replace")
+            if not _SECRET.fullmatch(text):
+                raise Corrupt(
+                    f"{layout.peer_secret} holds no secret", hint="Delete it, and restart all brokers.", key=layout.peer_secret
+                )
+            return Secret(text)
+        made = random_bytes(SECRET_BYTES).hex().encode()
+        await store.transact([Compare(layout.peer_secret, 0)], [Put(layout.peer_secret, made)])

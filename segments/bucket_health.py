@@ -1,0 +1,115 @@
+"""How the bucket is: healthy, degraded or unavailable, as the outcomes of the calls to it say. Pure: the caller brings the time.
+
+                 one in DEGRADED_SHARE fails                    nearly all fail
+    healthy ───────────────────────────────▶ degraded ───────────────────────────────▶ unavailable
+            ◀─────────────────────────────── for CALM_S fewer ◀─────────────────────── RECOVERED_RUN calls in a row succeed
+              than one in HEALTHY_SHARE fail
+
+Counted over a window of seconds, and only from SAMPLE_MIN outcomes on: a broker at rest that meets one failure in five calls is as
+healthy as before. What it takes to get worse is more than what it takes to stay there, so that a share at the border does not
+make it swing. A call that was answered is a success, whatever the answer ("there is no such object"): the store is there.
+
+Where nobody has called for a whole window, nothing is known, and nothing is held against the bucket: it is healthy.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import Final
+
+WINDOW_S: Final = 30
+SAMPLE_MIN: Final = 10
+"""Outcomes in the window, below which the state gets no worse."""
+DEGRADED_SHARE: Final = 0.25
+"""Of the outcomes in the window that fail: from here on a healthy bucket is degraded."""
+HEALTHY_SHARE: Final = 0.05
+UNAVAILABLE_SHARE: Final = 0.9
+CALM_S: Final = 10
+"""For so long at most HEALTHY_SHARE of the calls must have failed before a degraded bucket is healthy."""
+RECOVERED_RUN: Final = 3
+"""Calls in a row that succeed end `unavailable`: a store that comes back is used again at once."""
+
+
+class BucketState(enum.Enum):
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    """Some calls fail: fewer and larger ones are made."""
+    UNAVAILABLE = "unavailable"
+    """Nearly all fail."""
+
+
+class BucketHealth:
+    def __init__(self) -> None:
+        self._state = BucketState.HEALTHY
+        self._seconds: deque[list[int]] = deque()
+        """[second, successes, failures], the oldest first, none without an outcome."""
+        self._successes = 0
+        self._failures = 0
+        self._run = 0
+        """Successes since the last failure."""
+
+    def ended(self, *, failed: bool, now_s: float) -> None:
+        """A call has ended. `now_s` never goes back."""
+        second = int(now_s)
+        if not self._seconds or self._seconds[-1][0] != second:
+            self._forget(second)
+            self._seconds.append([second, 0, 0])
+        if failed:
+            self._seconds[-1][2] += 1
+            self._failures += 1
+            self._run = 0
+        else:
+            self._seconds[-1][1] += 1
+            self._successes += 1
+            self._run += 1
+            if self._state is BucketState.HEALTHY:
+                return  # the way of nearly every call
+        self._state = self._next(second)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the last call has succeeded."""
+        return self._run > 0
+
+    def state(self, now_s: float) -> BucketState:
+        if self._state is not BucketState.HEALTHY:
+            self._forget(int(now_s))
+            if not self._seconds:
+                self._state = BucketState.HEALTHY
+                self._run = 0
+        return self._state
+
+    def _next(self, second: int) -> BucketState:
+        outcomes = self._successes + self._failures
+        share = self._failures / outcomes
+        enough = outcomes >= SAMPLE_MIN
+        match self._state:
+            case BucketState.HEALTHY | BucketState.DEGRADED if enough and share >= UNAVAILABLE_SHARE:
+                return BucketState.UNAVAILABLE
+            case BucketState.HEALTHY if enough and share >= DEGRADED_SHARE:
+                return BucketState.DEGRADED
+            case BucketState.UNAVAILABLE if self._run >= RECOVERED_RUN:
+                # What failed before it came back says nothing about how it is now.
+                self._seconds.clear()
+                self._seconds.append([second, self._run, 0])
+                self._successes, self._failures = self._run, 0
+                return BucketState.DEGRADED
+            case BucketState.DEGRADED if self._is_calm(second):
+                return BucketState.HEALTHY
+            case _:
+                return self._state
+
+    def _is_calm(self, second: int) -> bool:
+        """Whether there are outcomes of CALM_S and more, and of those of CALM_S nearly none failed."""
+        if second - self._seconds[0][0] < CALM_S:
+            return False
+        recent = [held for held in self._seconds if second - held[0] < CALM_S]
+        failures = sum(held[2] for held in recent)
+        return failures <= HEALTHY_SHARE * sum(held[1] + held[2] for held in recent)
+
+    def _forget(self, second: int) -> None:
+        while self._seconds and second - self._seconds[0][0] >= WINDOW_S:
+            _, successes, failures = self._seconds.popleft()
+            self._successes -= successes
+            self._failures -= failures

@@ -1,0 +1,80 @@
+"""docs/kubernetes.md says what is so: its commands install what they name, and its policy is that which `tidelog doctor` prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import helm_python as helm
+import pytest
+
+from tests.deploy.chart import render
+from tests.servers import ROOT
+from tidelog.cli.doctor_checks import least_iam_policy
+
+PAGE = ROOT / "docs" / "kubernetes.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def commands() -> list[list[str]]:
+    blocks = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.startswith("$ ")]
+    return [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
+
+
+INSTALLS = [words for words in commands() if words[:2] == ["helm", "install"]]
+UPGRADES = [words for words in commands() if words[:2] == ["helm", "upgrade"]]
+
+
+def values_of(words: list[str]) -> list[str]:
+    return [value for flag, value in pairwise(words) if flag == "--set"]
+
+
+@pytest.mark.parametrize("words", INSTALLS, ids=" ".join)
+def test_what_the_page_installs_is_taken(words: list[str]) -> None:
+    assert words[3] == "deploy/helm"
+    assert render(_parsed(values_of(words)), with_least=False).objects
+
+
+@pytest.mark.parametrize("words", UPGRADES, ids=" ".join)
+def test_what_the_page_changes_is_taken(words: list[str]) -> None:
+    assert "--reuse-values" in words
+    assert render(_parsed(values_of(words))).objects
+
+
+def _parsed(values: list[str]) -> dict[str, object]:
+    found: dict[str, object] = helm.parse_set_string(",".join(values))
+    return found
+
+
+def test_there_are_installs_to_try() -> None:
+    assert len(INSTALLS) >= 3
+    assert len(UPGRADES) >= 1
+
+
+def test_the_policy_is_that_of_doctor() -> None:
+    (block,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    assert json.loads(block) == least_iam_policy("s3://my-bucket/tidelog")
+
+
+def test_the_grace_that_is_told_is_that_of_the_chart() -> None:
+    (told,) = re.findall(r"\((\d+) s by default", TEXT)
+    assert dict(render().pods)["logs-tidelog"]["terminationGracePeriodSeconds"] == int(told)
+
+
+def test_files_that_are_named_are_there() -> None:
+    for path in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", TEXT):
+        assert (PAGE.parent / path).exists(), path
+    for path in re.findall(r"`((?:tests|deploy|bench)/[\w./-]+)`", TEXT):
+        assert (ROOT / path).exists(), path
+
+
+def test_values_that_are_named_are_values() -> None:
+    values = json.loads(Path(ROOT / "deploy/helm/values.schema.json").read_text(encoding="utf-8"))["properties"]
+    for name in re.findall(r"`([a-z3]\w*(?:\.\w+)+)`", TEXT):
+        first, second = name.split(".")[:2]
+        if first in values and name not in {"tls.crt", "tls.key"}:
+            assert second in values[first]["properties"], name

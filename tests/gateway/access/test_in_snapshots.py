@@ -1,0 +1,44 @@
+"""Keys, ACLs and quotas come back with the metadata from the bucket; the brokers' secret never lies there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from gateway.snapshots import take_snapshot
+from metadata.access_records import AccessRecords
+from metadata.acl import Acl
+from metadata.etcd_layout import EtcdLayout
+from metadata.peer_secret import read_peer_secret
+from metadata.quota import Quota
+from metadata.snapshot import parse_snapshot
+from metadata.sqlite_store import SqliteStore
+from metadata.store import Put
+from segments.bucket_layout import snapshot_key
+from segments.memory_store import MemoryStore
+from tidelog.restore_plan import Evidence, plan_restore
+
+LAYOUT = EtcdLayout()
+
+
+def test_a_restore_brings_back_who_may_do_what_and_no_secret_of_the_brokers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, bucket = SqliteStore(tmp_path / "metadata.sqlite"), MemoryStore()
+        await store.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
+        secret = await read_peer_secret(store, LAYOUT, lambda count: b"\x5e" * count)
+        records = AccessRecords(store, LAYOUT)
+        made = await records.create_key("billing")
+        acl, _ = await records.add_acl(Acl(principal="billing", operation="read", resource="topic", name="orders"))
+        await records.set_quota(Quota(principal="a/b", requests_per_second=7))
+        revision = await take_snapshot(bucket, store, LAYOUT, now_ms=lambda: 0)
+        assert revision is not None
+        key = snapshot_key(revision)
+        found = parse_snapshot(await bucket.get(key), key=key)
+        assert not any(entry.key == "peer_secret" or secret.reveal().encode() in entry.value for entry in found.entries)
+        assert not any(made.text.reveal().split("_")[2].encode() in entry.value for entry in found.entries)
+        plan = plan_restore(Evidence("the-cluster", snapshot=found), LAYOUT, {})
+        restored = {put.key for put in plan.puts}
+        assert {LAYOUT.api_key(made.key.key_id), LAYOUT.acl(acl.acl_id), LAYOUT.quota("a/b")} <= restored
+        await store.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,202 @@
+"""Quotas throttle one principal and nobody else; the audit log tells who was refused and who changed what."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from gateway.access.audit_log import ROOM, AuditLog
+from gateway.access.principal_quotas import METERS_MAX, PrincipalQuotas
+from gateway.proto import admin_pb2, log_pb2
+from metadata.errors import InvalidArgument, NotAuthorized, Throttled
+from metadata.quota import Quota
+from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
+from tests.gateway.access.test_both_doors import append
+from tests.metadata.stores import until
+
+
+class Held:
+    def __init__(self, *quotas: Quota) -> None:
+        self.held = {quota.principal: quota for quota in quotas}
+
+    def quota(self, principal: str) -> Quota | None:
+        return self.held.get(principal) or self.held.get("*")
+
+
+def test_who_has_used_up_its_quota_is_told_when_to_come_back() -> None:
+    now_s = 0.0
+    quotas = PrincipalQuotas(Held(Quota(principal="a", bytes_in_per_second=100, requests_per_second=2)), lambda: now_s)
+    assert quotas.meter("b") is None
+    meter = quotas.meter("a")
+    assert meter is not None
+    meter.begin()
+    meter.took(350)
+    with pytest.raises(Throttled) as refused:
+        meter.begin()
+    assert refused.value.retry_after_s == pytest.approx(2.5)
+    assert "bytes_in_per_second" in refused.value.message
+    now_s = 2.5
+    for _ in range(3):
+        meter.begin()
+    with pytest.raises(Throttled):
+        meter.begin()
+    assert quotas.meter("a") is meter
+
+
+def test_a_quota_that_changes_holds_at_once_and_few_principals_are_remembered() -> None:
+    held = Held(Quota(principal="*", requests_per_second=1))
+    quotas = PrincipalQuotas(held, lambda: 0.0)
+    first = quotas.meter("first")
+    for number in range(METERS_MAX):
+        quotas.meter(str(number))
+    assert quotas.meter("first") is not first
+    held.held["first"] = Quota(principal="first", requests_per_second=50)
+    changed = quotas.meter("first")
+    assert changed is not None
+    assert changed.quota.requests_per_second == 50
+
+
+@pytest.mark.slow
+def test_both_doors_throttle_a_principal_over_its_quota_and_nobody_else(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        await at.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
+        for principal in ("greedy", "modest"):
+            await at.allow(principal, "all", "topic", "orders")
+        greedy, modest = await at.key("greedy"), await at.key("modest")
+        await at.as_admin("POST", "/v1/quotas", json={"principal": "greedy", "bytes_in_per_second": 10, "bytes_out_per_second": 10})
+        records: dict[str, Any] = {"json": {"records": [{"value": "x" * 2_000}]}}
+        path = "/v1/topics/orders/records"
+        assert (await at.http.ask("POST", path, headers=bearer(greedy), **records)).status == 200
+        refused = await at.http.ask("POST", path, headers=bearer(greedy), **records)
+        assert (refused.status, refused.json["code"]) == (429, "THROTTLED")
+        assert 150 <= int(refused.headers["retry-after"]) <= 250
+        with pytest.raises(Throttled) as throttled:
+            await at.call("/tidelog.v1.Log/Produce", append("orders"), greedy)
+        assert 100 < throttled.value.retry_after_s < 250
+        assert (await at.http.ask("POST", path, headers=bearer(modest), **records)).status == 200
+        await at.as_admin("DELETE", "/v1/quotas?principal=greedy")
+        await at.call("/tidelog.v1.Log/Produce", append("orders"), greedy)
+        await at.as_admin("POST", "/v1/quotas", json={"principal": "greedy", "bytes_out_per_second": 10})
+        fetch = log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic="orders")])
+        assert len(await at.call("/tidelog.v1.Log/Fetch", fetch, greedy)) > 2_000
+        with pytest.raises(Throttled):
+            await at.call("/tidelog.v1.Log/Fetch", fetch, greedy)
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_a_stream_over_its_quota_waits_in_place_of_an_error(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        await at.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
+        await at.allow("greedy", "all", "topic", "orders")
+        await at.as_admin("POST", "/v1/quotas", json={"principal": "greedy", "requests_per_second": 1})
+        key = await at.key("greedy")
+        stream: Any = at.channel.stream_stream("/tidelog.v1.Log/ProduceStream")(metadata=(("authorization", f"Bearer {key}"),))
+        for _ in range(3):
+            await stream.write(append("orders").SerializeToString())
+        for _ in range(3):
+            assert log_pb2.ProduceResponse.FromString(await stream.read()).results[0].placements
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_changes_and_refusals_are_told_with_who_and_what(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        assert stat.S_IMODE(at.audit_file.stat().st_mode) == 0o600
+        await at.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
+        key = await at.key("billing")
+        created = admin_pb2.CreateTopicRequest(topic=admin_pb2.Topic(name="more", partition_count=1))
+        with pytest.raises(NotAuthorized):
+            await at.call("/tidelog.v1.Topics/CreateTopic", created, key)
+        await at.call("/tidelog.v1.Topics/CreateTopic", created, ADMIN_KEY)
+        await at.http.ask("POST", "/v1/topics", headers=bearer(ADMIN_KEY), json={"name": "orders"})
+        request = {**bearer(key), "x-request-id": "mine-1"}
+        await at.http.ask("DELETE", "/v1/topics/orders", headers=request)
+        lines = [
+            (line["outcome"], line.get("principal"), line["door"], line["call"], line.get("resources"))
+            for line in await at.audited()
+        ]
+        assert lines == [
+            ("ok", "admin", "http", "POST /v1/topics", ["topic:orders"]),
+            ("ok", "admin", "http", "POST /v1/keys", ["cluster:cluster"]),
+            ("PERMISSION_DENIED", "billing", "grpc", "/tidelog.v1.Topics/CreateTopic", ["topic:more"]),
+            ("ok", "admin", "grpc", "/tidelog.v1.Topics/CreateTopic", ["topic:more"]),
+            ("ALREADY_EXISTS", "admin", "http", "POST /v1/topics", ["topic:orders"]),
+            ("PERMISSION_DENIED", "billing", "http", "DELETE /v1/topics/{topic}", ["topic:orders"]),
+        ]
+        last = (await at.audited())[-1]
+        assert (last["request_id"], last["address"], last["broker"]) == ("mine-1", "127.0.0.1", "broker-1")
+        assert last["credential"] == f"API key {key.split('_')[1]}"
+
+    serve(tmp_path, scenario)
+
+
+def test_lines_that_find_no_room_are_dropped_counted_and_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
+        for number in range(ROOM + 7):
+            audit.tell(outcome="ok", request_id=str(number))
+        assert audit.dropped == 7
+        writing = asyncio.ensure_future(audit.run())
+        await until(lambda: not audit.waiting)
+        audit.tell(outcome="ok", request_id="last")
+        writing.cancel()
+        await asyncio.wait([writing])
+
+    asyncio.run(scenario())
+    lines = (tmp_path / "audit").read_text().splitlines()
+    assert len(lines) == ROOM + 2
+    assert sum('"dropped":7' in line for line in lines) == 1
+    assert '"last"' in lines[-1]
+
+
+def test_a_file_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
+        writing = asyncio.ensure_future(audit.run())
+        for name in ("first", "second"):
+            audit.tell(outcome="ok", request_id=name)
+            await until(lambda: not audit.waiting)
+            (tmp_path / "audit").rename(tmp_path / name)
+        writing.cancel()
+        await asyncio.wait([writing])
+
+    asyncio.run(scenario())
+    assert '"first"' in (tmp_path / "first").read_text()
+    assert '"second"' in (tmp_path / "second").read_text()
+
+
+def test_a_folder_that_is_gone_costs_lines_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+
+    async def scenario() -> None:
+        audit = AuditLog(str(folder / "audit"), broker_id="b", now_ms=lambda: 0)
+        writing = asyncio.ensure_future(audit.run())
+        shutil.rmtree(folder)
+        audit.tell(outcome="ok", request_id="lost")
+        await until(lambda: audit.dropped == 1)
+        folder.mkdir()
+        audit.tell(outcome="ok", request_id="kept")
+        await until(lambda: audit.written == 1)
+        writing.cancel()
+        await asyncio.wait([writing])
+
+    asyncio.run(scenario())
+    assert '"kept"' in (folder / "audit").read_text()
+    assert "lines of the audit log are lost" in caplog.text
+
+
+def test_a_place_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument):
+        AuditLog(str(tmp_path / "nowhere" / "audit"), broker_id="b", now_ms=lambda: 0)

@@ -1,0 +1,109 @@
+"""What is told to who shows nothing: the status of the broker, and nothing else. Without authentication nothing changes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2
+
+from gateway.access.authentication import read_admin_key
+from gateway.access.settings import AccessSettings
+from gateway.broker import running
+from gateway.settings import BrokerSettings
+from metadata.errors import InvalidArgument
+from tests.gateway.access.guarded_broker import ADMIN_KEY, FAST, Guarded, bearer, serve
+from tests.gateway.http_client import Client
+from tests.gateway.stubs import health_stub
+
+
+@pytest.mark.slow
+def test_probes_need_no_credentials_and_learn_no_names(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        for path in ("/livez", "/readyz", "/startupz"):
+            for headers in ({}, bearer("tlk_wrong")):
+                answer = await at.http.ask("GET", path, headers=headers)
+                assert (answer.status, answer.json) == (200, {"status": "ok"})
+        at.broker._leadership.stop()
+        stranger, admin = await at.http.get("/readyz"), await at.http.get("/readyz", **bearer(ADMIN_KEY))
+        assert stranger.json.keys() == {"status"}
+        assert {"status", "reason", "hint"} <= admin.json.keys()
+        health = await health_stub(at.channel).Check(health_pb2.HealthCheckRequest())
+        assert health.status in {health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING}
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_metrics_are_open_where_the_settings_say_so(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        for path in ("/metrics", "/metrics/detail"):
+            assert (await at.http.get(path)).status == 200
+        assert (await at.http.get("/v1/cluster")).status == 401
+
+    serve(tmp_path, scenario, metrics_open=True)
+
+
+@pytest.mark.slow
+def test_what_is_not_there_is_told_to_those_alone_who_showed_who_they_are(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        for method, path in (
+            ("GET", "/v1/nothing"),
+            ("PUT", "/v1/topics"),
+            ("POST", "/livez"),
+            ("GET", "/v1/groups/g/members/m/x"),
+        ):
+            assert (await at.http.ask(method, path)).status == 401
+            assert (await at.http.ask(method, path, headers=bearer(ADMIN_KEY))).status in {404, 405}
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_without_authentication_nobody_is_asked_and_keys_can_be_prepared(tmp_path: Path) -> None:
+    async def whole() -> None:
+        settings = BrokerSettings(data_dir=tmp_path / "broker", http="127.0.0.1:0", grpc="127.0.0.1:0", segments=FAST)
+        async with (
+            running(settings) as broker,
+            aiohttp.ClientSession(f"http://{broker.http_address}") as session,
+            grpc.aio.insecure_channel(broker.grpc_address),
+        ):
+            assert broker.guard is None
+            client = Client(session)
+            assert (await client.ask("POST", "/v1/topics", json={"name": "orders"})).status == 201
+            made = await client.ask("POST", "/v1/keys", json={"principal": "billing"})
+            assert (made.status, made.headers["cache-control"]) == (201, "no-store")
+            tried = await client.ask("POST", "/v1/keys?validate_only=true", json={"principal": "billing"})
+            assert (tried.status, tried.json["text"]) == (200, "")
+            assert len((await client.get("/v1/keys")).json["keys"]) == 1
+            assert (await client.get("/v1/topics/orders", authorization="Bearer nonsense")).status == 200
+            assert await client.refused(client.ask("POST", "/v1/keys", json={"principal": "*"})) == (400, "INVALID_ARGUMENT")
+            assert await client.refused(client.ask("DELETE", "/v1/keys/nothing")) == (400, "INVALID_ARGUMENT")
+            assert await client.refused(client.ask("DELETE", "/v1/acls/nothing")) == (404, "NOT_FOUND")
+
+    asyncio.run(whole())
+
+
+def test_a_file_without_a_key_is_refused_and_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    with pytest.raises(InvalidArgument):
+        read_admin_key(path)
+    for text in ("", "canary-secret", ADMIN_KEY + "0", "é"):
+        path.write_text(text)
+        with pytest.raises(InvalidArgument) as refused:
+            read_admin_key(path)
+        assert "canary" not in refused.value.message + refused.value.hint
+    path.write_text(ADMIN_KEY + "\n")
+    assert read_admin_key(path).secret.reveal() == "5e" * 32
+
+
+def test_settings_that_hold_no_water_are_refused() -> None:
+    assert AccessSettings(admin_principals="a, b").admins == {"a", "b"}
+    assert AccessSettings(admin_principals="CN=a,O=x;CN=b").admins == {"CN=a,O=x", "CN=b"}
+    assert AccessSettings().admins == frozenset()
+    for wrong in ({"admin_principals": "*"}, {"tls_principal": "issuer"}, {"audit_log": ""}, {"oidc_principal_claim": ""}):
+        with pytest.raises(InvalidArgument):
+            AccessSettings(**wrong)  # type: ignore[arg-type]  # wrong on purpose

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from gateway.log_metrics import PARTITIONS_MAX, PartitionCollector
+from metadata.errors import UnknownTopic
+from metadata.model import Partition, TopicId, TopicPartition
+
+ORDERS, GONE = TopicId("a" * 8), TopicId("b" * 8)
+
+
+class Topics:
+    def by_id(self, topic_id: TopicId) -> Any:
+        if topic_id == GONE:
+            raise UnknownTopic("it was just deleted")
+        return SimpleNamespace(name="orders")
+
+    def topics(self) -> Any:
+        return (SimpleNamespace(name="orders", partition_count=3),)
+
+
+def told(*places: TopicPartition, broker_count: int | None = None) -> dict[str, Metric]:
+    bounds = SimpleNamespace(high_watermark=9, log_start_offset=2, leader_epoch=4)
+    led = {at: SimpleNamespace(log=bounds, runs=SimpleNamespace(size_bytes=50), history=None) for at in places}
+    topics: Any = Topics()
+    log: Any = SimpleNamespace(led_now=lambda: led)
+    collector = PartitionCollector(topics)
+    collector.look(log, broker_count=broker_count)
+    return {family.name: family for family in collector.collect()}
+
+
+def of_orders(count: int) -> list[TopicPartition]:
+    return [TopicPartition(ORDERS, Partition(number)) for number in range(count)]
+
+
+def test_no_more_partitions_are_told_than_there_is_room_for_and_how_many_are_left_out() -> None:
+    families = told(*of_orders(PARTITIONS_MAX + 7))
+    assert len(families["tidelog_partition_high_watermark"].samples) == PARTITIONS_MAX
+    assert families["tidelog_partitions_not_told"].samples[0].value == 7
+
+
+def test_a_partition_of_a_topic_that_was_just_deleted_is_left_out() -> None:
+    families = told(TopicPartition(GONE, Partition(0)), *of_orders(1))
+    samples = families["kafka_topic_partition_current_offset"].samples
+    assert [(sample.labels, sample.value) for sample in samples] == [({"topic": "orders", "partition": "0"}, 9)]
+
+
+def test_what_is_of_the_whole_cluster_is_told_by_its_controller_alone() -> None:
+    assert not told()["kafka_brokers"].samples
+    assert not told()["kafka_topic_partitions"].samples
+    families = told(broker_count=3)
+    assert families["kafka_brokers"].samples[0].value == 3
+    assert families["kafka_topic_partitions"].samples[0].value == 3

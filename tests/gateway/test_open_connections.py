@@ -1,0 +1,52 @@
+"""How many connections a door takes."""
+
+from __future__ import annotations
+
+from gateway.open_connections import TOLD_MAX, OpenConnections, Place
+
+
+def taken(place: Place | None) -> Place:
+    assert place is not None
+    return place
+
+
+def test_connections_are_taken_up_to_the_bound_and_the_next_is_told_so() -> None:
+    connections = OpenConnections(2, 2)
+    first, second = taken(connections.take("a")), taken(connections.take("b"))
+    assert first.refusal is second.refusal is None
+    refused = taken(connections.take("c"))
+    assert refused.refusal is not None
+    assert "http_connections_max" in refused.refusal.message
+    first.give_back()
+    assert taken(connections.take("c")).refusal is None
+
+
+def test_one_address_has_a_bound_of_its_own() -> None:
+    connections = OpenConnections(10, 1)
+    first = taken(connections.take("a"))
+    refused = taken(connections.take("a"))
+    assert refused.refusal is not None
+    assert "http_connections_per_address_max" in refused.refusal.message
+    assert taken(connections.take("b")).refusal is None
+    first.give_back()
+    assert taken(connections.take("a")).refusal is None
+
+
+def test_a_place_is_given_back_once() -> None:
+    connections = OpenConnections(1, 1)
+    place = taken(connections.take("a"))
+    place.give_back()
+    place.give_back()
+    assert connections.count == 0
+    taken(connections.take("a"))
+    assert taken(connections.take("a")).refusal is not None
+
+
+def test_beyond_those_that_are_told_they_are_closed_without_a_word() -> None:
+    connections = OpenConnections(1, 1)
+    taken(connections.take("a"))
+    told = [taken(connections.take("a")) for _ in range(TOLD_MAX)]
+    assert connections.take("a") is None
+    assert connections.refused_count == TOLD_MAX + 1
+    told[0].give_back()
+    assert taken(connections.take("a")).refusal is not None

@@ -1,0 +1,33 @@
+"""How many files a broker may have open."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+import pytest
+
+from gateway.open_files import SPARE, raise_file_limit
+from gateway.settings import GatewaySettings
+
+
+@pytest.mark.parametrize(("hard", "warned"), [(20_000 + SPARE, False), (20_000, True), (resource.RLIM_INFINITY, False)])
+def test_the_limit_is_raised_as_far_as_it_may_be_and_what_is_short_is_told(
+    hard: int, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = [(1_024, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, given: limits.append(given))
+    with caplog.at_level(logging.WARNING):
+        assert raise_file_limit(GatewaySettings()) == hard
+    assert limits[-1] == (hard, hard)
+    assert bool(caplog.records) is warned
+
+
+def test_a_system_that_lets_nobody_raise_it_is_lived_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int, given: tuple[int, int]) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 4_096))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert raise_file_limit(GatewaySettings()) == 1_024

@@ -1,0 +1,136 @@
+"""The files of a broker's certificate: what is taken from them, what is refused, and what goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from gateway.tls_files import TlsFiles
+from gateway.tls_settings import TlsSettings
+from metadata.errors import InvalidArgument
+from tests.certificates import Authority, Certificates, make_certificates
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+def made(tmp_path: Path, authority: Authority) -> Certificates:
+    return make_certificates(tmp_path, authority)
+
+
+def settings_of(made: Certificates, client_auth: str = "required") -> TlsSettings:
+    return TlsSettings(tls_cert_file=made.cert, tls_key_file=made.key, tls_client_ca_file=made.ca, tls_client_auth=client_auth)
+
+
+def look(files: TlsFiles) -> bool:
+    return asyncio.run(files.look())
+
+
+def test_what_has_not_changed_is_not_taken_again(made: Certificates) -> None:
+    files = TlsFiles(settings_of(made))
+    before = files.identity
+    assert not look(files)
+    made.cert.touch()
+    assert not look(files)
+    assert files.identity is before
+
+
+def test_a_new_pair_is_taken_and_who_subscribed_is_told(made: Certificates, authority: Authority) -> None:
+    files = TlsFiles(settings_of(made))
+    told: list[bytes] = []
+
+    async def changed() -> None:
+        told.append(files.identity.cert)
+
+    files.subscribe(changed)
+    cert, key = authority.sign("server")
+    made.cert.write_bytes(cert)
+    made.key.write_bytes(key)
+    context = files.context
+    assert look(files)
+    assert files.context is not context, "a handshake that is under way goes on with the old one"
+    assert told == [cert]
+
+
+def test_a_certificate_whose_key_has_not_come_yet_waits_for_it(
+    made: Certificates, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = TlsFiles(settings_of(made))
+    before = files.identity
+    cert, key = authority.sign("server")
+    made.cert.write_bytes(cert)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            assert not look(files)
+    assert files.identity is before
+    assert [record.message for record in caplog.records] == [
+        (
+            f"the certificate that was read before stays in use: tls_key_file: {made.key} is not the key of the certificate in "
+            f"{made.cert}, or has a password (KEY_VALUES_MISMATCH)"
+        )
+    ], "told once"
+    assert files.refused_count == 3
+    made.key.write_bytes(key)
+    assert look(files)
+    assert files.identity.cert == cert
+
+
+@pytest.mark.parametrize("name", ["cert", "key", "ca"])
+@pytest.mark.parametrize("harm", ["half", "empty", "gone", "garbage", "directory"])
+def test_a_file_that_is_not_whole_is_refused_and_the_old_one_goes_on(made: Certificates, name: str, harm: str) -> None:
+    files = TlsFiles(settings_of(made))
+    before = files.identity
+    path: Path = getattr(made, name)
+    whole = path.read_bytes()
+    path.unlink()
+    if harm == "directory":
+        path.mkdir()
+    elif harm != "gone":
+        path.write_bytes({"half": whole[: len(whole) // 2], "empty": b"", "garbage": b"-----BEGIN CERTIFICATE-----\nx\n"}[harm])
+    assert not look(files)
+    assert files.identity is before
+    with pytest.raises(InvalidArgument, match=str(path)):
+        TlsFiles(settings_of(made))
+    if harm == "directory":
+        path.rmdir()
+    path.write_bytes(whole)
+    assert not look(files), "what was there before is nothing new"
+
+
+def test_a_bundle_whose_last_authority_is_cut_off_is_refused(made: Certificates) -> None:
+    files = TlsFiles(settings_of(made))
+    other = Authority().pem
+    made.ca.write_bytes(made.ca.read_bytes() + other[:-40])
+    assert not look(files)
+    made.ca.write_bytes(made.ca.read_bytes() + other[-40:])
+    assert look(files)
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(made: Certificates) -> None:
+    key = serialization.load_pem_private_key(made.key.read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(b"secret")
+    made.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    with pytest.raises(InvalidArgument, match="has a password"):
+        TlsFiles(settings_of(made))
+
+
+def test_the_end_is_that_of_the_first_certificate_to_end(made: Certificates, authority: Authority) -> None:
+    longer = TlsFiles(settings_of(made)).not_after_s
+    cert, key = authority.sign("server", ended=True)
+    made.key.write_bytes(key)
+    made.cert.write_bytes(cert + authority.pem)
+    assert TlsFiles(settings_of(made)).not_after_s < longer
+
+
+def test_nothing_that_is_shown_holds_the_key(made: Certificates) -> None:
+    files = TlsFiles(settings_of(made))
+    secret = made.key.read_text().splitlines()[1]
+    assert secret not in repr(files.identity)
+    assert secret not in repr(files)

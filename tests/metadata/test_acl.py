@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.acl import EVERYONE, Acl, Rights, Scope, check_acl, decide, decode_acl, encode_acl, rights_of_scopes
+from metadata.errors import Corrupt, InvalidArgument
+from metadata.model import Revision
+from metadata.store import KeyValue
+
+NAMES = st.sampled_from(["a", "ab", "abc", "b", "*"])
+OPERATIONS = st.sampled_from(["describe", "read", "write", "admin"])
+BINDINGS = st.builds(
+    Acl,
+    principal=st.sampled_from(["billing", EVERYONE]),
+    operation=st.sampled_from(["describe", "read", "write", "admin", "all"]),
+    resource=st.sampled_from(["topic", "group"]),
+    name=NAMES,
+    pattern=st.sampled_from(["literal", "prefix"]),
+    effect=st.sampled_from(["allow", "deny"]),
+)
+
+
+def acl(operation: Any, name: str = "orders", **more: Any) -> Acl:
+    return Acl(**{"principal": "billing", "operation": operation, "resource": "topic", "name": name} | more)
+
+
+def test_without_a_binding_nothing_is_allowed() -> None:
+    assert not decide([], "read", "topic", "orders")
+
+
+@given(st.lists(BINDINGS, max_size=8), OPERATIONS, st.sampled_from(["topic", "group"]), NAMES)
+def test_denials_only_take_away_and_allowances_only_add(bindings: list[Acl], operation: str, resource: str, name: str) -> None:
+    allowed = decide(bindings, operation, resource, name)
+    denials = [each for each in bindings if each.effect == "deny"]
+    assert not (allowed and not decide([each for each in bindings if each not in denials], operation, resource, name))
+    assert not decide([*bindings, acl("all", name, resource=resource, effect="deny")], operation, resource, name)
+    if not denials:
+        assert decide([*bindings, acl(operation, name, resource=resource)], operation, resource, name)
+    assert Rights(bindings).allow(operation, resource, name) == allowed
+    assert decide(list(reversed(bindings)), operation, resource, name) == allowed
+
+
+@given(BINDINGS)
+def test_a_binding_is_read_back_and_its_id_says_what_it_says(binding: Acl) -> None:
+    checked = check_acl(binding)
+    kept = KeyValue(f"/tidelog/acls/{checked.acl_id}", encode_acl(checked), Revision(1), Revision(1), version=1)
+    assert decode_acl(kept) == checked
+    other = Acl(**{name: getattr(checked, name) for name in checked.__struct_fields__} | {"name": "other"})
+    assert other.acl_id != checked.acl_id
+
+
+def test_a_prefix_covers_what_begins_with_it_and_a_literal_itself_alone() -> None:
+    prefixed, literal = [acl("read", "ord", pattern="prefix")], [acl("read", "ord")]
+    assert [decide(prefixed, "read", "topic", name) for name in ("ord", "orders", "or", "xord")] == [True, True, False, False]
+    assert [decide(literal, "read", "topic", name) for name in ("ord", "orders")] == [True, False]
+    assert decide([acl("read", "*")], "read", "topic", "anything")
+    assert not decide([acl("read", "*", pattern="prefix")], "read", "topic", "anything")
+
+
+@pytest.mark.parametrize("operation", ["read", "write", "admin"])
+def test_each_operation_allows_describe_and_no_other(operation: str) -> None:
+    assert decide([acl(operation)], "describe", "topic", "orders")
+    for other in {"read", "write", "admin"} - {operation}:
+        assert not decide([acl(operation)], other, "topic", "orders")
+    assert decide([acl("all")], operation, "topic", "orders")
+
+
+def test_a_denied_operation_is_denied_whatever_else_is_allowed() -> None:
+    bindings = [acl("all", "*"), acl("write", "orders", effect="deny")]
+    assert not decide(bindings, "write", "topic", "orders")
+    assert decide(bindings, "read", "topic", "orders")
+    assert decide(bindings, "write", "topic", "others")
+
+
+def test_a_right_to_topics_is_none_to_groups_and_none_to_the_cluster() -> None:
+    assert not decide([acl("all", "*")], "read", "group", "orders")
+    assert not decide([acl("all", "*")], "admin", "cluster", "cluster")
+    cluster = check_acl(acl("admin", "*", resource="cluster"))
+    assert decide([cluster], "admin", "cluster", "cluster")
+
+
+def test_scopes_are_what_a_key_may_do_at_most() -> None:
+    rights = rights_of_scopes([Scope("read", "topic", "orders")])
+    assert rights.allow("read", "topic", "orders")
+    assert rights.allow("describe", "topic", "orders")
+    assert not rights.allow("write", "topic", "orders")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"operation": "fly"},
+        {"resource": "moon"},
+        {"pattern": "regex"},
+        {"effect": "maybe"},
+        {"name": ""},
+        {"name": "a\x00"},
+        {"name": "x" * 250},
+        {"principal": ""},
+        {"resource": "cluster", "name": "mine"},
+        {"resource": "cluster", "name": "*", "pattern": "prefix"},
+    ],
+)
+def test_a_binding_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        check_acl(acl(**{"operation": "read"} | wrong))
+
+
+def test_what_is_no_binding_is_corrupt() -> None:
+    good = check_acl(acl("read"))
+    for key, value in (("x", b"{"), (good.acl_id, b'{"principal":"a"}'), ("0" * 16, encode_acl(good))):
+        with pytest.raises(Corrupt):
+            decode_acl(KeyValue(f"/tidelog/acls/{key}", value, Revision(1), Revision(1), version=1))

@@ -1,0 +1,162 @@
+"""Who this client is to the brokers, and which brokers it believes.
+
+    API key or token   ─▶ `authorization` of every call and request: Bearer …
+    files of TLS       ─▶ read when a connection is made, so that they may be replaced
+
+Invariant: a key goes over TLS, or to this machine, or where the program has said that it may go in plain text.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from metadata.errors import Denied, InvalidArgument
+from metadata.secret import Secret
+from tidelog.settings import ClientSettings
+
+KEY_READ_AGAIN_S: Final = 5.0
+_LOCAL: Final = frozenset({"localhost", "[::1]"})
+
+Pem = tuple[bytes | None, bytes | None, bytes | None]
+"""Authorities, key, certificate."""
+
+
+class Credentials:
+    def __init__(self, settings: ClientSettings, *, tls: bool) -> None:
+        """Raises InvalidArgument where files are missing, or can't be meant."""
+        self.tls = tls
+        self._settings = settings
+        given = [name for name in ("ca_file", "cert_file", "tls_server_name") if getattr(settings, name)]
+        if given and not tls:
+            raise InvalidArgument(f"{given[0]} is set, and the address is not of TLS", hint="Write https:// or grpcs:// in it.")
+        self._read_s = float("-inf")
+        self._authorization: str | None = None
+        self.has_key = settings.api_key is not None or settings.api_key_file is not None
+        self.has_certificate = settings.cert_file is not None
+        self.authorization()
+        if tls:
+            self.pem()
+
+    @property
+    def server_name(self) -> str:
+        """The name to look for in brokers' certificates; empty: the host of each."""
+        return self._settings.tls_server_name
+
+    def authorization(self) -> str | None:
+        """The header. A file is read again where that was not done lately; while it can't be read, what it held counts."""
+        if isinstance(self._settings.api_key, Secret):
+            return f"Bearer {self._settings.api_key.reveal()}"
+        path = self._settings.api_key_file
+        if path is not None and time.monotonic() - self._read_s >= KEY_READ_AGAIN_S:
+            try:
+                self._authorization = f"Bearer {_key(path)}"
+            except InvalidArgument:
+                if self._authorization is None:
+                    raise
+            self._read_s = time.monotonic()
+        return self._authorization
+
+    def check_way(self, host: str) -> None:
+        """Raises Denied where the key would go to this host in plain text, and nobody has said that it may."""
+        if self.tls or not self.has_key or self._settings.allow_plaintext_api_key or is_this_machine(host):
+            return
+        raise Denied(
+            f"the API key is not sent to {host}: there is no TLS, and whoever listens on the way could read it",
+            hint="Write https:// (or grpcs://), or say that it may: allow_plaintext_api_key.",
+        )
+
+    def pem(self) -> Pem:
+        """As the files have it now. Raises InvalidArgument, as well where a pair does not fit together, or is being replaced."""
+        found = self._read()
+        if self.has_certificate:
+            self.ssl_context()
+            if self._read() != found:
+                raise InvalidArgument("cert_file and key_file change while they are read", hint="Try again in a moment.")
+        return found
+
+    def _read(self) -> Pem:
+        settings = self._settings
+        return _pem("ca_file", settings.ca_file), _pem("key_file", settings.key_file), _pem("cert_file", settings.cert_file)
+
+    def channel_credentials(self, pem: Pem) -> grpc.ChannelCredentials:
+        ca, key, cert = pem
+        return grpc.ssl_channel_credentials(ca or _system_authorities(), key, cert)
+
+    def ssl_context(self, *, verify: bool = True) -> ssl.SSLContext:
+        """For HTTP. Without `verify` it is for looking at who answers, never for a key. Raises InvalidArgument."""
+        context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.name = self.server_name
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        settings = self._settings
+        if not verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        elif settings.ca_file is None:
+            context.load_default_certs()
+        else:
+            try:
+                context.load_verify_locations(settings.ca_file)
+            except (ssl.SSLError, OSError) as error:
+                raise InvalidArgument(f"ca_file: {settings.ca_file} can't be used ({error})", hint="Name a PEM file.") from None
+        if settings.cert_file is not None and settings.key_file is not None:
+            try:
+                context.load_cert_chain(settings.cert_file, settings.key_file, password=lambda: "")
+            except (ssl.SSLError, OSError, ValueError) as error:
+                raise InvalidArgument(
+                    f"key_file: {settings.key_file} is not the key of {settings.cert_file}, or has a password "
+                    f"({getattr(error, 'reason', None) or error})",
+                    hint="Name the PEM file of its private key, without a password.",
+                ) from None
+        return context
+
+
+class _NamedContext(ssl.SSLContext):
+    """Asks for, and checks, another name than that of the host, where there is one."""
+
+    name = ""
+
+    def wrap_socket(  # type: ignore[override]  # clients give no more
+        self, sock: socket.socket, *, server_hostname: str | None = None
+    ) -> ssl.SSLSocket:
+        return super().wrap_socket(sock, server_hostname=self.name or server_hostname)
+
+
+def is_this_machine(host: str) -> bool:
+    """Of a host as addresses write it. A name other than localhost may be anywhere."""
+    return host in _LOCAL or host.startswith("127.")
+
+
+def _key(path: Path | str) -> str:
+    try:
+        text = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"api_key_file: {path} can't be read ({getattr(error, 'strerror', 'it is no text')})") from None
+    if not text or not text.isprintable():
+        raise InvalidArgument(f"api_key_file: {path} holds no key", hint="It is one line: tlk_…")
+    return text
+
+
+def _pem(name: str, path: Path | str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"{name}: {path} can't be read ({error.strerror})", hint="Name a PEM file.") from None
+    if b"-----BEGIN" not in text:
+        raise InvalidArgument(f"{name}: {path} is not PEM", hint="It begins with -----BEGIN.")
+    return text
+
+
+def _system_authorities() -> bytes | None:
+    """So that both doors are checked by the same. None: those that gRPC brings along."""
+    path = ssl.get_default_verify_paths().cafile
+    try:
+        return Path(path).read_bytes() if path else None
+    except OSError:
+        return None

@@ -24,6 +24,8 @@ import msgspec
 
 from compaction.service import CompactionService
 from gateway.access.administration import AccessAdministration
+from gateway.access.audit_metrics import AuditCollector
+from gateway.access.caller import may_suggest_topic, note_validate_only
 from gateway.access.guard import Guard
 from gateway.access.opening import open_guard, peer_metadata
 from gateway.broker_groups import BrokerGroups
@@ -42,6 +44,7 @@ from gateway.leadership import Leadership
 from gateway.led_here import LedHere
 from gateway.loop_lag import LoopLag
 from gateway.metrics import Metrics
+from gateway.open_connections import OpenConnections
 from gateway.open_files import raise_file_limit
 from gateway.peer_reads import PeerReads
 from gateway.peers import Peers
@@ -123,6 +126,7 @@ class Broker:
         self.view = ClusterView(metadata, layout)
         self.topic_cache = self.view.topics
         self.topics = Topics(metadata, layout, max_message_bytes=settings.gateway.message_bytes_max)
+        self.topics.may_suggest = self.topic_cache.may_suggest = may_suggest_topic
         self.producer_ids = ProducerIds(metadata, layout)
         self.stopping = asyncio.Event()
         disk = _disk_tier(settings)
@@ -174,6 +178,7 @@ class Broker:
         self._lag = LoopLag()
         stores = BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)
         tell_of_broker(self, settings, self._leadership, stores, self._lag, disk)
+        self.metrics.tell(AuditCollector(self.guard.audit if self.guard is not None else None))
         self.metrics.tell(RackReadCollector(routed_log.racks.counters, routed_log.preferred))
         self._groups = BrokerGroups(
             metadata,
@@ -240,6 +245,16 @@ class Broker:
     def tls_not_after_s(self) -> float | None:
         """When this broker's certificate ends, in seconds since 1970; None where there is no TLS."""
         return self.tls.not_after_s if self.tls is not None else None
+
+    @property
+    def tls_refused_count(self) -> int:
+        """How often the files of TLS were found broken."""
+        return self.tls.refused_count if self.tls is not None else 0
+
+    @property
+    def http_connections(self) -> OpenConnections:
+        """At the HTTP door."""
+        return self._http.connections
 
     @property
     def log(self) -> Log:
@@ -363,6 +378,7 @@ class Broker:
         self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
     ) -> Topic:
         """Creates a topic, and returns when this broker leads its partitions."""
+        note_validate_only(validate_only)
         topic = await self.topics.create(name, partition_count, settings, validate_only=validate_only)
         return topic if validate_only else await self._served(topic)
 
@@ -376,6 +392,7 @@ class Broker:
         validate_only: bool = False,
     ) -> Topic:
         """Alters a topic, and returns when the change is in force and new partitions are led."""
+        note_validate_only(validate_only)
         topic = await self.topics.alter(
             name,
             settings=settings,
@@ -390,6 +407,7 @@ class Broker:
 
         A leader that can't be asked is waited for until its session is sealed. OutcomeUnknown where that takes too long.
         """
+        note_validate_only(validate_only)
         topic = await self.topics.delete(name, validate_only=validate_only)
         if not validate_only:
             await self.topic_cache.wait_for(topic.revision, timeout_s=self._ready_s)
@@ -402,6 +420,7 @@ class Broker:
 
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
         """As in gateway/cluster_commands.py."""
+        note_validate_only(validate_only)
         return await set_draining(
             self._metadata, self._layout, self.view, broker_id, draining=draining, validate_only=validate_only
         )

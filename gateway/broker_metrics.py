@@ -123,6 +123,18 @@ class BrokerCollector(Collector):
         yield gauges(
             "tidelog_tls_certificate_not_after_timestamp_seconds", "When this broker's certificate ends, since 1970.", (), ends
         )
+        yield counter(
+            "tidelog_tls_files_refused",
+            "Looks at the files of TLS that found them broken: what was read before stays in use.",
+            broker.tls_refused_count,
+        )
+        connections = broker.http_connections
+        yield gauge("tidelog_http_connections", "Connections that are open at the HTTP door.", connections.count)
+        yield counter(
+            "tidelog_http_connections_refused",
+            "Connections beyond http_connections_max or http_connections_per_address_max.",
+            connections.refused_count,
+        )
         late = "How late the event loop was, looked at four times a second."
         yield histogram("tidelog_event_loop_lag_seconds", late, self._lag.seconds)
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from metadata.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from metadata.consumer_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+    user_data_of_assignment,
+)
 from metadata.errors import InvalidArgument, TidelogError
 
 
@@ -97,6 +104,38 @@ class GroupDescription(NamedTuple):
     def lag_seconds(self) -> float:
         """Of the partition that is furthest behind."""
         return max((lag.lag_seconds for lag in self.lags), default=0.0)
+
+
+def seen_by(group: GroupDescription, may_see: Callable[[str], bool]) -> GroupDescription:
+    """The same without the topics that its reader may not see. What members of other kinds than Kafka's consumers tell each other
+    stays as it is: nobody knows what it means."""
+    members = group.members
+    if group.protocol_type == PROTOCOL_TYPE:
+        members = tuple(_member_seen(member, may_see) for member in members)
+    return group._replace(members=members, lags=tuple(lag for lag in group.lags if may_see(lag.topic)))
+
+
+def _member_seen(member: GroupMember, may_see: Callable[[str], bool]) -> GroupMember:
+    """As it is, where there is nothing to hide; empty in place of what can't be read."""
+    subscribed, assigned = member.metadata, member.assignment
+    try:
+        wanted = decode_subscription(subscribed)
+        if not all(map(may_see, (*wanted.topics, *wanted.owned))):
+            topics = tuple(filter(may_see, wanted.topics))
+            subscribed = encode_subscription(wanted._replace(topics=topics, owned=_seen(wanted.owned, may_see)))
+    except InvalidArgument:
+        subscribed = b""
+    try:
+        partitions = decode_assignment(assigned)
+        if not all(map(may_see, partitions)):
+            assigned = encode_assignment(_seen(partitions, may_see), user_data_of_assignment(assigned))
+    except InvalidArgument:
+        assigned = b""
+    return member._replace(metadata=subscribed, assignment=assigned)
+
+
+def _seen(partitions: Mapping[str, Sequence[int]], may_see: Callable[[str], bool]) -> dict[str, Sequence[int]]:
+    return {topic: numbers for topic, numbers in partitions.items() if may_see(topic)}
 
 
 class FetchedOffset(NamedTuple):

@@ -14,7 +14,7 @@ import msgspec
 from google.protobuf.message import Message
 
 from gateway import group_admin_wire as wire
-from gateway.access.caller import may_see_group
+from gateway.access.caller import is_guarded, may_see_group, may_see_topic, note_validate_only
 from gateway.coordinated_operations import CoordinatedOperations
 from gateway.group_descriptions import (
     FetchedOffset,
@@ -24,6 +24,7 @@ from gateway.group_descriptions import (
     MovedOffset,
     SeekTo,
     TopicPartitions,
+    seen_by,
 )
 from gateway.group_scan import PAGE, stored_groups
 from gateway.proto import groups_pb2
@@ -86,13 +87,15 @@ class GroupOperations:
         return GroupPage(tuple(found), "")
 
     async def describe(self, name: str) -> GroupDescription:
-        """Raises UnknownGroup."""
+        """As far as the caller may see its topics. Raises UnknownGroup."""
         request = wire.describe_request(name)
         answer = await self._routes.forward(name, "DescribeGroup", request, groups_pb2.GroupDescription, ANSWER_S)
-        return await self.here.describe(name) if answer is None else wire.description(answer)
+        found = await self.here.describe(name) if answer is None else wire.description(answer)
+        return seen_by(found, may_see_topic) if is_guarded() else found
 
     async def delete(self, name: str, *, validate_only: bool = False) -> None:
         """The group and its offsets. Raises UnknownGroup, GroupNotEmpty; OutcomeUnknown where some may be gone: repeat it."""
+        note_validate_only(validate_only)
         request = wire.delete_request(name, validate_only=validate_only)
         answer = await self._routes.forward(name, "DeleteGroup", request, groups_pb2.DeleteGroupResponse, ANSWER_S)
         if answer is None:
@@ -102,6 +105,7 @@ class GroupOperations:
         self, name: str, topics: Sequence[TopicPartitions], *, validate_only: bool = False
     ) -> list[FetchedOffset]:
         """As CoordinatedOperations.delete_offsets."""
+        note_validate_only(validate_only)
         request = wire.delete_offsets_request(name, topics, validate_only=validate_only)
         answer = await self._routes.forward(name, "DeleteOffsets", request, groups_pb2.DeleteOffsetsResponse, ANSWER_S)
         if answer is None:
@@ -111,12 +115,15 @@ class GroupOperations:
     async def seek(
         self, name: str, topics: Sequence[TopicPartitions], to: SeekTo, *, validate_only: bool = False
     ) -> list[MovedOffset]:
-        """As CoordinatedOperations.seek."""
+        """As CoordinatedOperations.seek; told of the topics that the caller may see."""
+        note_validate_only(validate_only)
         request = wire.seek_request(name, topics, to, validate_only=validate_only)
         answer = await self._routes.forward(name, "SeekGroup", request, groups_pb2.SeekGroupResponse, ANSWER_S)
         if answer is None:
-            return await self.here.seek(name, topics, to, validate_only=validate_only)
-        return [wire.moved(offset) for offset in answer.moved]
+            moved = await self.here.seek(name, topics, to, validate_only=validate_only)
+        else:
+            moved = [wire.moved(offset) for offset in answer.moved]
+        return [each for each in moved if may_see_topic(each.topic)]
 
     def _coordinator_of(self, name: str) -> str:
         try:

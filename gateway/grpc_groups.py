@@ -133,10 +133,10 @@ class GroupsService:
 
     async def _all(self, committed: Mapping[TopicPartition, CommittedOffset | TidelogError]) -> list[groups_pb2.FetchedOffset]:
         """Of topics that are there, as far as is known here, and that the caller may see."""
-        names = {topic.id: topic.name for topic in self._broker.topic_cache.topics() if may_see_topic(topic.name)}
+        names = {topic.id: topic.name for topic in self._broker.topic_cache.topics()}
         turns, found = LoopTurns(), list[groups_pb2.FetchedOffset]()
         for at, each in committed.items():
-            if (name := names.get(at.topic_id)) is not None:
+            if (name := names.get(at.topic_id)) is not None and may_see_topic(name):
                 found.append(wire.fetched_offset(name, at, each))
             await turns.give()
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from gateway.access.caller import note_validate_only
 from gateway.doors import Broker, check_topic_id, named, naming, partition_of
 from gateway.grpc_calls import MethodHandler, stream, unary, unary_by_origin, unary_read_late
 from gateway.grpc_consume import GrpcConsume
@@ -97,6 +98,7 @@ class LogService:
         topic = topic_named(self._broker, request.topic)
         check_topic_id(topic, request.topic_id)
         log = self._broker.led_here if forwarded else self._broker.routed_log
+        note_validate_only(request.validate_only)
         with naming(topic):
             log_start_offset = await log.delete_records(
                 partition_of(topic, request.partition), request.before_offset, validate_only=request.validate_only

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from gateway.access.caller import check_topic, may_see_cluster
+from gateway.access.caller import check_topic, may_see_cluster, note_validate_only
 from gateway.access.http_access_admin import access_routes
 from gateway.doors import Broker, naming, partition_of
 from gateway.http_admin_refusals import check_query, hand_on, translate_http, translate_validation
@@ -294,6 +294,7 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
     ) -> LogStartAnswer:
         """Raises the log start. Records before it are not read any more from then on, and leave the bucket after a while."""
         found = topic_named(broker, topic)
+        note_validate_only(validate_only)
         with naming(found):
             log_start_offset = await broker.routed_log.delete_records(
                 partition_of(found, partition), records.before_offset, validate_only=validate_only

@@ -6,7 +6,8 @@
 Limits that uvicorn does not keep: the head of a request has a size (431) and a time to arrive in (408), and a client that takes
 next to nothing of its answer for a while is cut off. So whoever sends headers without end, or nothing, or hardly reads, holds
 neither memory nor a connection for long. Connections have a bound, in all and by address (open_connections.py): one too many is
-told 429, whatever it asks for. With TLS, tls_listener.py accepts. Where clients have to show certificates, who shows none is told
+told 429, whatever it asks for; a probe alone hears how the broker is, since a kubelet ends the one that does not say that it lives.
+With TLS, tls_listener.py accepts. Where clients have to show certificates, who shows none is told
 401; a probe (/livez, /readyz, /startupz) hears its status, and no more, since what asks for it (a kubelet) has none to show.
 Source: uvicorn/protocols/http/httptools_impl.py
 """
@@ -24,7 +25,8 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from gateway.access.calls import METRICS_PATHS
+from gateway.access.audit_log import AuditLog
+from gateway.access.calls import METRICS_PATHS, NO_ROUTE, http_route
 from gateway.answer_room import BYTES_PER_SECOND_MIN
 from gateway.doors import Broker, cannot_listen, host_and_port
 from gateway.http_app import HttpApp
@@ -59,6 +61,7 @@ class HttpServer:
         self._open_paths = METRICS_PATHS if metrics_open else frozenset()
         self._waits = LongWaits()
         self._app = HttpApp(broker, self._waits)
+        self._audit = broker.guard.audit if broker.guard is not None else None
         self._state = ServerState()
         self._tls = tls
         self._listener: asyncio.Server | None = None
@@ -91,7 +94,7 @@ class HttpServer:
         def connection(place: Place | None = None) -> asyncio.Protocol:
             protocol = BoundedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
             protocol.place, protocol.open_connections = place, self.connections
-            protocol.open_paths = self._open_paths
+            protocol.open_paths, protocol.audit = self._open_paths, self._audit
             protocol.certificate_required = self._tls is not None and self._tls.requires_certificate
             return protocol
 
@@ -157,6 +160,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """Taken at the latest when the connection stands."""
     open_connections: OpenConnections
     certificate_required = False
+    audit: AuditLog | None = None
+    """Where a stranger is told of; where there is no authentication, nobody is."""
     open_paths: frozenset[str] = frozenset()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn itself
@@ -215,13 +220,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._answered = cycle
         refusal: TidelogError | None = self.place.refusal if self.place is not None else None
         is_stranger = self.certificate_required and STATE_KEY not in self.app_state
-        if refusal is None and is_stranger and cycle.scope["path"] not in self.open_paths:
-            if cycle.scope["path"] in PROBES:
-                app = partial(_status_alone, app)
-            else:
-                refusal = Unauthenticated("this broker wants a certificate of its clients", hint=_SHOW_CERTIFICATE)
+        if cycle.scope["path"] in PROBES and (refusal is not None or is_stranger):
+            app, refusal = partial(_status_alone, app, last=refusal is not None), None
+        elif refusal is None and is_stranger and cycle.scope["path"] not in self.open_paths:
+            refusal = Unauthenticated("this broker wants a certificate of its clients", hint=_SHOW_CERTIFICATE)
         if refusal is not None:
-            super()._start_asgi_task(cycle, partial(_refuse_connection, refusal))
+            super()._start_asgi_task(cycle, partial(_refuse_connection, refusal, self.audit))
         else:
             super()._start_asgi_task(cycle, partial(self._answer, app))
 
@@ -280,22 +284,33 @@ def _tell_of_the_end(accepting: asyncio.Task[None]) -> None:
         log.critical("the HTTP door accepts no connections any more", exc_info=error)
 
 
-async def _status_alone(app: ASGI3Application, scope: Scope, receive: Receive, send: Send) -> None:
-    """The app's answer without what it says."""
+async def _status_alone(app: ASGI3Application, scope: Scope, receive: Receive, send: Send, *, last: bool) -> None:
+    """The app's answer without what it says. `last`: the connection is closed behind it."""
+    headers = [(b"content-length", b"0"), *([(b"connection", b"close")] if last else [])]
 
     async def send_status(message: Message) -> None:
         if message["type"] == "http.response.start":
-            await send({**message, "headers": [(b"content-length", b"0")]})
+            await send({**message, "headers": headers})
         elif not message.get("more_body", False):
             await send({"type": "http.response.body", "body": b""})
 
     await app(scope, receive, send_status)  # type: ignore[arg-type]  # as in _answer
 
 
-async def _refuse_connection(refusal: TidelogError, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse_connection(refusal: TidelogError, audit: AuditLog | None, scope: Scope, receive: Receive, send: Send) -> None:
     """One connection too many, or of a stranger: its first request is told so, and it is closed."""
     status = wire_codes(refusal).http
     request_id = request_id_of(scope)
+    if audit is not None and isinstance(refusal, Unauthenticated):
+        route = http_route(scope["method"], scope["path"].split("/"))
+        audit.tell(
+            outcome=refusal.code,
+            door="http",
+            address=scope["client"][0] if scope.get("client") else "",
+            call=route.action if route is not NO_ROUTE else scope["method"],
+            request_id=request_id,
+            reason=refusal.message,
+        )
     body = problem(refusal, status=status, path=scope["path"], request_id=request_id)
     headers = [
         *problem_headers(refusal, status=status),

@@ -14,6 +14,7 @@ python-json-logger would only save the loop below.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Mapping
@@ -64,7 +65,10 @@ class JsonFormatter(logging.Formatter):
         line |= {name: found for name in NAMES if (found := getattr(record, name, None)) is not None}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return _encode(line).decode()
+        try:
+            return _encode(line).decode()
+        except UnicodeEncodeError:  # half of a surrogate pair, such as names of files have that are not UTF-8
+            return json.dumps(line, default=str)
 
 
 def _of_argument(argument: object) -> Mapping[str, Any]:

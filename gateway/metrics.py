@@ -52,7 +52,10 @@ class Metrics:
 
     async def exposition(self, accept: str = "", *, detailed: bool = False) -> Exposition:
         """`accept`: the header of the request; without, the text format of Prometheus."""
-        encode, media_type = choose_encoder(accept[:ACCEPT_CHARACTERS_MAX])
+        try:
+            encode, media_type = choose_encoder(accept[:ACCEPT_CHARACTERS_MAX])
+        except (TypeError, ValueError):  # it compares what is no version
+            encode, media_type = choose_encoder("")
         registry = self._detail if detailed else self._summary
         self._look()
         return Exposition(await self._threads.run(lambda: encode(registry)), media_type)

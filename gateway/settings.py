@@ -70,7 +70,8 @@ class GatewaySettings:
     body_read_timeout_ms: int = 5_000
     """A body must not pause for longer, and must arrive in this and one second for each 256 KiB: it holds room meanwhile."""
     http_connections_max: int = 10_000
-    """Open connections at the HTTP door, those in a TLS handshake included. One more is told so (429), and closed."""
+    """Open connections at the HTTP door, those in a TLS handshake included. One more is told so (429), but for
+    probes, and closed."""
     http_connections_per_address_max: int = 10_000
     """The same of one address. Behind a load balancer all clients may have its address."""
     grpc_connections_max: int = 10_000

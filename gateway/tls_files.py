@@ -14,14 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+import stat
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import grpc
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
+from gateway.system_authorities import system_authorities
 from gateway.tls_settings import TlsSettings
 from metadata.errors import InvalidArgument
 
@@ -57,6 +60,7 @@ class TlsFiles:
         self._complaint = ""  # told once
         self._changed: list[Callable[[], Awaitable[None]]] = []
         self.identity = read_identity(settings)
+        _warn_of_readers(settings.tls_key_file)
         self.refused_count = 0
         """How often what the files held was refused."""
 
@@ -89,7 +93,9 @@ class TlsFiles:
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """For a channel to another broker: its certificate is checked, and ours is shown where it asks."""
         now = self.identity
-        return grpc.ssl_channel_credentials(root_certificates=now.peer_ca, private_key=now.key, certificate_chain=now.cert)
+        return grpc.ssl_channel_credentials(
+            root_certificates=now.peer_ca or system_authorities(), private_key=now.key, certificate_chain=now.cert
+        )
 
     @property
     def requires_certificate(self) -> bool:
@@ -146,17 +152,17 @@ def read_identity(settings: TlsSettings) -> TlsIdentity:
     assert cert is not None
     assert key is not None
     not_after_s = min(found.not_valid_after_utc.timestamp() for found in _parsed("tls_cert_file", settings.tls_cert_file, cert))
-    if client_ca is not None:
-        _parsed("tls_client_ca_file", settings.tls_client_ca_file, client_ca)
+    clients = _parsed("tls_client_ca_file", settings.tls_client_ca_file, client_ca) if client_ca is not None else []
     if peer_ca is not None and peer_ca is not client_ca:
         _parsed("tls_peer_ca_file", settings.tls_peer_ca_file, peer_ca)
-    context = _http_context(settings, client_ca)
+    context = _http_context(settings, clients)
     if _read_all(settings) != parts:  # the context reads the pair by itself
         raise InvalidArgument("the files of the certificate change while they are read", hint="They are read again in a moment.")
     return TlsIdentity(cert, key, client_ca, peer_ca, context, not_after_s)
 
 
-def _http_context(settings: TlsSettings, client_ca: bytes | None) -> ssl.SSLContext:
+def _http_context(settings: TlsSettings, clients: Sequence[x509.Certificate]) -> ssl.SSLContext:
+    """`clients`: the authorities of their certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION  # asked for by clients, it costs them nothing and us a handshake
@@ -171,8 +177,13 @@ def _http_context(settings: TlsSettings, client_ca: bytes | None) -> ssl.SSLCont
             hint="Name the PEM file of its private key, without a password.",
         ) from None
     if settings.tls_client_auth != "off":
-        assert client_ca is not None
-        context.load_verify_locations(cadata=client_ca.decode("latin-1"))
+        try:  # as DER: of PEM, `ssl` takes no comments that are not ASCII, and gRPC and OpenSSL do
+            context.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in clients))
+        except ssl.SSLError as error:
+            raise InvalidArgument(
+                f"tls_client_ca_file: {settings.tls_client_ca_file} can't be used ({error.reason or error})",
+                hint="Name a PEM file of the authorities that sign clients' certificates.",
+            ) from None
         context.verify_mode = ssl.CERT_OPTIONAL  # http_server.py refuses who shows none, but for probes
         context.options |= ssl.OP_NO_TICKET  # who comes back shows its certificate again: it may have ended meanwhile
         context.num_tickets = 0
@@ -210,12 +221,17 @@ def _pem(name: str, path: Path | None) -> bytes | None:
     return text
 
 
+def _warn_of_readers(key: Path | None) -> None:
+    if key is not None and key.stat().st_mode & stat.S_IROTH:
+        log.warning("tls_key_file: everybody on this machine may read %s, and so be this broker: chmod o-rwx it", key)
+
+
 def _parsed(name: str, path: Path | None, pem: bytes) -> list[x509.Certificate]:
     try:
         found = x509.load_pem_x509_certificates(pem)
         if len(found) != pem.count(b"-----BEGIN CERTIFICATE-----"):
             raise ValueError("the last one is cut off")
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise InvalidArgument(
             f"{name}: {path} does not hold whole certificates: {error}", hint="Name a PEM file of certificates."
         ) from None

@@ -16,8 +16,11 @@ messaging are still in development; the attributes follow them as of 2026.
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from metadata.errors import InvalidArgument
@@ -26,14 +29,19 @@ from segments.partition_log import Appended
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span, Tracer
 
     from gateway.observability_settings import ObservabilitySettings
 
 SEGMENTS_MAX: Final = 8
 """Of one request, whose parts are told. A request that is spread over more lay in one of them."""
-FLUSH_TIMEOUT_MS: Final = 2_000
-"""For what is left to be sent at the end."""
+EXPORT_TIMEOUT_S: Final = 5.0
+"""For each bundle of spans, tries and all."""
+CLOSE_TIMEOUT_S: Final = 2.0
+"""For what is left to be sent at the end. A collector that is away holds nobody up."""
+
+log = logging.getLogger(__name__)
 
 
 class OtlpTracing:
@@ -58,10 +66,13 @@ class OtlpTracing:
             "service.namespace": cluster,
         }
         self._provider: TracerProvider = TracerProvider(
-            resource=Resource.create(names), sampler=ParentBased(TraceIdRatioBased(settings.otlp_sample))
+            resource=Resource.create(names),
+            sampler=ParentBased(TraceIdRatioBased(settings.otlp_sample)),
+            shutdown_on_exit=False,  # `close` does it, and does not wait for ever
         )
-        exporter = OTLPSpanExporter(endpoint=f"{settings.otlp_endpoint.rstrip('/')}/v1/traces")
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        endpoint = f"{settings.otlp_endpoint.rstrip('/')}/v1/traces"
+        self._exporter: SpanExporter = OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("tidelog", version)
 
     def begin(self, name: str, traceparent: str, *, request_id: str) -> SpanTrace | None:
@@ -74,9 +85,22 @@ class OtlpTracing:
         return SpanTrace(self._tracer, span) if span.is_recording() else None
 
     async def close(self) -> None:
-        """Sends what is left, for a moment."""
-        await asyncio.to_thread(self._provider.force_flush, FLUSH_TIMEOUT_MS)
-        await asyncio.to_thread(self._provider.shutdown)
+        """Sends what is left, for CLOSE_TIMEOUT_S at most."""
+        loop, sent = asyncio.get_running_loop(), asyncio.Event()
+
+        def send_the_rest() -> None:
+            self._provider.shutdown()
+            with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+                loop.call_soon_threadsafe(sent.set)
+
+        # A thread of its own that the process does not wait for: OpenTelemetry takes its own time, whatever it is told.
+        threading.Thread(target=send_the_rest, name="last traces", daemon=True).start()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await sent.wait()
+        except TimeoutError:
+            log.warning("the last traces are lost: the collector did not take them within %g s", CLOSE_TIMEOUT_S)
+            self._exporter.shutdown()  # it tries no more
 
 
 class SpanTrace:

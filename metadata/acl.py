@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from itertools import chain
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -137,21 +138,38 @@ def check_scope(scope: Scope) -> Scope:
 class Rights:
     """What some bindings come to, for one who asks. Decisions are remembered: make a new one when bindings change."""
 
-    __slots__ = ("_allowed", "_bindings")
+    __slots__ = ("_allowed", "_named", "_wide")
 
     def __init__(self, bindings: Iterable[Acl]) -> None:
-        """Those of the principal, and those of everyone."""
-        self._bindings = tuple(bindings)
+        """Those of the principal, and those of everyone. Sorted, so that a list of all topics costs no more for many of them."""
+        self._named: dict[tuple[str, str], list[Acl]] = {}
+        self._wide: dict[str, list[Acl]] = {}
+        """For many names, by resource."""
+        for acl in bindings:
+            if acl.pattern == "literal" and acl.name != EVERY_NAME:
+                self._named.setdefault((acl.resource, acl.name), []).append(acl)
+            else:
+                self._wide.setdefault(acl.resource, []).append(acl)
         self._allowed: dict[tuple[str, str, str], bool] = {}
+
+    @property
+    def remembered(self) -> int:
+        return len(self._allowed)
 
     def allow(self, operation: str, resource: str, name: str) -> bool:
         asked = (operation, resource, name)
         allowed = self._allowed.get(asked)
         if allowed is None:
+            if len(name) > NAME_CHARACTERS_MAX:  # nothing has such a name, and to remember it would cost what a client likes
+                return self._decide(operation, resource, name)
             if len(self._allowed) >= REMEMBERED_MAX:
                 self._allowed.clear()
-            allowed = self._allowed[asked] = decide(self._bindings, operation, resource, name)
+            allowed = self._allowed[asked] = self._decide(operation, resource, name)
         return allowed
+
+    def _decide(self, operation: str, resource: str, name: str) -> bool:
+        bindings = chain(self._wide.get(resource, ()), self._named.get((resource, name), ()))
+        return decide(bindings, operation, resource, name)
 
 
 def rights_of_scopes(scopes: Iterable[Scope]) -> Rights:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from metadata.did_you_mean import did_you_mean
+from metadata.did_you_mean import KNOWN_MAX, did_you_mean
 from metadata.errors import Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownTopic
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, TopicId, check_topic_name
@@ -34,6 +34,8 @@ class TopicCache:
         self._settings: dict[TopicId, TopicSettings] = {}
         self._corrupt: dict[str, Corrupt] = {}  # topics whose newest value can't be read, by name
         self._subscribers: list[TopicChanged] = []
+        self.may_suggest: Callable[[str], bool] = lambda name: True
+        """Whether a hint may name the topic."""
         self._watched = WatchedRange(store, self._layout.topics, replace=self._replace, apply=self._apply)
         self.run = self._watched.run
         self.wait_for = self._watched.wait_for
@@ -129,4 +131,5 @@ class TopicCache:
         if name in self._corrupt:
             return self._corrupt[name]
         check_topic_name(name)
-        return UnknownTopic(f"there is no topic {name}", hint=did_you_mean(name, self._by_name) or None, topic=name)
+        known = [near for near in self._by_name if self.may_suggest(near)] if len(self._by_name) <= KNOWN_MAX else []
+        return UnknownTopic(f"there is no topic {name}", hint=did_you_mean(name, known) or None, topic=name)

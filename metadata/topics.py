@@ -68,6 +68,8 @@ class Topics:
         self._max_message_bytes = max_message_bytes
         self._new_id = new_id
         self._now_ms = now_ms
+        self.may_suggest: Callable[[str], bool] = lambda name: True
+        """Whether a hint may name the topic."""
         self._changing = asyncio.Lock()  # one change at a time from here, so that they don't make each other try again
 
     async def create(
@@ -207,7 +209,8 @@ class Topics:
 
     async def _nearest(self, name: str) -> str:
         found = await self._store.range(self._layout.topics, limit=KNOWN_MAX)
-        return "" if found.more else did_you_mean(name, [self._layout.parse_topic(item.key) for item in found.items])
+        names = (self._layout.parse_topic(item.key) for item in found.items)
+        return "" if found.more else did_you_mean(name, [near for near in names if self.may_suggest(near)])
 
 
 def _altered(held: Mapping[str, str], given: Mapping[str, str | None]) -> dict[str, str]:

@@ -67,6 +67,7 @@ def make_certificates(directory: Path, authority: Authority | None = None, *, cl
     for name, cert, key in (("server", made.cert, made.key), (client, made.client_cert, made.client_key)):
         signed, private = authority.sign(name)
         cert.write_bytes(signed)
+        key.touch(mode=0o600)
         key.write_bytes(private)
     return made
 

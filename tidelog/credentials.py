@@ -16,6 +16,7 @@ from typing import Final
 
 import grpc
 
+from gateway.system_authorities import system_authorities
 from metadata.errors import Denied, InvalidArgument
 from metadata.secret import Secret
 from tidelog.settings import ClientSettings
@@ -86,7 +87,7 @@ class Credentials:
 
     def channel_credentials(self, pem: Pem) -> grpc.ChannelCredentials:
         ca, key, cert = pem
-        return grpc.ssl_channel_credentials(ca or _system_authorities(), key, cert)
+        return grpc.ssl_channel_credentials(ca or system_authorities(), key, cert)
 
     def ssl_context(self, *, verify: bool = True) -> ssl.SSLContext:
         """For HTTP. Without `verify` it is for looking at who answers, never for a key. Raises InvalidArgument."""
@@ -151,12 +152,3 @@ def _pem(name: str, path: Path | str | None) -> bytes | None:
     if b"-----BEGIN" not in text:
         raise InvalidArgument(f"{name}: {path} is not PEM", hint="It begins with -----BEGIN.")
     return text
-
-
-def _system_authorities() -> bytes | None:
-    """So that both doors are checked by the same. None: those that gRPC brings along."""
-    path = ssl.get_default_verify_paths().cafile
-    try:
-        return Path(path).read_bytes() if path else None
-    except OSError:
-        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.access.caller import present_principal
+from gateway.access.caller import note_validate_only, present_principal
 from metadata.access_cache import AccessCache
 from metadata.access_records import AccessRecords, NewKey, Page
 from metadata.acl import Acl, Scope
@@ -29,6 +29,7 @@ class AccessAdministration:
     async def create_key(
         self, principal: str, *, expires_at_ms: int, scopes: Iterable[Scope], description: str, validate_only: bool
     ) -> NewKey:
+        note_validate_only(validate_only)
         made = await self._records.create_key(
             principal,
             expires_at_ms=expires_at_ms,
@@ -41,6 +42,7 @@ class AccessAdministration:
         return made
 
     async def revoke_key(self, key_id: str, *, validate_only: bool) -> ApiKey:
+        note_validate_only(validate_only)
         key, revision = await self._records.revoke_key(key_id, validate_only=validate_only)
         await self._seen(revision)
         return key
@@ -49,11 +51,13 @@ class AccessAdministration:
         return await self._records.list_keys(page_size=page_size, page_token=page_token)
 
     async def add_acl(self, acl: Acl, *, validate_only: bool) -> Acl:
+        note_validate_only(validate_only)
         added, revision = await self._records.add_acl(acl, validate_only=validate_only)
         await self._seen(revision)
         return added
 
     async def remove_acl(self, acl_id: str, *, validate_only: bool) -> Acl:
+        note_validate_only(validate_only)
         removed, revision = await self._records.remove_acl(acl_id, validate_only=validate_only)
         await self._seen(revision)
         return removed
@@ -62,11 +66,13 @@ class AccessAdministration:
         return await self._records.list_acls(page_size=page_size, page_token=page_token)
 
     async def set_quota(self, quota: Quota, *, validate_only: bool) -> Quota:
+        note_validate_only(validate_only)
         set_, revision = await self._records.set_quota(quota, validate_only=validate_only)
         await self._seen(revision)
         return set_
 
     async def remove_quota(self, principal: str, *, validate_only: bool) -> Quota:
+        note_validate_only(validate_only)
         removed, revision = await self._records.remove_quota(principal, validate_only=validate_only)
         await self._seen(revision)
         return removed

@@ -3,9 +3,10 @@
     {"time":"2026-01-31T12:00:00.123Z","outcome":"PERMISSION_DENIED","principal":"billing","credential":"API key 1f…",
      "door":"http","address":"10.0.0.7","call":"POST /v1/topics/{topic}/records","resources":["topic:orders"],"request_id":"…"}
 
-`outcome` is ok, or the code of the error. Lines are written in a thread, in order; while that is slower than they come, ROOM of
-them wait, and the rest are dropped and counted, which the next line tells: {"outcome":"DROPPED","dropped":17}. A file that was
-moved away (logrotate) is opened anew. Invariant: nobody's call waits for this.
+`outcome` is ok, or the code of the error; `validate_only` stands with what would have been done. Lines are written in a thread, in
+order; while that is slower than they come, ROOM of them wait, and the rest are dropped and counted, which the next line tells:
+{"outcome":"DROPPED","dropped":17}. A file that was moved away (logrotate) is opened anew. Invariants: nobody's call waits for this;
+a line is one line, whatever clients send; strangers, who can make lines at will, leave half of the room to those who are known.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -44,6 +46,7 @@ class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id: str = ""
     broker: str = ""
     reason: str = ""
+    validate_only: bool = False
     dropped: int = 0
 
 
@@ -80,23 +83,25 @@ class AuditLog:
         resources: Sequence[str] = (),
         request_id: str = "",
         reason: str = "",
+        validate_only: bool = False,
     ) -> None:
-        if len(self._waiting) >= ROOM:
+        if len(self._waiting) >= (ROOM if principal else ROOM // 2):
             self.dropped += 1
             self._dropped_untold += 1
             return
         line = AuditLine(
             time=_rfc3339(self._now_ms()),
             outcome=outcome,
-            principal=principal[:TEXT_CHARACTERS_MAX],
-            credential=credential[:TEXT_CHARACTERS_MAX],
+            principal=_told(principal),
+            credential=_told(credential),
             door=door,
-            address=address,
-            call=call[:TEXT_CHARACTERS_MAX],
-            resources=tuple(each[:TEXT_CHARACTERS_MAX] for each in resources),
-            request_id=request_id,
+            address=_told(address),
+            call=_told(call),
+            resources=tuple(map(_told, resources)),
+            request_id=_told(request_id),
             broker=self._broker_id,
-            reason=reason[:TEXT_CHARACTERS_MAX],
+            reason=_told(reason),
+            validate_only=validate_only,
         )
         self._waiting.append(line)
         self._wake.set()
@@ -110,7 +115,7 @@ class AuditLog:
                 self._wake.clear()
                 while lines := self._next_lines():
                     self._writing = len(lines)
-                    await loop.run_in_executor(None, self._write, lines)
+                    self._count(len(lines), await loop.run_in_executor(None, self._write, lines))
                     self._writing = 0
         finally:
             lines = []
@@ -126,21 +131,27 @@ class AuditLog:
             lines.append(AuditLine(time=_rfc3339(self._now_ms()), outcome="DROPPED", dropped=dropped, broker=self._broker_id))
         return lines
 
-    def _write(self, lines: Sequence[AuditLine]) -> None:
-        """In a thread."""
+    def _count(self, lines: int, is_written: bool) -> None:
+        if is_written:
+            self.written += lines
+        else:
+            self.dropped += lines
+
+    def _write(self, lines: Sequence[AuditLine]) -> bool:
+        """In a thread. Whether they are written."""
         text = "\n".join(msgspec.json.encode(line).decode() for line in lines)
         try:
-            self._handler.emit(logging.LogRecord(LOGGER, logging.INFO, "", 0, "%s", (text,), None))
-        except OSError as error:  # its folder is gone, or can't be written any more
-            self.dropped += len(lines)
+            self._handler.handle(logging.LogRecord(LOGGER, logging.INFO, "", 0, "%s", (text,), None))
+        except (OSError, ValueError) as error:  # its folder is gone, the disk is full, or the file is closed
             _own_log.error("%d lines of the audit log are lost: %s", len(lines), error)
-        else:
-            self.written += len(lines)
+            return False
+        return True
 
     def _write_last(self, lines: Sequence[AuditLine]) -> None:
         if lines:
             self._write(lines)
-        self._handler.close()
+        with suppress(OSError):  # what a full disk does not take at the end was told as lost when it was written
+            self._handler.close()
 
 
 def _handler(where: str) -> logging.Handler:
@@ -153,12 +164,18 @@ def _handler(where: str) -> logging.Handler:
         except OSError as error:
             raise InvalidArgument(f"audit_log: {where} can't be written: {error.strerror}") from error
     handler.setFormatter(logging.Formatter("%(message)s"))
-    handler.handleError = _tell_failure  # type: ignore[method-assign, assignment]  # its own prints a traceback with the line
+    handler.handleError = _raise_on  # type: ignore[method-assign, assignment]  # its own prints a traceback with the line
     return handler
 
 
-def _tell_failure(_: logging.LogRecord) -> None:
-    _own_log.error("lines of the audit log could not be written: %s", sys.exc_info()[1])
+def _raise_on(_: logging.LogRecord) -> None:
+    """Called while the error is being handled: who writes must know of it."""
+    raise
+
+
+def _told(text: str) -> str:
+    """At most so long, and without the halves of characters that JSON may carry and UTF-8 may not."""
+    return text[:TEXT_CHARACTERS_MAX].encode("utf-8", "replace").decode()
 
 
 def _rfc3339(now_ms: int) -> str:

@@ -57,6 +57,16 @@ class Authentication:
         self._known: dict[str | bytes, Caller] = {}
         self._certified: dict[str, Caller] = {}
 
+    async def run(self) -> None:
+        """Follows the keys of the OpenID provider, where there is one, until cancelled."""
+        if self._tokens is not None:
+            await self._tokens.run()
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Calls `changed` when what was remembered of tokens may hold no longer."""
+        if self._tokens is not None:
+            self._tokens.subscribe(changed)
+
     def known(self, shown: str | bytes) -> Caller | None:
         """Who has shown this before, and still counts."""
         caller = self._known.get(shown)
@@ -85,16 +95,16 @@ class Authentication:
         text = shown if isinstance(shown, str) else shown.decode("latin-1")
         if len(text) > SHOWN_CHARACTERS_MAX:
             raise Unauthenticated("the credentials are too long")
-        scheme, _, rest = text.partition(" ")
+        scheme, _, rest = text.partition(" ")  # and no other space: one credential must not be remembered under many texts
         credential = None
         match scheme.lower():
             case "bearer":
-                credential = parse_key(rest.strip())
+                credential = parse_key(rest)
                 if credential is None and self._tokens is not None and not rest.startswith("tlk_"):
-                    found = await self._tokens.verify(rest.strip())
-                    return self._caller(found.principal, "token", expires_at_ms=found.expires_at_ms)
+                    found = await self._tokens.verify(rest)
+                    return self._caller(found.principal, "token", expires_at_ms=found.expires_at_ms, holds=found.holds)
             case "basic":
-                credential = parse_basic(rest.strip())
+                credential = parse_basic(rest)
         if credential is None:
             raise Unauthenticated("the credentials are neither an API key nor a token that is accepted here")
         return self._holder(credential)
@@ -130,7 +140,9 @@ class Authentication:
             caller = self._certified[name] = self._caller(name, "certificate")
         return caller
 
-    def _caller(self, principal: str, credential: str, *, expires_at_ms: int = 0) -> Caller:
+    def _caller(
+        self, principal: str, credential: str, *, expires_at_ms: int = 0, holds: Callable[[], bool] | None = None
+    ) -> Caller:
         return Caller(
             principal,
             self._book,
@@ -138,6 +150,7 @@ class Authentication:
             credential=credential,
             is_admin=principal in self._admins,
             expires_at_ms=expires_at_ms,
+            holds=holds,
         )
 
 

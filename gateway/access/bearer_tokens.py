@@ -1,9 +1,10 @@
 """Bearer tokens of an OpenID provider: JWTs, checked with the provider's own public keys.
 
     token ─▶ its kid ─▶ a key that is known? ─▶ signature, issuer, audience, times ─▶ the principal, until the token expires
-                            └ no: the provider is asked once more, at most every ASK_AGAIN_S
+                            └ no: the provider is asked once more, at most every ASK_AGAIN_S       └ or its key is taken away
 
-    {issuer}/.well-known/openid-configuration ─▶ jwks_uri ─▶ keys, read again every KEYS_AGE_S
+    {issuer}/.well-known/openid-configuration ─▶ jwks_uri ─▶ keys, read again every KEYS_AGE_S by a task of its own: a client that
+    hangs up stops nothing
 
 Only signatures with public keys are taken: a token that says `none`, or HMAC with the public key as its secret, is none (RFC 8725
 §3.1). While the provider is away, known keys hold. Invariants: nothing of a token is believed before its signature was checked
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -31,11 +34,13 @@ ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES25
 TOKEN_CHARACTERS_MAX: Final = 12 << 10
 ANSWER_BYTES_MAX: Final = 1 << 20
 ANSWER_TIMEOUT_S: Final = 5.0
+SCHEDULING_S: Final = 1.0
 KEYS_AGE_S: Final = 600.0
 ASK_AGAIN_S: Final = 15.0
 LEEWAY_S: Final = 30
 """By which clocks may differ."""
 KEYS_MAX: Final = 200
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*", re.ASCII)
 
 log = logging.getLogger(__name__)
 Fetch = Callable[[str], Awaitable[bytes]]
@@ -44,6 +49,13 @@ Fetch = Callable[[str], Awaitable[bytes]]
 class Verified(NamedTuple):
     principal: str
     expires_at_ms: int
+    holds: Callable[[], bool]
+    """Whether the provider still has the key that has signed it."""
+
+
+class _Key(NamedTuple):
+    told: dict[str, Any]
+    jwk: jwt.PyJWK
 
 
 class Terms(Protocol):
@@ -58,16 +70,39 @@ class Terms(Protocol):
 
 
 class BearerTokens:
+    """Its owner runs `run()` as a task."""
+
     def __init__(self, terms: Terms, fetch: Fetch | None = None) -> None:
         """`fetch`: how the provider is asked; tests bring their own."""
         self._issuer = terms.oidc_issuer
         self._audience = terms.oidc_audience
         self._claim = terms.oidc_principal_claim
         self._fetch = fetch or fetched
-        self._keys: dict[str, jwt.PyJWK] = {}
-        self._asked_s = float("-inf")
-        self._read_s = float("-inf")
-        self._asking = asyncio.Lock()
+        self._keys: dict[str, _Key] = {}
+        self._next_s = float("-inf")
+        """When the provider may be asked again."""
+        self._wanted = asyncio.Event()
+        self._answered = asyncio.Event()  # set, and replaced, when the provider was asked
+        self._subscribers: list[Callable[[], None]] = []
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Calls `changed` when keys were taken away or replaced. Must not block, nor raise."""
+        self._subscribers.append(changed)
+
+    async def run(self) -> None:
+        """Reads the provider's keys, at once and again and again, until cancelled."""
+        while True:
+            self._wanted.clear()
+            self._next_s = float("inf")
+            await self._read_again()
+            self._next_s = self._now_s() + ASK_AGAIN_S
+            answered, self._answered = self._answered, asyncio.Event()
+            answered.set()
+            await asyncio.sleep(ASK_AGAIN_S)
+            if self._keys:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(KEYS_AGE_S - ASK_AGAIN_S):
+                        await self._wanted.wait()
 
     async def verify(self, token: str) -> Verified:
         """Unauthenticated for a token that is none of ours; Unavailable where the provider's keys can't be had."""
@@ -75,7 +110,7 @@ class BearerTokens:
         try:
             claims = jwt.decode(
                 token,
-                key,
+                key.jwk,
                 algorithms=list(ALGORITHMS),
                 audience=self._audience,
                 issuer=self._issuer,
@@ -84,7 +119,7 @@ class BearerTokens:
             )
         except jwt.ExpiredSignatureError:
             raise Unauthenticated("the token has expired", hint="Get a new one from the provider.") from None
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Unauthenticated(f"the token is not accepted: {_said(error)}", hint=_HINT) from None
         principal = claims.get(self._claim)
         if not isinstance(principal, str):
@@ -93,21 +128,24 @@ class BearerTokens:
             check_principal(principal)
         except TidelogError:
             raise Unauthenticated(f"the token's claim {self._claim} can't name a principal", hint=_HINT) from None
-        return Verified(principal, int(1000 * (float(claims["exp"]) + LEEWAY_S)))
+        expires_at_ms = int(min(1000 * (float(claims["exp"]) + LEEWAY_S), 2.0**53))
+        return Verified(principal, expires_at_ms, lambda: any(key is each for each in self._keys.values()))
 
-    async def _key_of(self, token: str) -> jwt.PyJWK:
+    async def _key_of(self, token: str) -> _Key:
         if len(token) > TOKEN_CHARACTERS_MAX:
             raise Unauthenticated("the token is too long", hint=_HINT)
+        if not _TOKEN.fullmatch(token):  # versions of the library overlook what is no Base64: one token would be many texts
+            raise Unauthenticated("the credentials are neither an API key nor a token", hint=_HINT)
         try:
             head = jwt.get_unverified_header(token)
-        except (jwt.PyJWTError, ValueError):
+        except (jwt.PyJWTError, ValueError, RecursionError):
             raise Unauthenticated("the credentials are neither an API key nor a token", hint=_HINT) from None
         if head.get("alg") not in ALGORITHMS:
             raise Unauthenticated("the token is not signed with a public key", hint=_HINT)
         kid = head.get("kid")
         key = self._known(kid)
-        if key is None or self._now_s() - self._read_s > KEYS_AGE_S:
-            await self._ask(is_urgent=key is None)
+        if key is None:
+            await self._ask()
             key = self._known(kid)
         if key is None:
             if not self._keys:
@@ -115,28 +153,34 @@ class BearerTokens:
             raise Unauthenticated("the token is signed with a key that its provider does not know", hint=_HINT)
         return key
 
-    def _known(self, kid: object) -> jwt.PyJWK | None:
+    def _known(self, kid: object) -> _Key | None:
         if kid is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(kid) if isinstance(kid, str) else None
 
-    async def _ask(self, *, is_urgent: bool) -> None:
-        """Reads the provider's keys, unless that was tried a moment ago. What fails leaves those that are known."""
-        wanted_s = self._now_s()
-        async with self._asking:
-            if self._read_s >= wanted_s or self._now_s() - self._asked_s < ASK_AGAIN_S:
-                return
-            self._asked_s = self._now_s()
-            try:
-                async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    found = await self._read()
-            except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError, ValueError) as error:
-                log.warning("the OpenID provider %s tells no keys: %s", self._issuer, error or type(error).__name__)
-                return
-            if found:
-                self._keys, self._read_s = found, self._now_s()
+    async def _ask(self) -> None:
+        """Waits until the provider was asked for its keys, unless that was a moment ago."""
+        if self._next_s <= self._now_s() or self._next_s == float("inf"):
+            self._wanted.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_TIMEOUT_S + SCHEDULING_S):
+                    await self._answered.wait()
 
-    async def _read(self) -> dict[str, jwt.PyJWK]:
+    async def _read_again(self) -> None:
+        """What fails leaves the keys that are known."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                found = await self._read()
+        except (TimeoutError, aiohttp.ClientError, OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
+            log.warning("the OpenID provider %s tells no keys: %s", self._issuer, error or type(error).__name__)
+            return
+        if found:
+            lost = any(found.get(kid) is not key for kid, key in self._keys.items())
+            self._keys = found
+            for changed in self._subscribers if lost else ():
+                changed()
+
+    async def _read(self) -> dict[str, _Key]:
         about = msgspec.json.decode(await self._fetch(self._issuer.rstrip("/") + "/.well-known/openid-configuration"))
         if not isinstance(about, dict) or about.get("issuer") != self._issuer:
             raise ValueError("it calls itself otherwise than oidc_issuer")
@@ -144,10 +188,13 @@ class BearerTokens:
         if not isinstance(where, str) or not _is_safe(where):
             raise ValueError("its jwks_uri is no https URL")
         told = msgspec.json.decode(await self._fetch(where))
-        keys: dict[str, jwt.PyJWK] = {}
-        for each in (told.get("keys", []) if isinstance(told, dict) else [])[:KEYS_MAX]:
-            if (key := _public_key(each)) is not None:
-                keys[key.key_id or ""] = key
+        listed = told.get("keys") if isinstance(told, dict) else None
+        keys: dict[str, _Key] = {}
+        for each in listed[:KEYS_MAX] if isinstance(listed, list) else ():
+            if (jwk := _public_key(each)) is not None:
+                kid = jwk.key_id or ""
+                held = self._keys.get(kid)
+                keys[kid] = held if held is not None and held.told == each else _Key(each, jwk)
         return keys
 
     def _now_s(self) -> float:

@@ -43,6 +43,7 @@ class Caller:
 
     __slots__ = (
         "_book",
+        "_holds",
         "_key",
         "_now_ms",
         "_rights",
@@ -67,8 +68,10 @@ class Caller:
         key: ApiKey | None = None,
         scopes: Rights | None = None,
         expires_at_ms: int = 0,
+        holds: Callable[[], bool] | None = None,
     ) -> None:
-        """`credential`: what was shown, in a word for the audit log. `scopes`: what its key is narrowed to."""
+        """`credential`: what was shown, in a word for the audit log. `scopes`: what its key is narrowed to. `holds`: whether what
+        has proved a token still does."""
         self.principal = principal
         self.credential = credential
         self.is_admin = is_admin
@@ -78,6 +81,7 @@ class Caller:
         self._book = book
         self._now_ms = now_ms
         self._key = key
+        self._holds = holds
         self._scopes = scopes
         self._rights: Rights | None = None
         self._version = -1
@@ -92,6 +96,8 @@ class Caller:
                 raise Unauthenticated("the API key has changed, or was taken away", hint="Show it again.")
         if self.expires_at_ms and self.expires_at_ms <= self._now_ms():
             raise Unauthenticated(f"the {self.credential} has expired", hint="Get a new one.")
+        if self._holds is not None and not self._holds():
+            raise Unauthenticated(f"the {self.credential} is signed with a key that its provider has taken away")
 
     def may(self, operation: str, resource: str, name: str) -> bool:
         """Raises Unavailable while nobody can tell."""
@@ -121,6 +127,7 @@ class CheckedCall:
         "refusal",
         "request_id",
         "resources",
+        "validate_only",
     )
 
     def __init__(
@@ -145,6 +152,8 @@ class CheckedCall:
         self.refusal = refusal
         self.failure = ""
         """The code of the error that it has ended with."""
+        self.validate_only = False
+        """It changes nothing, as it was asked to."""
         self.granted: set[tuple[str, str, str]] = set()
         """Of a call that lasts: it ends when one of these is taken back."""
         self.resources: dict[str, None] = {}
@@ -228,6 +237,11 @@ def present_call() -> CheckedCall | None:
     return _present.get()
 
 
+def is_guarded() -> bool:
+    """Whether the present call is held to what somebody may do."""
+    return _present.get() is not None
+
+
 def check_topic(name: str) -> None:
     """NotAuthorized unless the present call may do to the topic what it is for."""
     call = _present.get()
@@ -259,21 +273,33 @@ def may_see_group(name: str) -> bool:
     return call is None or call.may("describe", "group", name)
 
 
+def may_suggest_topic(name: str) -> bool:
+    """Whether the present call may be told of it as what it may have meant. Not what another broker forwards: nobody here knows
+    what its client may see."""
+    call = _present.get()
+    return call is None or (call.caller is not None and not call.caller.is_peer and call.may("describe", "topic", name))
+
+
 def may_see_cluster() -> bool:
+    """Also where nobody can tell at the moment, not: probes ask."""
     call = _present.get()
-    return call is None or call.may("describe", "cluster", CLUSTER_NAME)
-
-
-def is_stranger() -> bool:
-    """Whether nobody knows who asks, though that is asked for: who may be told next to nothing."""
-    call = _present.get()
-    return call is not None and call.caller is None
+    try:
+        return call is None or call.may("describe", "cluster", CLUSTER_NAME)
+    except TidelogError:
+        return False
 
 
 def present_principal() -> str:
     """Empty where nobody was asked who it is."""
     call = _present.get()
     return call.principal if call is not None else ""
+
+
+def note_validate_only(validate_only: bool) -> None:  # as every call names it
+    """Whether the present call was asked to change nothing."""
+    call = _present.get()
+    if call is not None:
+        call.validate_only = validate_only
 
 
 def note_failure(code: str) -> None:

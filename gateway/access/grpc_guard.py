@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -10,12 +11,14 @@ import grpc
 from gateway.access.caller import CheckedCall
 from gateway.access.calls import GRPC_CALLS
 from gateway.access.guard import PEER_PRINCIPAL, PEER_SECRET, Guard
-from gateway.access.principal_quotas import Meter
+from gateway.access.principal_quotas import Flow
 from gateway.grpc_calls import Context, MethodHandler, client_host, ended
 from gateway.peers import FORWARDED_BY
 from gateway.tls_subject import grpc_subject
 
 DOOR: Final = "grpc"
+CANCELLED: Final = "CANCELLED"
+"""A client that hung up: what it asked for may be done or not."""
 _HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,
@@ -31,7 +34,7 @@ class GrpcGuard:
         """The same method, /service/name, begun only by who may."""
         needs = GRPC_CALLS[path]
         guard = self._guard
-        reads = bool(handler.request_streaming)
+        reads, lives = bool(handler.request_streaming), bool(handler.response_streaming)
         behavior: Any = handler.unary_unary or handler.stream_unary or handler.stream_stream
 
         async def call(request: Any, context: Context) -> Any:
@@ -40,20 +43,24 @@ class GrpcGuard:
         async def admitted(request: Any, context: Context) -> Any:
             checked = await self._begun(path, context)
             meter = guard.meter(checked)
+            flow = guard.flow(checked) if lives or meter is not None else None
             try:
                 with guard.as_long_as_it_may(checked) if needs.lasts else nullcontext():
-                    if meter is None:
+                    if flow is None:
                         return await behavior(request, context)
                     if not reads:
-                        meter.took(len(request))
-                    answer = await behavior(request, _Metered(context, meter))
+                        flow.took(len(request))
+                    answer = await behavior(request, _Metered(context, flow))
                     if isinstance(answer, bytes):
-                        meter.gave(len(answer))
+                        flow.gave(len(answer))
                     return answer
+            except asyncio.CancelledError:
+                checked.failure = checked.failure or CANCELLED
+                raise
             finally:
                 guard.ended(checked, checked.failure)
 
-        guarded: MethodHandler = _HANDLER_OF[reads, bool(handler.response_streaming)](call)
+        guarded: MethodHandler = _HANDLER_OF[reads, lives](call)
         return guarded
 
     async def _begun(self, path: str, context: Context) -> CheckedCall:
@@ -78,9 +85,9 @@ class GrpcGuard:
 class _Metered:
     """A call's context that counts what is read and written on its streams."""
 
-    def __init__(self, context: Context, meter: Meter) -> None:
+    def __init__(self, context: Context, flow: Flow) -> None:
         self._context = context
-        self._meter = meter
+        self._flow = flow
         self._first = True
 
     def __getattr__(self, name: str) -> Any:
@@ -88,14 +95,14 @@ class _Metered:
 
     async def read(self) -> Any:
         if not self._first:  # the first came with the request, which was counted when it began
-            await self._meter.until_it_may_send()
+            await self._flow.until_it_may_send()
         self._first = False
         message = await self._context.read()
         if isinstance(message, bytes):
-            self._meter.took(len(message))
+            self._flow.took(len(message))
         return message
 
     async def write(self, message: bytes) -> None:
-        await self._meter.until_it_may_receive()
+        await self._flow.until_it_may_receive()
         await self._context.write(message)
-        self._meter.gave(len(message))
+        self._flow.gave(len(message))

@@ -22,7 +22,7 @@ from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authentication, Subject
 from gateway.access.caller import Caller, CheckedCall, begin, not_authorized
 from gateway.access.calls import Needs
-from gateway.access.principal_quotas import Meter, PrincipalQuotas
+from gateway.access.principal_quotas import Flow, Meter, PrincipalQuotas
 from gateway.current_call import current_call
 from metadata.access_cache import AccessCache
 from metadata.acl import CLUSTER_NAME
@@ -57,6 +57,7 @@ class Guard:
         self._now_ms = now_ms
         self._lasting: set[_Lasting] = set()
         cache.subscribe(self._look_again)
+        authentication.subscribe(self._look_again)
 
     @property
     def lasting(self) -> int:
@@ -67,6 +68,7 @@ class Guard:
         """Follows keys, ACLs and quotas, and writes the audit log, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.cache.run(), name="keys and ACLs")
+            tasks.create_task(self._authentication.run(), name="keys of the OpenID provider")
             if self.audit is not None:
                 tasks.create_task(self.audit.run(), name="audit log")
 
@@ -132,12 +134,20 @@ class Guard:
     def meter(self, call: CheckedCall) -> Meter | None:
         """None of a principal without a quota. Throttled where it has used it up."""
         caller = call.caller
-        if caller is None or caller.is_peer:
+        if caller is None or caller.is_peer or call.needs.open:  # a probe is answered whatever else its principal does
             return None
         meter = self._quotas.meter(caller.principal)
         if meter is not None:
             meter.begin()
         return meter
+
+    def flow(self, call: CheckedCall) -> Flow | None:
+        """For the streams of a call. None for those of peers and strangers."""
+        caller = call.caller
+        if caller is None or caller.is_peer:
+            return None
+        principal = caller.principal
+        return Flow(lambda: self._quotas.meter(principal))
 
     # ── how long ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,6 +199,7 @@ class Guard:
             resources=resources,
             request_id=call.request_id,
             reason=reason,
+            validate_only=call.validate_only,
         )
 
     def _tell(
@@ -203,6 +214,7 @@ class Guard:
         resources: tuple[str, ...] = (),
         request_id: str = "",
         reason: str = "",
+        validate_only: bool = False,
     ) -> None:
         if self.audit is not None:
             self.audit.tell(
@@ -215,6 +227,7 @@ class Guard:
                 resources=resources,
                 request_id=request_id or _request_id(),
                 reason=reason,
+                validate_only=validate_only,
             )
 
 

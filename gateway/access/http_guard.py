@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.access.calls import METRICS_PATHS, NO_ROUTE, HttpRoute, Needs, http_route
 from gateway.access.guard import Guard
-from gateway.access.principal_quotas import Meter
+from gateway.access.principal_quotas import Flow
 from gateway.http_request import Message, Receive, Scope, Send
 from gateway.tls_subject import http_subject
 from metadata.errors import TidelogError
@@ -39,8 +39,10 @@ class HttpGuard:
         )
         _check_names(route, parts, call.check)
         meter = self._guard.meter(call)
-        if meter is not None:
-            receive, send = _metered_receive(receive, meter), _metered_send(send, meter)
+        if meter is not None or call.needs.lasts:
+            flow = self._guard.flow(call)
+            if flow is not None:
+                receive, send = _metered_receive(receive, flow), _metered_send(send, flow)
         failure = ERROR
         try:
             with self._guard.as_long_as_it_may(call) if call.needs.lasts else nullcontext():
@@ -74,23 +76,23 @@ def _address(scope: Scope) -> str:
     return str(client[0]) if client else ""
 
 
-def _metered_receive(receive: Receive, meter: Meter) -> Receive:
+def _metered_receive(receive: Receive, flow: Flow) -> Receive:
     async def metered() -> Message:
         message = await receive()
         if body := message.get("body"):
-            meter.took(len(body))
+            flow.took(len(body))
         return message
 
     return metered
 
 
-def _metered_send(send: Send, meter: Meter) -> Send:
+def _metered_send(send: Send, flow: Flow) -> Send:
     async def metered(message: Message) -> None:
         body = message.get("body")
         if body and message.get("more_body"):  # of a stream, which waits; one answer goes out whole, and the next request waits
-            await meter.until_it_may_receive()
+            await flow.until_it_may_receive()
         await send(message)
         if body:
-            meter.gave(len(body))
+            flow.gave(len(body))
 
     return metered

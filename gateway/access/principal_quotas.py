@@ -57,8 +57,12 @@ class Meter:
                     retry_after_s=wait_s,
                     hint="Retry after that time, ask for less, or ask for a larger quota.",
                 )
+        self.sent()
+
+    def sent(self) -> None:
+        """A request, or a message on a stream."""
         if self.requests is not None:
-            self.requests.take(1, now_s)
+            self.requests.take(1, self._clock())
 
     def took(self, bytes_count: int) -> None:
         if self.bytes_in is not None:
@@ -68,19 +72,43 @@ class Meter:
         if self.bytes_out is not None:
             self.bytes_out.take(bytes_count, self._clock())
 
+    def wait_s(self, *buckets: TokenBucket | None) -> float:
+        """Until there is something in all of these."""
+        now_s = self._clock()
+        return max((bucket.wait_s(now_s) for bucket in buckets if bucket is not None), default=0.0)
+
+
+class Flow:
+    """What one stream uses. Its meter is looked up each time: streams outlive changes of quotas."""
+
+    __slots__ = ("_meter",)
+
+    def __init__(self, meter: Callable[[], Meter | None]) -> None:
+        self._meter = meter
+
     async def until_it_may_send(self) -> None:
         """Of the next message on a stream, which counts as a request."""
-        await self._wait(self.bytes_in)
-        await self._wait(self.requests)
-        if self.requests is not None:
-            self.requests.take(1, self._clock())
+        while (meter := self._meter()) is not None:
+            wait_s = meter.wait_s(meter.bytes_in, meter.requests)
+            if not wait_s:
+                meter.sent()
+                return
+            await asyncio.sleep(min(wait_s, PAUSE_S_MAX))
 
     async def until_it_may_receive(self) -> None:
-        await self._wait(self.bytes_out)
-
-    async def _wait(self, bucket: TokenBucket | None) -> None:
-        if bucket is not None and (wait_s := bucket.wait_s(self._clock())) > 0:
+        while (meter := self._meter()) is not None:
+            wait_s = meter.wait_s(meter.bytes_out)
+            if not wait_s:
+                return
             await asyncio.sleep(min(wait_s, PAUSE_S_MAX))
+
+    def took(self, bytes_count: int) -> None:
+        if (meter := self._meter()) is not None:
+            meter.took(bytes_count)
+
+    def gave(self, bytes_count: int) -> None:
+        if (meter := self._meter()) is not None:
+            meter.gave(bytes_count)
 
 
 class PrincipalQuotas:

@@ -192,6 +192,14 @@ def test_egress_that_is_limited_still_reaches_etcd_the_bucket_and_the_own_pods()
         assert policy["policyTypes"] == ["Ingress", "Egress"]
         ports = {port["port"] for rule in policy["egress"] if "to" not in rule for port in rule["ports"]}
         assert ports == {53, 443, 80, 2379, 9000}
+        more = values | {
+            "s3": {"endpoint": "https://minio.minio:9000/"},
+            "tracing": {"otlpEndpoint": "http://otel-collector:4318"},
+            "auth": {"oidc": {"issuer": "https://keycloak:8443/realms/x", "audience": "tidelog"}},
+        }
+        rules = render(more).one("NetworkPolicy", name)["spec"]["egress"]
+        ports = {port["port"] for rule in rules if "to" not in rule for port in rule["ports"]}
+        assert ports == {53, 443, 80, 2379, 9000, 4318, 8443}
         assert any("to" in rule and "ports" not in rule for rule in policy["egress"])
 
 
@@ -207,6 +215,24 @@ def test_egress_that_is_limited_still_reaches_etcd_the_bucket_and_the_own_pods()
 )
 def test_listeners_are_called_insecure_only_where_they_are(values: dict[str, Any], insecure: bool) -> None:
     assert ("TIDELOG_INSECURE_LISTENERS" in render(values).variables()) is insecure
+
+
+@pytest.mark.parametrize(
+    ("tls", "checked_by"),
+    [
+        ({"clientAuth": "required", "clientCaSecret": "clients"}, "/etc/tidelog/tls/ca.crt"),
+        ({"clientAuth": "required", "clientCaSecret": "clients", "caKey": ""}, "/etc/ssl/certs/ca-certificates.crt"),
+        ({"clientAuth": "off", "caKey": ""}, None),
+    ],
+)
+def test_brokers_never_check_each_other_by_the_authority_of_the_clients(tls: dict[str, Any], checked_by: str | None) -> None:
+    assert render(merged(TLS, {"tls": tls})).variables().get("TIDELOG_TLS_PEER_CA_FILE") == checked_by
+
+
+@pytest.mark.parametrize(("client_auth", "shown"), [("off", False), ("optional", False), ("required", True)])
+def test_prestop_shows_the_brokers_certificate_only_where_one_is_required(client_auth: str, shown: bool) -> None:
+    variables = render(merged(TLS, {"tls": {"clientAuth": client_auth, "clientCaSecret": "clients"}})).variables()
+    assert ("TIDELOG_CERT_FILE" in variables) is shown
 
 
 def test_certificates_are_mounted_so_that_new_ones_show() -> None:

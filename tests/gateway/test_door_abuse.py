@@ -159,6 +159,11 @@ def test_one_http_connection_too_many_is_told_so_and_room_comes_back(tmp_path: P
             assert answer.startswith(b"HTTP/1.1 429 ")
             assert b"http_connections_max" in answer
             assert b"retry-after: " in answer
+            probe = await connected(broker.http_address)
+            probe.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            alive = await end_of(probe)
+            assert alive.startswith(b"HTTP/1.1 200 "), "else a kubelet ends a broker that is well"
+            assert alive.endswith(b"\r\n\r\n")
             surplus = [await connected(broker.http_address) for _ in range(TOLD_MAX + 5)]
             await other.goes_on()
             for one in [*surplus, *idle]:

@@ -142,3 +142,9 @@ def test_what_is_no_json_is_written_as_text() -> None:
 def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         ObservabilitySettings(**wrong)
+
+
+def test_a_line_with_half_a_character_is_written_all_the_same() -> None:
+    stream = started(log_format="json")
+    logging.getLogger("x").error("no such file: %s", b"a\xff".decode(errors="surrogateescape"))
+    assert lines(stream)[0]["event"] == "no such file: a\udcff"

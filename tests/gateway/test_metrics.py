@@ -216,3 +216,24 @@ def test_a_broker_that_is_asked_to_stop_says_at_once_that_it_is_not_ready(tmp_pa
         assert value(await scraped(broker.metrics), "tidelog_ready") == 0
 
     with_broker(tmp_path, scenario)
+
+
+def test_whatever_format_is_asked_for_something_is_told() -> None:
+    async def main() -> None:
+        for accept in ("application/openmetrics-text; version=abc", "application/openmetrics-text; version=; q=", "\x00;;=,"):
+            assert (await Metrics().exposition(accept)).media_type
+
+    asyncio.run(main())
+
+
+def test_connections_that_are_refused_are_counted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        async with http_client(broker) as first, http_client(broker) as second:
+            assert (await first.get("/livez")).status == 200
+            assert (await second.get("/v1/topics")).status == 429
+            told = await scraped(broker.metrics)
+            assert value(told, "tidelog_http_connections") == 1
+            assert value(told, "tidelog_http_connections_refused_total") == 1
+            assert value(told, "tidelog_tls_files_refused_total") == 0
+
+    with_broker(tmp_path, scenario, http_connections_max=1)

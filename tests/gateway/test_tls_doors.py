@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ import grpc.aio
 import pytest
 
 from gateway.access.calls import METRICS_PATHS
+from gateway.access.settings import AccessSettings
 from gateway.http_app import HttpApp
 from gateway.http_request import Receive, Scope, Send
 from gateway.peers import Peers, Unreachable
@@ -23,6 +25,7 @@ from gateway.tls_subject import TlsSubject, grpc_subject, http_subject
 from metadata.broker_registry import Registration
 from metadata.model import SessionId
 from tests.certificates import make_certificates
+from tests.gateway.small_broker import until
 from tests.gateway.tls_brokers import TlsCluster, with_tls_cluster
 
 pytestmark = pytest.mark.slow
@@ -190,3 +193,20 @@ def test_metrics_that_are_open_are_open_to_who_shows_no_certificate(tmp_path: Pa
                 assert refused.status == 401
 
     with_tls_cluster(tmp_path, scenario)
+
+
+def test_who_shows_no_certificate_is_told_of_in_the_audit_log(tmp_path: Path) -> None:
+    file, key = tmp_path / "audit.jsonl", tmp_path / "admin.key"
+    key.write_text(f"tlk_{'0' * 16}_{'0' * 64}\n")
+
+    async def scenario(served: TlsCluster) -> None:
+        async with served.session(shown=False) as session, session.get("/v1/topics/secrets/records") as refused:
+            assert refused.status == 401
+            told = await refused.json(content_type=None)
+        await until(lambda: file.exists() and bool(file.read_text()))
+        line = json.loads(file.read_text())
+        assert (line["outcome"], line["door"], line["address"]) == ("UNAUTHENTICATED", "http", "127.0.0.1")
+        assert (line["call"], line["request_id"]) == ("GET /v1/topics/{topic}/records", told["request_id"])
+
+    access = AccessSettings(authentication=True, admin_key_file=key, audit_log=str(file))
+    with_tls_cluster(tmp_path, scenario, access=access)

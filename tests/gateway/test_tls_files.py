@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from pathlib import Path
+from unittest import mock
 
+import grpc
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from gateway import system_authorities
 from gateway.tls_files import TlsFiles
 from gateway.tls_settings import TlsSettings
 from metadata.errors import InvalidArgument
@@ -134,3 +138,35 @@ def test_nothing_that_is_shown_holds_the_key(made: Certificates) -> None:
     secret = made.key.read_text().splitlines()[1]
     assert secret not in repr(files.identity)
     assert secret not in repr(files)
+
+
+def test_authorities_may_have_comments_in_any_language(made: Certificates) -> None:
+    made.ca.write_bytes("# Főtanúsítvány\n".encode() + made.ca.read_bytes())
+    files = TlsFiles(settings_of(made))
+    assert len(files.context.get_ca_certs()) == 1
+
+
+def test_a_key_that_everybody_may_read_is_told_of(made: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+    made.key.chmod(0o640)
+    TlsFiles(settings_of(made))
+    assert not caplog.records
+    made.key.chmod(0o644)
+    TlsFiles(settings_of(made))
+    assert [str(made.key) in record.message for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("found_by_openssl", [True, False])
+def test_without_an_authority_brokers_check_each_other_by_those_of_the_system(
+    made: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found_by_openssl: bool
+) -> None:
+    bundle = tmp_path / "bundle.crt"
+    bundle.write_bytes(b"the system's")
+    if found_by_openssl:
+        monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    else:
+        monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: mock.Mock(cafile=None))
+        monkeypatch.setattr(system_authorities, "BUNDLES", (str(tmp_path / "elsewhere"), str(bundle)))
+    given: dict[str, bytes] = {}
+    monkeypatch.setattr(grpc, "ssl_channel_credentials", lambda **files: given.update(files))
+    TlsFiles(TlsSettings(tls_cert_file=made.cert, tls_key_file=made.key)).channel_credentials()
+    assert given["root_certificates"] == b"the system's"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +17,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
+import gateway.tracing
 import tidelog
 from gateway.broker import Broker, running
+from gateway.observability_settings import ObservabilitySettings
 from gateway.settings import load_settings
+from gateway.tracing import OtlpTracing
 
 pytestmark = pytest.mark.slow
 
@@ -147,3 +152,22 @@ def test_the_sdk_gives_records_the_span_in_which_they_were_sent(tmp_path: Path) 
 
     traced(tmp_path, scenario)
     assert headers == [(("a", b"1"), ("traceparent", TRACEPARENT.encode())), ()]
+
+
+def test_a_collector_that_answers_nobody_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway.tracing, "CLOSE_TIMEOUT_S", 0.0)
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            settings = ObservabilitySettings(otlp_endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
+            tracing = OtlpTracing(settings, broker_id="b1", cluster="c", version="1")
+            trace = tracing.begin("GET", "", request_id="r")
+            assert trace is not None
+            trace.end()
+            closing = asyncio.create_task(tracing.close())
+            asked, _ = await asyncio.to_thread(silent.accept)  # it was asked, and answers nothing
+            with asked:
+                await closing
+            assert not any(thread.name == "last traces" and not thread.daemon for thread in threading.enumerate())
+
+    asyncio.run(main())

@@ -14,6 +14,7 @@ import aiohttp
 import grpc.aio
 import uvloop
 
+from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
 from gateway.settings import GatewaySettings
 from gateway.tls_settings import TlsSettings
@@ -67,6 +68,7 @@ def with_tls_cluster(
     count: int = 1,
     client_auth: str = "required",
     gateway: GatewaySettings | None = None,
+    access: AccessSettings | None = None,
     timeout_s: float = 60,
 ) -> None:
     authority = Authority()
@@ -80,7 +82,8 @@ def with_tls_cluster(
     )
 
     async def run() -> None:
-        async with asyncio.timeout(timeout_s), broker_cluster(tmp_path, count, tls=settings, gateway=gateway) as cluster:
+        made = broker_cluster(tmp_path, count, tls=settings, gateway=gateway, access=access)
+        async with asyncio.timeout(timeout_s), made as cluster:
             await scenario(TlsCluster(cluster, authority, files, client_auth))
 
     uvloop.run(run())

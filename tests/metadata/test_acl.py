@@ -28,6 +28,20 @@ def acl(operation: Any, name: str = "orders", **more: Any) -> Acl:
     return Acl(**{"principal": "billing", "operation": operation, "resource": "topic", "name": name} | more)
 
 
+@given(st.lists(BINDINGS, max_size=8), OPERATIONS, st.sampled_from(["topic", "group"]), NAMES)
+def test_rights_come_to_what_their_bindings_do(bindings: list[Acl], operation: str, resource: str, name: str) -> None:
+    assert Rights(bindings).allow(operation, resource, name) == decide(bindings, operation, resource, name)
+
+
+def test_names_that_nothing_can_have_are_not_remembered() -> None:
+    rights = Rights([acl("read", "o", pattern="prefix")])
+    assert rights.allow("read", "topic", "o" * 100_000)
+    assert not rights.allow("read", "topic", "x" * 100_000)
+    assert rights.remembered == 0
+    assert rights.allow("read", "topic", "orders")
+    assert rights.remembered == 1
+
+
 def test_without_a_binding_nothing_is_allowed() -> None:
     assert not decide([], "read", "topic", "orders")
 

@@ -70,8 +70,11 @@ TIDELOG_TLS_PEER_NAME: {{ include "tidelog.serverName" . | quote }}
 {{- if ne $v.tls.clientAuth "off" }}
 TIDELOG_TLS_CLIENT_CA_FILE: {{ if $v.tls.clientCaSecret }}/etc/tidelog/client-ca/{{ $v.tls.clientCaKey }}{{ else }}/etc/tidelog/tls/{{ $v.tls.caKey }}{{ end }}
 {{- end }}
-{{- with $v.tls.caKey }}
-TIDELOG_TLS_PEER_CA_FILE: /etc/tidelog/tls/{{ . }}
+{{- if $v.tls.caKey }}
+TIDELOG_TLS_PEER_CA_FILE: /etc/tidelog/tls/{{ $v.tls.caKey }}
+{{- else if ne $v.tls.clientAuth "off" }}
+{{- /* Else the brokers would check each other by the CA of the clients. */}}
+TIDELOG_TLS_PEER_CA_FILE: /etc/ssl/certs/ca-certificates.crt
 {{- end }}
 {{- end }}
 {{- if $v.auth.enabled }}
@@ -103,7 +106,8 @@ TIDELOG_TLS_SERVER_NAME: {{ include "tidelog.serverName" . | quote }}
 {{- with .Values.tls.caKey }}
 TIDELOG_CA_FILE: /etc/tidelog/tls/{{ . }}
 {{- end }}
-{{- if ne .Values.tls.clientAuth "off" }}
+{{- /* Where it is not asked for, none is shown: the CA of the clients need not know the brokers. */}}
+{{- if eq .Values.tls.clientAuth "required" }}
 TIDELOG_CERT_FILE: /etc/tidelog/tls/{{ .Values.tls.certKey }}
 TIDELOG_KEY_FILE: /etc/tidelog/tls/{{ .Values.tls.keyKey }}
 {{- end }}

@@ -26,6 +26,9 @@ OTHER_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
 
 
+ANSWERS_S = 0.01
+
+
 class Provider:
     """Tells its keys; counts how often it is asked."""
 
@@ -36,6 +39,7 @@ class Provider:
         self.away = False
 
     async def fetch(self, url: str) -> bytes:
+        await asyncio.sleep(ANSWERS_S)
         if self.away:
             raise OSError("no route to it")
         if url == f"{ISSUER}/.well-known/openid-configuration":
@@ -61,7 +65,11 @@ def verify(scenario: Callable[[BearerTokens, Provider], Awaitable[None]], **sett
     async def whole() -> None:
         provider = Provider()
         terms = AccessSettings(**{"oidc_issuer": ISSUER, "oidc_audience": AUDIENCE, **settings})
-        await scenario(BearerTokens(terms, provider.fetch), provider)
+        tokens = BearerTokens(terms, provider.fetch)
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(tokens.run())
+            await scenario(tokens, provider)
+            reading.cancel()
 
     run(whole())
 
@@ -150,6 +158,49 @@ def test_a_crowd_with_unknown_keys_asks_the_provider_once() -> None:
         await asyncio.sleep(bearer_tokens.ASK_AGAIN_S)
         await asyncio.gather(*(refused(tokens, token(kid=f"k{number}")) for number in range(50)))
         assert provider.asked == 2
+
+    verify(scenario)
+
+
+def test_who_hangs_up_does_not_keep_the_keys_from_the_others() -> None:
+    async def scenario(tokens: BearerTokens, provider: Provider) -> None:
+        impatient = asyncio.ensure_future(tokens.verify(token(kid="unknown")))
+        await asyncio.sleep(ANSWERS_S / 2)
+        impatient.cancel()
+        await asyncio.wait([impatient])
+        assert await tokens.verify(token())
+        assert provider.asked == 1
+
+    verify(scenario)
+
+
+def test_a_token_holds_no_longer_than_the_key_that_has_signed_it() -> None:
+    async def scenario(tokens: BearerTokens, provider: Provider) -> None:
+        told: list[bool] = []
+        found = await tokens.verify(token())
+        tokens.subscribe(lambda: told.append(found.holds()))
+        provider.keys["two"] = OTHER_KEY.public_key()
+        await asyncio.sleep(2 * bearer_tokens.KEYS_AGE_S)
+        assert found.holds()
+        provider.keys = {"one": OTHER_KEY.public_key()}
+        await asyncio.sleep(2 * bearer_tokens.KEYS_AGE_S)
+        assert told == [False]
+
+    verify(scenario)
+
+
+def test_a_token_is_refused_whatever_a_stranger_makes_of_its_head() -> None:
+    async def scenario(tokens: BearerTokens, _: Provider) -> None:
+        nested = base64.urlsafe_b64encode(b"[" * 6_000).decode().rstrip("=")
+        assert "neither an API key nor a token" in await refused(tokens, f"{nested}.e30.AAAA")
+
+    verify(scenario)
+
+
+def test_a_token_is_one_text() -> None:
+    async def scenario(tokens: BearerTokens, _: Provider) -> None:
+        for written_otherwise in (token() + "!", token() + "=", " " + token(), token().replace(".", ". ")):
+            await refused(tokens, written_otherwise)
 
     verify(scenario)
 

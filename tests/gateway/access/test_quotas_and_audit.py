@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import stat
 from pathlib import Path
@@ -12,13 +13,14 @@ import grpc.aio
 import pytest
 
 from gateway.access.audit_log import ROOM, AuditLog
-from gateway.access.principal_quotas import METERS_MAX, PrincipalQuotas
+from gateway.access.principal_quotas import METERS_MAX, Flow, PrincipalQuotas
 from gateway.proto import admin_pb2, log_pb2
 from metadata.errors import InvalidArgument, NotAuthorized, Throttled
 from metadata.quota import Quota
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
 from tests.gateway.access.test_both_doors import append
 from tests.metadata.stores import until
+from tests.simulation.virtual_loop import run
 
 
 class Held:
@@ -60,6 +62,29 @@ def test_a_quota_that_changes_holds_at_once_and_few_principals_are_remembered() 
     changed = quotas.meter("first")
     assert changed is not None
     assert changed.quota.requests_per_second == 50
+
+
+def test_a_stream_waits_for_as_long_as_it_owes_and_hears_of_a_new_quota() -> None:
+    async def scenario() -> None:
+        clock = asyncio.get_running_loop().time
+        held = Held()
+        quotas = PrincipalQuotas(held, clock)
+        flow = Flow(lambda: quotas.meter("a"))
+        await flow.until_it_may_send()
+        began_s = clock()
+        held.held["a"] = Quota(principal="a", bytes_in_per_second=10)
+        flow.took(1_010)
+        await flow.until_it_may_receive()
+        assert clock() == began_s
+        await flow.until_it_may_send()
+        assert clock() - began_s == pytest.approx(100)
+        flow.took(100_000)
+        held.held["a"] = Quota(principal="a", bytes_in_per_second=1_000_000)
+        began_s = clock()
+        await flow.until_it_may_send()
+        assert clock() == began_s
+
+    run(scenario())
 
 
 @pytest.mark.slow
@@ -145,7 +170,7 @@ def test_lines_that_find_no_room_are_dropped_counted_and_told(tmp_path: Path) ->
     async def scenario() -> None:
         audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
         for number in range(ROOM + 7):
-            audit.tell(outcome="ok", request_id=str(number))
+            audit.tell(outcome="ok", principal="a", request_id=str(number))
         assert audit.dropped == 7
         writing = asyncio.ensure_future(audit.run())
         await until(lambda: not audit.waiting)
@@ -195,6 +220,78 @@ def test_a_folder_that_is_gone_costs_lines_and_nothing_else(tmp_path: Path, capl
     asyncio.run(scenario())
     assert '"kept"' in (folder / "audit").read_text()
     assert "lines of the audit log are lost" in caplog.text
+
+
+def test_a_full_disk_is_counted_as_lines_that_are_lost() -> None:
+    async def scenario() -> None:
+        audit = AuditLog("/dev/full", broker_id="b", now_ms=lambda: 0)
+        writing = asyncio.ensure_future(audit.run())
+        audit.tell(outcome="ok")
+        await until(lambda: audit.dropped == 1)
+        assert audit.written == 0
+        writing.cancel()
+        await asyncio.wait([writing])
+
+    asyncio.run(scenario())
+
+
+def test_no_text_of_a_client_ends_the_log_or_makes_a_line_of_its_own(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
+        writing = asyncio.ensure_future(audit.run())
+        audit.tell(outcome="ok", principal="half \ud800", resources=['topic:a"}\n{"outcome":"ok"\r\x00\x85'])
+        await until(lambda: not audit.waiting)
+        assert not writing.done()
+        writing.cancel()
+        await asyncio.wait([writing])
+
+    asyncio.run(scenario())
+    [line] = (tmp_path / "audit").read_text().split("\n")[:-1]
+    assert json.loads(line)["principal"] == "half ?"
+
+
+def test_a_crowd_of_strangers_leaves_room_for_what_is_done(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        audit = AuditLog(str(tmp_path / "audit"), broker_id="b", now_ms=lambda: 0)
+        for _ in range(2 * ROOM):
+            audit.tell(outcome="UNAUTHENTICATED")
+        assert audit.dropped == 2 * ROOM - ROOM // 2
+        audit.tell(outcome="ok", principal="admin")
+        writing = asyncio.ensure_future(audit.run())
+        await until(lambda: not audit.waiting)
+        writing.cancel()
+        await asyncio.wait([writing])
+
+    asyncio.run(scenario())
+    assert '"admin"' in (tmp_path / "audit").read_text()
+
+
+@pytest.mark.slow
+def test_what_was_only_checked_is_told_as_such(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        await at.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
+        await at.as_admin("POST", "/v1/keys?validate_only=true", json={"principal": "billing"})
+        await at.as_admin("DELETE", "/v1/topics/orders?validate_only=true")
+        deleted = log_pb2.DeleteRecordsRequest(topic="orders", before_offset=0, validate_only=True)
+        await at.call("/tidelog.v1.Log/DeleteRecords", deleted, ADMIN_KEY)
+        assert [line.get("validate_only", False) for line in await at.audited()] == [False, True, True, True]
+        told = (await at.http.get("/metrics", **bearer(ADMIN_KEY))).body.decode()
+        assert 'tidelog_audit_lines_total{outcome="written"} 4.0' in told
+        assert 'tidelog_audit_lines_total{outcome="dropped"} 0.0' in told
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_a_probe_is_answered_whatever_its_principal_has_used(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        key = await at.key("greedy")
+        await at.as_admin("POST", "/v1/quotas", json={"principal": "greedy", "requests_per_second": 1})
+        while (await at.http.get("/v1/brokers", **bearer(key))).status != 429:
+            pass
+        assert (await at.http.get("/livez", **bearer(key))).status == 200
+
+    serve(tmp_path, scenario)
 
 
 def test_a_place_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

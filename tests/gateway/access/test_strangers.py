@@ -30,6 +30,7 @@ def test_probes_need_no_credentials_and_learn_no_names(tmp_path: Path) -> None:
         at.broker._leadership.stop()
         stranger, admin = await at.http.get("/readyz"), await at.http.get("/readyz", **bearer(ADMIN_KEY))
         assert stranger.json.keys() == {"status"}
+        assert (await at.http.get("/readyz", **bearer(await at.key("nobody")))).json.keys() == {"status"}
         assert {"status", "reason", "hint"} <= admin.json.keys()
         health = await health_stub(at.channel).Check(health_pb2.HealthCheckRequest())
         assert health.status in {health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING}

@@ -1,0 +1,109 @@
+"""What a principal may not see is not named to it: in lists, descriptions of groups, hints, and tokens of pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.group_descriptions import GroupDescription, GroupMember, PartitionLag, assigned_partitions, seen_by
+from gateway.proto import groups_pb2, log_pb2
+from metadata.consumer_protocol import Subscription, decode_subscription, encode_assignment, encode_subscription
+from metadata.page_token import name_in
+from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
+from tests.gateway.access.test_both_doors import append
+
+
+def described(subscription: bytes, assignment: bytes, protocol_type: str = "consumer") -> GroupDescription:
+    member = GroupMember("m", "", "c", "h", subscription, assignment, 1, 1)
+    lags = (PartitionLag("orders", "1", 0, lag_records=5), PartitionLag("salaries", "2", 0, lag_records=7))
+    return GroupDescription("g", "Stable", 1, protocol_type, "range", "m", "b", (member,), lags)
+
+
+def test_a_group_is_described_without_the_topics_that_may_not_be_seen() -> None:
+    both = Subscription(("orders", "salaries"), {"salaries": [0]}, 3, "rack", b"data")
+    group = described(encode_subscription(both), encode_assignment({"orders": [0], "salaries": [1]}, b"data"))
+    assert seen_by(group, lambda _: True) == group
+    seen = seen_by(group, lambda topic: topic == "orders")
+    assert [lag.topic for lag in seen.lags] == ["orders"]
+    assert (seen.lag_records, seen.members[0].member_id) == (5, "m")
+    assert assigned_partitions("consumer", seen.members[0].assignment) == {"orders": [0]}
+    assert decode_subscription(seen.members[0].metadata) == Subscription(("orders",), {}, 3, "rack", b"data")
+    assert b"salaries" not in repr(seen).encode()
+
+
+def test_what_members_tell_each_other_is_hidden_where_it_cannot_be_read_and_left_alone_where_it_means_something_else() -> None:
+    assert b"salaries" not in seen_by(described(b"\0salaries", b"\0salaries"), lambda _: False).members[0].assignment
+    other = described(b"\0own", b"\0own", "connect")
+    assert seen_by(other, lambda _: False).members == other.members
+
+
+@pytest.mark.slow
+def test_both_doors_describe_and_seek_a_group_without_them(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        for topic in ("orders", "salaries"):
+            await at.as_admin("POST", "/v1/topics", json={"name": topic, "partition_count": 1})
+            await at.call("/tidelog.v1.Log/Produce", append(topic), ADMIN_KEY)
+        commit = {"offsets": [{"topic": topic, "partition": 0, "offset": 1} for topic in ("orders", "salaries")]}
+        await at.as_admin("POST", "/v1/groups/g/offsets", json=commit)
+        key = await at.key("billing")
+        await at.allow("billing", "all", "group", "g")
+        await at.allow("billing", "read", "topic", "orders")
+        over_http = await at.http.get("/v1/groups/g", **bearer(key))
+        assert [lag["topic"] for lag in over_http.json["lags"]] == ["orders"]
+        request = groups_pb2.DescribeGroupRequest(group="g")
+        over_grpc = await at.call("/tidelog.v1.Groups/DescribeGroup", request, key)
+        assert b"salaries" not in over_grpc
+        assert b"salaries" in await at.call("/tidelog.v1.Groups/DescribeGroup", request, ADMIN_KEY)
+        sought = await at.http.ask("POST", "/v1/groups/g/seek", headers=bearer(key), json={"to": "earliest"})
+        assert sought.status == 200
+        assert b"orders" in sought.body
+        assert b"salaries" not in sought.body
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_a_mistyped_topic_is_met_with_no_name_that_may_not_be_seen(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        await at.as_admin("POST", "/v1/topics", json={"name": "salaries", "partition_count": 1})
+        key = await at.key("billing")
+        await at.allow("billing", "all", "topic", "salarie")
+        for method, path in (
+            ("GET", "/v1/topics/salarie"),
+            ("DELETE", "/v1/topics/salarie"),
+            ("POST", "/v1/topics/salarie/records"),
+        ):
+            body = {"json": {"records": [{"value": "x"}]}} if method == "POST" else {}
+            answer = await at.http.ask(method, path, headers=bearer(key), **body)
+            assert (answer.status, answer.json["code"]) == (404, "UNKNOWN_TOPIC")
+            assert b"salaries" not in answer.body
+        fetched = await at.call("/tidelog.v1.Log/Fetch", _fetch("salarie"), key)
+        assert b"salarie" in fetched
+        assert b"salaries" not in fetched
+        assert b"salaries" in (await at.http.get("/v1/topics/salarie", **bearer(ADMIN_KEY))).body
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_the_token_of_a_page_holds_a_name_of_that_page(tmp_path: Path) -> None:
+    async def scenario(at: Guarded) -> None:
+        await at.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
+        commit = {"offsets": [{"topic": "orders", "partition": 0, "offset": 0}]}
+        for group in ("a-mine", "b-secret", "c-mine"):
+            await at.as_admin("POST", f"/v1/groups/{group}/offsets", json=commit)
+        key = await at.key("billing")
+        for group in ("a-mine", "c-mine"):
+            await at.allow("billing", "describe", "group", group)
+        page = (await at.http.get("/v1/groups?page_size=1", **bearer(key))).json
+        assert [each["group"] for each in page["groups"]] == ["a-mine"]
+        assert name_in(page["next_page_token"], of="groups") == "a-mine"
+        rest = (await at.http.get(f"/v1/groups?page_token={page['next_page_token']}", **bearer(key))).json
+        assert [each["group"] for each in rest["groups"]] == ["c-mine"]
+
+    serve(tmp_path, scenario)
+
+
+def _fetch(topic: str) -> log_pb2.FetchRequest:
+    return log_pb2.FetchRequest(partitions=[log_pb2.FetchPartition(topic=topic)])

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def raise_file_limit(settings: GatewaySettings) -> int:
-    """For the whole process. How many there may be; where connections could come to need more, the log says so."""
+    """For the whole process. How many there may be; where connections could come to need more, the log says so, for operators: it is no fault of who tries it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -27,7 +27,7 @@ def raise_file_limit(settings: GatewaySettings) -> int:
         pass
     needed = settings.http_connections_max + settings.grpc_connections_max + SPARE
     if soft != resource.RLIM_INFINITY and soft < needed:
-        log.warning(
+        log.info(
             "%d files may be open, and http_connections_max and grpc_connections_max let it come to %d: raise the limit of this "
             "process (ulimit -n), or lower these",
             soft,

@@ -94,7 +94,11 @@ def new_key(
     if len(narrowed) > SCOPES_MAX:
         raise InvalidArgument(f"the key has {len(narrowed)} scopes; at most {SCOPES_MAX} are taken", field="scopes")
     if expires_at_ms and expires_at_ms <= now_ms:
-        raise InvalidArgument("the key would have expired already", hint="Give a time to come.", field="expires_at_ms")
+        raise InvalidArgument(
+            f"the key would have expired {(now_ms - expires_at_ms) / 1000:,.3f} s ago by the broker's clock",
+            hint="Give a time to come; where it was one, it was too short, or the two clocks differ.",
+            field="expires_at_ms",
+        )
     if not 0 <= expires_at_ms < 2**53:
         raise InvalidArgument("expires_at_ms is no time in milliseconds since 1970", field="expires_at_ms")
     if len(description) > DESCRIPTION_CHARACTERS_MAX or not (description.isprintable()):

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
+from metadata.errors import Throttled
 from tidelog.access import Access
 from tidelog.blocking_readers import (
     BlockingConsumer,
@@ -168,6 +169,11 @@ class BlockingClient:
             return self._original.consume(topics, **with_callbacks_in_threads(options))
 
         return reader_twin(self._thread, self._thread.wait_for(begin))
+
+    @property
+    def throttled(self) -> Throttled | None:
+        """Why the cluster takes no more of this client just now; None where nothing is known. The client waits by itself."""
+        return self._original.throttled
 
     @property
     def outcomes(self) -> Outcomes:

@@ -21,7 +21,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from gateway.proto import admin_pb2
-from metadata.errors import InvalidArgument, Rejected, TidelogError
+from metadata.errors import InvalidArgument, Rejected, Throttled, TidelogError
 from tidelog.access import Access
 from tidelog.addresses import with_tls
 from tidelog.connection import Connection
@@ -208,6 +208,12 @@ class Client:
     def outcomes(self) -> Outcomes:
         """How many of the records that were sent are acknowledged, failed for certain, or unknown. Final once the block is left."""
         return self._sender.outcomes if self._sender is not None else Outcomes()
+
+    @property
+    def throttled(self) -> Throttled | None:
+        """Why the cluster takes no more of this client just now: a quota or a bound, as a broker told it. None where nothing is
+        known. The client waits by itself, and goes on."""
+        return self._connection.throttled
 
     # ── consume ──
 

@@ -97,6 +97,8 @@ class Connection:
         """gRPC addresses of brokers that answer what any broker can answer, the nearest first."""
         self._reachability = Reachability()
         self.epochs = LeaderEpochs()
+        self._throttled: Throttled | None = None
+        self._throttled_until_s = 0.0
         self._grpc_address_of: dict[str, str] = {}
         """By broker id."""
         self._limits_at: dict[str, BrokerLimits] = {}
@@ -269,11 +271,21 @@ class Connection:
         """Another broker may do better than one that does not answer, or can't work, and may know better than one that knows of no
         leader. Who is busy, or knows of a newer leader than we do, is well.
         """
+        if isinstance(error, Throttled):
+            self.note_throttled(error)
         if isinstance(error, NoLeader | NotLeader | UnknownLeaderEpoch | NoCoordinator | NotCoordinator):
             self._reachability.told_what_is_doubtful(address, time.monotonic())
         elif error.retryable and not isinstance(error, Throttled | FencedLeaderEpoch):
             self._reachability.gave_no_answer(address, time.monotonic())
         return error
+
+    @property
+    def throttled(self) -> Throttled | None:
+        """What a broker has last refused for want of quota or room, until the time is over after which it is to be asked again."""
+        return self._throttled if time.monotonic() < self._throttled_until_s else None
+
+    def note_throttled(self, error: Throttled) -> None:
+        self._throttled, self._throttled_until_s = error, time.monotonic() + error.retry_after_s
 
     # ── topics and leaders ──
 

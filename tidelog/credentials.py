@@ -136,7 +136,10 @@ def _key(path: Path | str) -> str:
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"api_key_file: {path} can't be read ({getattr(error, 'strerror', 'it is no text')})") from None
+        raise InvalidArgument(
+            f"api_key_file: {path} can't be read ({getattr(error, 'strerror', 'it is no text')})",
+            hint="Name a file with one line, tlk_…, that this user may read (--api-key-file, TIDELOG_API_KEY_FILE, the context).",
+        ) from None
     if not text or not text.isprintable():
         raise InvalidArgument(f"api_key_file: {path} holds no key", hint="It is one line: tlk_…")
     return text

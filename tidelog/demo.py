@@ -2,12 +2,13 @@
 
     rows ─▶ tidelog dev ◀─ half over HTTP, half over gRPC ─▶ kill -9 ─▶ look at the bucket ─▶ tidelog dev again
                              └──────── both ride over it ─────────────────────────────────┘
-         ─▶ read back ─▶ compare ─▶ the broker ends ─▶ part becomes Parquet ─▶ Spark reads the bucket ─▶ compare
-         ─▶ delays, records/s, latencies, PUTs, a chart
+         ─▶ read back ─▶ the broker ends ─▶ compare ─▶ delays, records/s, latencies, PUTs, what the kill did
+         ─▶ part becomes Parquet ─▶ Spark reads the bucket ─▶ compare ─▶ delays by the hour, a chart
 
 It fails if one row is missing, doubled, changed or out of order within its key, if one acknowledgement told a wrong place, or if
 Spark's delays are not those that are reckoned here. Without Java or PySpark it does without the last step, and says so.
-However it ends, the broker's process is ended, and its directory removed unless it is to be kept.
+What the kill did is shown before Spark starts, which may take long, and fail. However it ends, the broker's process is ended; its
+directory is removed unless it is to be kept, or is needed to see what went wrong, or to finish without the demo.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,7 +31,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import uvloop
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from metadata.errors import InvalidArgument, TidelogError
 from segments.object_store import ObjectStore
@@ -48,9 +50,10 @@ from tidelog.demo_report import (
     figures_table,
     results_console,
     show,
+    spark_line,
     story,
 )
-from tidelog.demo_spark import Delays, NoSpark, compact_part, delays_with_spark, missing, pipeline_command
+from tidelog.demo_spark import Delays, NoSpark, SparkFailed, compact_part, delays_with_spark, missing, pipeline_command
 from tidelog.owned_tasks import first_error
 from tidelog.records import Record
 
@@ -125,18 +128,22 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, options: 
         await bucket.close()
 
     check(flights, sent, read)
-    delays = await _with_spark(broker, bucket.url, objects, options, watch) if options.spark else None
-    if delays is not None:
-        check_delays(delays_by_hour(record.value or b"" for record in read), delays.hours)
     console = results_console()
-    watch.end()
-    results: list[RenderableType] = [
+    watch.space()
+    show(
+        console,
         delays_table(_values_by_carrier(read), flights.airline_of, width=console.width),
         figures_table(sent, kill, read_rows=row_count, read_s=read_s),
-    ]
+        story(kill, objects, row_count),
+    )
+    if not options.spark:
+        return
+    watch.space()
+    delays = await _with_spark(broker, bucket.url, objects, options, watch)
     if delays is not None:
-        results.append(hours_table(delays.hours))
-    show(console, *results, story(kill, objects, row_count, chart=None if delays is None else delays.chart))
+        check_delays(delays_by_hour(record.value or b"" for record in read), delays.hours)
+        watch.space()
+        show(console, hours_table(delays.hours), spark_line(delays.chart))
 
 
 # ── produce, and the kill ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -233,7 +240,7 @@ def check(flights: Flights, sent: Sequence[Half], records: Sequence[Record]) -> 
     if not comparison.equal:
         raise DemoFailed(
             f"what was read back is not what was sent: {comparison}\n" + "\n".join(comparison.examples),
-            hint="Run it again with --keep, and look into the directory with `tidelog bucket verify`.",
+            hint="Look into the directory, which is kept, with `tidelog bucket verify`.",
         )
     read = {(record.partition, record.offset): record.value for record in records}
     misplaced = [place for half in sent for place, value in half.places.items() if read.get(place) != value]
@@ -249,21 +256,29 @@ def check(flights: Flights, sent: Sequence[Half], records: Sequence[Record]) -> 
 async def _with_spark(
     broker: BrokerProcess, bucket_url: str, objects: Objects, options: DemoOptions, watch: Watch
 ) -> Delays | None:
-    """None where it can't be run here, which is told."""
+    """None where it can't be run here, which is told. Where it fails, tells the command that needs no demo round it."""
     if what := missing():
         watch.say("spark", f"left out, since {what}")
         return None
-    partitions = await compact_part(broker.data_dir, segment_bytes=objects.segment_bytes)
-    watch.say(
-        "compact", f"{partitions} of {PARTITIONS} partitions are Parquet now, the rest stays in segments; no broker runs any more"
-    )
-    watch.say("spark", pipeline_command(bucket_url, options.chart))
-    started_s = time.perf_counter()
     try:
-        delays = await delays_with_spark(bucket_url, options.chart, scratch=broker.data_dir / "spark")
+        with watch.elapsed("compact"):
+            partitions = await compact_part(broker.data_dir, segment_bytes=objects.segment_bytes)
+        watch.say(
+            "compact",
+            f"{partitions} of {PARTITIONS} partitions are Parquet now, the rest stays in segments; no broker runs any more",
+        )
+        watch.say("spark", pipeline_command(bucket_url, options.chart))
+        started_s = time.perf_counter()
+        with watch.elapsed("spark"):
+            delays = await delays_with_spark(bucket_url, options.chart, scratch=broker.data_dir / "spark")
     except NoSpark as missing_java:
         watch.say("spark", f"left out: {missing_java}")
         return None
+    except (SparkFailed, OSError) as error:
+        watch.say("finish", pipeline_command(bucket_url, options.chart, python=sys.executable))
+        if isinstance(error, SparkFailed):
+            raise
+        raise SparkFailed(f"Spark could not be run: {error}") from error
     rows = sum(hour.flights for hour in delays.hours)
     watch.say("spark", f"read {rows:,} rows and drew {delays.chart}, in {time.perf_counter() - started_s:.0f} s with its start")
     return delays
@@ -282,7 +297,7 @@ def check_delays(reckoned: Sequence[HourOfDay], by_spark: Sequence[HourOfDay]) -
 
 @contextmanager
 def _directory(options: DemoOptions, watch: Watch) -> Iterator[Path]:
-    """For the broker's files. Raises InvalidArgument where the chosen one has files in it already."""
+    """For the broker's files; they stay where the demo failed. InvalidArgument where the chosen one has files in it already."""
     if options.data_dir is None:
         directory = Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     else:
@@ -293,10 +308,14 @@ def _directory(options: DemoOptions, watch: Watch) -> Iterator[Path]:
                 raise InvalidArgument(f"{directory} is not empty", hint="Name an empty directory, or leave --data-dir out.")
         except OSError as error:
             raise InvalidArgument(f"{directory} can't be used: {error.strerror}", hint="Name another directory.") from error
+    keep = options.keep
     try:
         yield directory
+    except (DemoFailed, SparkFailed):
+        keep = True
+        raise
     finally:
-        if options.keep:
+        if keep:
             watch.say("kept", f"{directory}; look into it: tidelog bucket verify --deep --data-dir {directory / 'data'}")
         else:
             shutil.rmtree(directory, ignore_errors=True)

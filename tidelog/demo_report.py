@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -25,8 +25,8 @@ LABEL_WIDTH = 9
 PIPED_WIDTH = 132
 WIDE_LEAST = 124
 """Columns of a terminal that has room for names, too."""
-PACE_S = 0.5
-"""Over which a bar measures how fast it moves."""
+PACE_S = 1.0
+"""Over which a bar measures how fast it moves. One that moved before, and not for so long, has no answers."""
 _YEAR = 2013
 _LEGAL_FORM = re.compile(r" (Inc\.|Co\.|Corporation)$")
 
@@ -74,7 +74,7 @@ def results_console() -> Console:
 
 
 def show(console: Console, *parts: RenderableType) -> None:
-    """One below the other, with a line between. Where no terminal is, lines end where their text does."""
+    """One below the other, with a line between, and at once. Where no terminal is, lines end where their text does."""
     with console.capture() as shown:
         for number, part in enumerate(parts):
             console.print(*([""] if number else []), part, sep="\n")
@@ -82,6 +82,7 @@ def show(console: Console, *parts: RenderableType) -> None:
     if not console.is_terminal:
         text = "\n".join(line.rstrip() for line in text.split("\n"))
     console.file.write(text)
+    console.file.flush()
 
 
 # ── while it runs ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -97,14 +98,30 @@ class _FollowingProgress(Progress):
 
 
 class _Pace(ProgressColumn):
-    """Records a second at this moment. In the end the time it took, outage and all; how fast it was, the table tells."""
+    """Records a second at this moment. In the end the time it took, outage and all; how fast it was, the table tells.
+
+    A pace is between two answers: with none yet, or with one after a while, none is known, and nothing is wrong.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved: dict[TaskID, tuple[float, float]] = {}
+        """How far each bar was when it moved last, and when that was seen."""
 
     def render(self, task: Task) -> Text:
+        completed, moved_s = self._moved.get(task.id, (0.0, 0.0))
+        if task.completed != completed:
+            completed, moved_s = self._moved[task.id] = (task.completed, task.get_time())
         if task.finished:
             return Text(f"in {task.finished_time:.1f} s")
-        if task.completed and task.speed is None:
+        if completed and task.get_time() - moved_s > PACE_S:
             return Text("no answers", style="bold red")
-        return Text(f"{task.speed or 0:,.0f}/s now", style="cyan")
+        return Text("–" if task.speed is None else f"{task.speed:,.0f}/s now", style="cyan")
+
+
+class _Elapsed(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.elapsed or 0:.0f} s", style="cyan")
 
 
 class Watch:
@@ -116,9 +133,18 @@ class Watch:
     def say(self, label: str, what: str, *, style: str = "bold") -> None:
         self._console.print(f"[{style}]{label:<{LABEL_WIDTH}}[/]{escape(what)}", soft_wrap=True)
 
-    def end(self) -> None:
-        """A blank line before the results."""
+    def space(self) -> None:
+        """A blank line between progress and results."""
         self._console.print()
+
+    @contextmanager
+    def elapsed(self, label: str) -> Iterator[None]:
+        """Shows for how long it works already; nothing of it stays."""
+        columns = (TextColumn(f"[bold]{label:<{LABEL_WIDTH - 1}}[/]"), _Elapsed())
+        shown = self._console.is_terminal
+        with Progress(*columns, console=self._console, disable=not shown, transient=True, refresh_per_second=2) as progress:
+            progress.add_task(label)
+            yield
 
     @contextmanager
     def bars(self, bars: Mapping[str, tuple[int, Callable[[], int]]]) -> Iterator[None]:
@@ -181,7 +207,7 @@ def figures_table(halves: Sequence[Half], kill: Kill, *, read_rows: int, read_s:
     return Group(table, Text("¹ without the outage   ² the longest wait of a record that met the outage", style="dim"))
 
 
-def _table(title: str) -> Table:
+def _table(title: str | None) -> Table:
     return Table(title=title, title_justify="left", title_style="bold", header_style="", box=None, pad_edge=False)
 
 
@@ -205,12 +231,9 @@ def _latency_ms(answers: Sequence[Answer], percent: float) -> float:
     return 0.0
 
 
-def story(kill: Kill, bucket: Objects, rows: int, *, chart: Path | None) -> Table:
+def story(kill: Kill, bucket: Objects, rows: int) -> Table:
     """What happened, and the verdict; label and sentences, in lines that fit."""
-    table = _table("What the kill did")
-    table.show_header = False
-    table.add_column("", style="bold cyan", no_wrap=True)
-    table.add_column("")
+    table = _sentences("What the kill did")
     table.add_row(
         "[bold red]kill -9[/]",
         f"at {kill.acknowledged:,} acknowledged records: with no broker running, each of them lay on the bucket.",
@@ -221,8 +244,22 @@ def story(kill: Kill, bucket: Objects, rows: int, *, chart: Path | None) -> Tabl
         "rows",
         f"[bold green]✓ {rows:,} rows[/]: each once, unchanged, in order within its key, and where its acknowledgement said.",
     )
-    if chart is not None:
-        table.add_row("spark", f"[bold green]✓ the same rows[/], from Parquet and segments, with no broker. The chart: {chart}")
+    return table
+
+
+def spark_line(chart: Path) -> Table:
+    """Goes on where the story ended."""
+    table = _sentences()
+    told = f"[bold green]✓ the same rows[/], from Parquet and segments, with no broker. The chart: {escape(str(chart))}"
+    table.add_row("spark", told)
+    return table
+
+
+def _sentences(title: str | None = None) -> Table:
+    table = _table(title)
+    table.show_header = False
+    table.add_column("", style="bold cyan", no_wrap=True, min_width=len("kill -9"))
+    table.add_column("")
     return table
 
 

@@ -39,7 +39,10 @@ class SparkFailed(TidelogError):
     """Spark, or the compactor before it, did not do what the demo is there to show."""
 
     code = "DEMO_SPARK_FAILED"
-    default_hint = "Run the demo with --keep, and then that command yourself; or leave this step out: --no-spark"
+    default_hint = (
+        "What is shown above holds, and the files are kept: the command at `finish` does the rest, with no limit of time. "
+        "Or leave Spark out: tidelog demo --no-spark"
+    )
 
 
 class NoSpark(Exception):
@@ -51,9 +54,9 @@ class Delays(NamedTuple):
     chart: Path
 
 
-def pipeline_command(bucket_url: str, chart: Path) -> str:
+def pipeline_command(bucket_url: str, chart: Path, *, python: str = "python") -> str:
     """As it is typed."""
-    return shlex.join(["python", "-m", PIPELINE, "--bucket", bucket_url, "--chart", str(chart)])
+    return shlex.join([python, "-m", PIPELINE, "--bucket", bucket_url, "--chart", str(chart)])
 
 
 def missing() -> str:
@@ -102,7 +105,7 @@ class _Ran(NamedTuple):
 
 
 async def _run(command: Sequence[str], environment: Mapping[str, str]) -> _Ran:
-    """Ends the process, and those that it started, when the caller is cancelled."""
+    """`command`: python -m MODULE and its arguments. Ends the process, and those that it started, when the caller is cancelled."""
     process = await asyncio.create_subprocess_exec(
         *command,
         env=environment,
@@ -114,7 +117,7 @@ async def _run(command: Sequence[str], environment: Mapping[str, str]) -> _Ran:
     try:
         out, said = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
     except TimeoutError:
-        raise SparkFailed(f"no end after {TIMEOUT_S:.0f} s: {shlex.join(command)}") from None
+        raise SparkFailed(f"{command[2]} did not end within {TIMEOUT_S:.0f} s, and was ended") from None
     finally:
         if process.returncode is None:
             with suppress(ProcessLookupError):

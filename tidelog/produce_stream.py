@@ -368,6 +368,8 @@ class ProduceStream:
             return is_led_elsewhere and self._topics.learnt_long_ago(batch.lane.topic)
         error = error_of_status(status, address=self._address)
         refusal = error
+        if isinstance(error, Throttled):
+            self._connection.note_throttled(error)
         if isinstance(error, UnknownTopic) and "new_topic_id" in error.details:
             # Of the two, one is newer: this broker lags behind, or we do. The topic's route will tell, which is asked for now.
             pause_s = self._settings.retry_pause_ms_max / 1000

@@ -11,16 +11,22 @@ token has its end. Invariants: at most REMEMBERED_MAX texts are remembered, none
 
 from __future__ import annotations
 
+import logging
+import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.access.bearer_tokens import BearerTokens
 from gateway.access.caller import Book, Caller
 from gateway.access.settings import AccessSettings
 from metadata.acl import check_principal, rights_of_scopes
 from metadata.api_key import Credential, check_credential, parse_basic, parse_key
 from metadata.errors import InvalidArgument, TidelogError, Unauthenticated
+
+log = logging.getLogger("tidelog")
+
+if TYPE_CHECKING:
+    from gateway.access.bearer_tokens import BearerTokens
 
 REMEMBERED_MAX: Final = 10_000
 CERTIFICATES_MAX: Final = 10_000
@@ -167,4 +173,6 @@ def read_admin_key(path: Path) -> Credential:
         raise InvalidArgument(
             f"admin_key_file: {path} holds no API key", hint="Make one: tidelog key generate > FILE; it is tlk_ID_SECRET."
         )
+    if path.stat().st_mode & stat.S_IROTH:
+        log.warning("admin_key_file: everybody on this machine may read %s, and so do everything: chmod o-rwx it", path)
     return credential

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from gateway.access.calls import Needs
 
 GRANTED_MAX: Final = 10_000
+_LOOKED_UP_TO: Final = {
+    "topic": (("To write", "write"), ("to read", "read"), ("only to look at it", "describe")),
+    "group": (("To be a member", "read"), ("only to look at it", "describe")),
+}
+"""What a topic or group is looked up for, and the operation that it needs, which allows the look as well."""
 REFUSALS_TOLD_MAX: Final = 20
 """Refusals of one call that the audit log tells one by one."""
 
@@ -217,9 +222,14 @@ def not_authorized(principal: str, operation: str, kind: str, name: str) -> NotA
     shown = name[:249]
     what = "the cluster" if kind == "cluster" else f"{kind} {shown}"
     right = "--cluster" if kind == "cluster" else f"--{kind} {shown}"
+    hint = f"Ask who runs the cluster for it: tidelog acl add {principal} {operation} {right}"
+    if operation == "describe" and kind in _LOOKED_UP_TO:
+        # Clients look things up before they use them: `describe` alone would have them refused at the next step.
+        ways = (f"{to}: tidelog acl add {principal} {needed} {right}" for to, needed in _LOOKED_UP_TO[kind])
+        hint = f"Ask who runs the cluster for what is to be done. {'; '.join(ways)}"
     return NotAuthorized(
         f"{principal} has no right to {operation} {what}",
-        hint=f"Ask who runs the cluster for it: tidelog acl add {principal} {operation} {right}",
+        hint=hint,
         principal=principal,
         operation=operation,
     )

@@ -10,7 +10,6 @@ from typing import Final
 
 from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authentication, read_admin_key
-from gateway.access.bearer_tokens import BearerTokens
 from gateway.access.caller import present_principal
 from gateway.access.guard import PEER_PRINCIPAL, PEER_SECRET, Guard
 from gateway.access.principal_quotas import PrincipalQuotas
@@ -37,12 +36,17 @@ async def open_guard(
     audit = None if settings.audit_log == "off" else AuditLog(settings.audit_log, broker_id=broker_id, now_ms=now_ms)
     peer_secret = await read_peer_secret(store, layout, secrets.token_bytes)
     cache = AccessCache(store, layout)
+    tokens = None
+    if settings.oidc_issuer:
+        from gateway.access.bearer_tokens import BearerTokens  # what it takes to read tokens is a sixth of all imports
+
+        tokens = BearerTokens(settings)
     authentication = Authentication(
         settings,
         cache,
         now_ms=now_ms,
         admin_key=admin_key,
-        tokens=BearerTokens(settings) if settings.oidc_issuer else None,
+        tokens=tokens,
     )
     quotas = PrincipalQuotas(cache, time.monotonic)
     guard = Guard(cache, authentication, quotas, audit, peer_secret, now_ms=now_ms, metrics_open=settings.metrics_open)

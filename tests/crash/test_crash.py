@@ -201,8 +201,10 @@ def test_a_kill_at_any_await_loses_and_doubles_nothing(share: int, tmp_path: Pat
     for stage, mark in STAGES.items():
         assert any(mark in point for point in points), f"no fault point in: {stage}"
     faults = faults_at(points, PASSAGES)[share::SHARES]
-    deaths = sum(deaths_without_damage(tmp_path / str(number), fault) for number, fault in enumerate(faults))
-    assert deaths >= len(faults) * 2 / 3, "the points of one run are hardly passed in another"
+    died = [fault for number, fault in enumerate(faults) if deaths_without_damage(tmp_path / str(number), fault)]
+    often = [fault for fault in faults if points[fault.point] >= 2 * fault.passage]  # others depend on what meets whom in time
+    assert len(set(died) & set(often)) >= len(often) * 2 / 3, "the points of one run are hardly passed in another"
+    assert len(died) >= len(faults) / 2
 
 
 @pytest.mark.parametrize("share", range(2))

@@ -112,7 +112,10 @@ class RenderedPod(AbstractContextManager["RenderedPod"]):
         for each in self.container["env"]:
             name = each["name"]
             variables[name] = self._overrides.get(name, self._value(each, variables))
-        return variables if self._own_root else {name: self._here(value) for name, value in variables.items()}
+        if self._own_root:
+            return variables
+        ours = {"PATH"}  # which names our own programs, wherever this checkout lies: below /tmp, too
+        return {name: value if name in ours else self._here(value) for name, value in variables.items()}
 
     def _value(self, variable: Object, before: Mapping[str, str]) -> str:
         if "value" in variable:

@@ -11,17 +11,17 @@ from gateway.open_files import SPARE, raise_file_limit
 from gateway.settings import GatewaySettings
 
 
-@pytest.mark.parametrize(("hard", "warned"), [(20_000 + SPARE, False), (20_000, True), (resource.RLIM_INFINITY, False)])
+@pytest.mark.parametrize(("hard", "told"), [(20_000 + SPARE, False), (20_000, True), (resource.RLIM_INFINITY, False)])
 def test_the_limit_is_raised_as_far_as_it_may_be_and_what_is_short_is_told(
-    hard: int, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    hard: int, told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = [(1_024, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, given: limits.append(given))
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         assert raise_file_limit(GatewaySettings()) == hard
     assert limits[-1] == (hard, hard)
-    assert bool(caplog.records) is warned
+    assert bool(caplog.records) is told
 
 
 def test_a_system_that_lets_nobody_raise_it_is_lived_with(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.bucket_layout import TOPICS, WAL, history_file_key, parse_topic_key, parse_wal_key, segment_key
 from segments.manifest import decode_manifest
 from segments.object_store import Buffer, ObjectStore
@@ -196,13 +196,18 @@ class _History(NamedTuple):
 
 async def _histories(store: ObjectStore, contents: BucketContents) -> dict[str, _History]:
     newest: dict[TopicPartition, tuple[int, str, str]] = {}
+    deleted: set[TopicId] = set()
     async for key in _keys(store, TOPICS):
         parsed = parse_topic_key(key)
+        if parsed is not None and parsed.deleted is not None:
+            deleted.add(parsed.topic_id)
         if parsed is not None and parsed.manifest is not None:
             where = TopicPartition(parsed.topic_id, parsed.manifest.partition)
             newest[where] = max(newest.get(where, (0, "", "")), (parsed.manifest.version, parsed.name, key))
     histories = {}
     for where, (_, topic, key) in newest.items():
+        if where.topic_id in deleted:  # it is swept, in any order
+            continue
         manifest = decode_manifest(await store.get(key), key=key)
         records: list[tuple[int, RecordId]] = []
         for file in manifest.files:

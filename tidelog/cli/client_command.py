@@ -26,6 +26,11 @@ CompressionOption = Annotated[CompressionName, typer.Option("--compression", "-z
 AcksOption = Annotated[AcksName, typer.Option("--acks", help="Wait for the bucket, for the leader's memory, or for nothing.")]
 
 
+def shows_credentials(url: str) -> bool:
+    """Whether this command says who asks: then lists may leave out what that one may not see."""
+    return bool({"api_key", "api_key_file", "cert_file"} & set(cluster_access(url, os.environ, given_credentials()).credentials))
+
+
 def with_client(
     url: str, command: Callable[[Client], Awaitable[_Answer]], *, writes: bool = False, **settings: Unpack[SettingChanges]
 ) -> _Answer:

@@ -30,7 +30,8 @@ def demo(
 ) -> None:
     """Shows what Tidelog promises: 336,776 flights over HTTP and gRPC, kill -9 in the middle, and not one lost or doubled.
 
-    It brings its own broker. Then Spark reads the bucket, with no broker running. All of it takes about a minute.
+    It brings its own broker. Then Spark reads the bucket, with no broker running: most of the one to three minutes that all of
+    it takes, and longer where the machine is slow. --no-spark leaves that out.
     """
     from tidelog.demo import DemoOptions, run_demo
 

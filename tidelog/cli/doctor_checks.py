@@ -4,6 +4,7 @@ installation   Python, versions of what matters, whether the column kernel is co
 data directory it can be locked and written, and SQLite works there
 etcd           as doctor_etcd.py has it, where one is named
 bucket         it can be reached and listed, and honours create-only PUTs; the clock agrees with the store's
+credentials    as doctor_credentials.py has it, where a file with a key is named
 TLS            as doctor_tls.py has it, at --url
 cluster        a broker answers at --url, and takes the credentials; its gRPC door does, and all brokers and partitions are well
 
@@ -258,11 +259,15 @@ def skew(date: str, *, before_s: float, after_s: float) -> float:
 
 
 async def check_cluster_at(url: str, credentials: SettingChanges) -> list[Diagnosis]:
+    from tidelog.cli.doctor_credentials import check_credentials
     from tidelog.cli.doctor_tls import check_tls
     from tidelog.client import connect
     from tidelog.cluster_health import check_cluster
 
-    tls = await check_tls(url, credentials)
+    keys = await asyncio.to_thread(check_credentials, credentials)
+    if any(found.status == "failed" for found in keys):
+        return [*keys, Diagnosis("broker", "skipped", "it is not asked without the credentials that are named")]
+    tls = keys + await check_tls(url, credentials)
     if any(found.status == "failed" for found in tls):
         return [*tls, Diagnosis("broker", "skipped", "there is no connection to it")]
     try:

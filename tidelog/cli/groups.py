@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from metadata.errors import GroupNotEmpty, InvalidArgument, UnknownGroup
-from tidelog.cli.client_command import with_client
+from tidelog.cli.client_command import shows_credentials, with_client
 from tidelog.cli.contexts import UrlOption
 from tidelog.cli.failure import FAILED
 from tidelog.cli.help_page import CommandPage, GroupPage
@@ -70,7 +70,8 @@ def list_groups(
     rows: list[dict[str, Any]] = [msgspec.to_builtins(group) for group in groups]
     show_rows(rows, output, columns=("group", "state", "members", "coordinator"), styles=_STYLES)
     if output is Output.TABLE and not groups:
-        none_yet = "there are no groups yet; be the first member of one: tidelog consume TOPIC --group NAME"
+        hidden = ", or none that these credentials may see" if shows_credentials(url) else " yet"
+        none_yet = f"there are no groups{hidden}; be the first member of one: tidelog consume TOPIC --group NAME"
         say(none_yet if not state else f"no group is {' or '.join(state)}")
 
 

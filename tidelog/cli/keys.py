@@ -47,12 +47,16 @@ def create(
     """Creates an API key, and shows it. Nobody can show it again."""
     import time
 
-    expires_at_ms = expiry_ms(expires, time.time_ns() // 1_000_000)
+    expiry_ms(expires, 0)  # what is no time is told before a broker is looked for
     scopes = [parse_scope(text) for text in scope or ()]
     key, text = with_client(
         url,
         lambda log: log.access.create_key(
-            principal, expires_at_ms=expires_at_ms, scopes=scopes, description=description, validate_only=dry_run
+            principal,
+            expires_at_ms=expiry_ms(expires, time.time_ns() // 1_000_000),  # from now on, when the connection stands
+            scopes=scopes,
+            description=description,
+            validate_only=dry_run,
         ),
         writes=True,
     )

@@ -99,7 +99,7 @@ def produce(
 
 async def _send_all(log: Client, topic: str, options: InputOptions, source: BinaryIO, size: int) -> dict[str, Any]:
     """Sends everything; on an error flushes what was sent before it, and notes what became of it."""
-    from tidelog.cli.progress import byte_progress, tell_of_waiting
+    from tidelog.cli.progress import byte_progress, tell_of_throttling, tell_of_waiting
     from tidelog.cli.record_input import RecordInput
     from tidelog.owned_tasks import OwnedTasks
 
@@ -107,7 +107,9 @@ async def _send_all(log: Client, topic: str, options: InputOptions, source: Bina
     taken = RecordInput(options)
     with byte_progress(f"produce {topic}", size) as advance:
         async with OwnedTasks() as tasks:
-            tasks.start(tell_of_waiting(lambda: log.outcomes.total, lambda: records), name="tell of waiting")
+            waiting = tell_of_waiting(lambda: log.outcomes.total, lambda: records, lambda: log.throttled)
+            tasks.start(waiting, name="tell of waiting")
+            tasks.start(tell_of_throttling(lambda: log.throttled), name="tell of throttling")
             try:
                 async for chunk in _chunks(source):
                     input_bytes += len(chunk)

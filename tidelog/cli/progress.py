@@ -5,11 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.cli.output import say
 
+if TYPE_CHECKING:
+    from metadata.errors import Throttled
+
 WAIT_TOLD_S: Final = 5
+THROTTLED_TOLD_S: Final = 2.0
+THROTTLED_LOOK_S: Final = 0.25
 
 
 @contextmanager
@@ -58,8 +63,26 @@ def offset_progress(title: str) -> Iterator[Callable[[int, int, int], None]]:
         yield lambda done, total, records: progress.update(task, completed=done, total=total, records=records)
 
 
-async def tell_of_waiting(answered: Callable[[], int], sent: Callable[[], int]) -> None:
-    """For ever: says so when nothing is answered for a while, and when answers come again. A silent wait looks like a hang."""
+async def tell_of_throttling(throttled: Callable[[], Throttled | None]) -> None:
+    """Says once by what a command is throttled, when that has held it up for a while. `throttled`: None where nothing is known."""
+    import asyncio
+
+    held_up_s = 0.0
+    while True:
+        await asyncio.sleep(THROTTLED_LOOK_S)
+        if (error := throttled()) is not None:
+            held_up_s += THROTTLED_LOOK_S
+            if held_up_s >= THROTTLED_TOLD_S:
+                say(f"throttled: {error.message}; this goes on by itself, as fast as it may")
+                return
+
+
+async def tell_of_waiting(
+    answered: Callable[[], int], sent: Callable[[], int], throttled: Callable[[], Throttled | None] = lambda: None
+) -> None:
+    """For ever: says so when nothing is answered for a while, and when answers come again. A silent wait looks like a hang.
+
+    While it is known that it is throttled, tell_of_throttling has said why."""
     import asyncio
 
     before, waiting_before, waited_s, told_at_s = 0, False, 0, WAIT_TOLD_S
@@ -67,12 +90,13 @@ async def tell_of_waiting(answered: Callable[[], int], sent: Callable[[], int]) 
         await asyncio.sleep(WAIT_TOLD_S)
         now = answered()
         waiting = sent() - now
-        if waiting_before and now == before:
+        is_silent = waiting_before and now == before
+        if is_silent and throttled() is None:
             waited_s += WAIT_TOLD_S
             if waited_s >= told_at_s:
                 say(f"{waiting:,} records wait for an answer; none came for {waited_s} s, and the broker's log may say why")
                 told_at_s = 2 * waited_s
-        elif waited_s:
+        elif waited_s and not is_silent:
             say("answers come again")
             waited_s, told_at_s = 0, WAIT_TOLD_S
         before, waiting_before = now, waiting > 0

@@ -140,6 +140,7 @@ def _run(
     tell: Callable[[str], None],
     is_dev: bool = False,
 ) -> None:
+    from gateway.doors import host_and_port
     from gateway.json_logs import TEXT, start_logging
     from gateway.settings import DEV, load_settings
     from gateway.tls_settings import check_listeners
@@ -150,6 +151,8 @@ def _run(
         show_settings(flags, config, output, defaults)
         return
     settings = load_settings(flags, os.environ, config, defaults=defaults)
+    for address in (settings.http, settings.grpc):  # before anything is opened, or made
+        host_and_port(address)
     check_listeners(settings.tls, http=settings.http, grpc=settings.grpc, authentication=settings.access.authentication)
     plain = banner is _log_addresses
     start_logging(
@@ -257,17 +260,39 @@ def show_settings(flags: Mapping[str, str], config: Path | None, output: Output,
 
 def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
     http = f"http{'s' * settings.tls.is_on}://{broker.http_address}"
-    url = "" if http in {"http://127.0.0.1:8080", "http://localhost:8080"} else f" --url {http}"
+    flags, curl = welcome_credentials(settings)
+    flags = ("" if http in {"http://127.0.0.1:8080", "http://localhost:8080"} else f" --url {http}") + flags
     say(f"tidelog {broker.version} is ready; Ctrl-C stops it")
     say(f"  http    {http}   (API: {http}/openapi.json)")
     say(f"  grpc    {broker.grpc_address}")
     say(f"  bucket  {broker.bucket_url}")
     say()
     say("Try, in another terminal:")
-    say(f"  tidelog topic create greetings{url}")
-    say(f"  echo hello | tidelog produce greetings{url}")
-    say(f"  tidelog consume greetings{url}")
-    say(f"  curl -N {http}/v1/topics/greetings/records")
+    say(f"  tidelog topic create greetings{flags}")
+    say(f"  echo hello | tidelog produce greetings{flags}")
+    say(f"  tidelog consume greetings{flags}")
+    say(f"  curl -N{curl} {http}/v1/topics/greetings/records")
+
+
+def welcome_credentials(settings: BrokerSettings) -> tuple[str, str]:
+    """What commands and curl need besides, to be let in by a broker with these settings. Pure.
+
+    Files that belong to clients are not known here, and stand under names to be replaced.
+    """
+    tls, access = settings.tls, settings.access
+    flags, curl = "", ""
+    if tls.is_on:
+        ca = quote(str(tls.tls_peer_ca_file or tls.tls_client_ca_file or "ca.pem"))
+        flags, curl = f" --ca-file {ca}", f" --cacert {ca}"
+    shows_certificate = tls.tls_client_auth == "required"
+    if shows_certificate:
+        flags += " --cert-file client.pem --key-file client-key.pem"
+        curl += " --cert client.pem --key client-key.pem"
+    if access.authentication and (access.admin_key_file is not None or not shows_certificate):
+        key = quote(str(access.admin_key_file or "api.key"))
+        flags += f" --api-key-file {key}"
+        curl += f' -H "Authorization: Bearer $(cat {key})"'
+    return flags, curl
 
 
 def _log_addresses(broker: Broker, settings: BrokerSettings) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metadata.errors import InvalidArgument
-from tidelog.cli.client_command import with_client
+from tidelog.cli.client_command import shows_credentials, with_client
 from tidelog.cli.contexts import UrlOption
 from tidelog.cli.failure import FAILED
 from tidelog.cli.help_page import CommandPage, GroupPage
@@ -67,7 +67,11 @@ def list_topics(url: UrlOption = "", output: OutputOption = Output.TABLE) -> Non
     topics = with_client(url, lambda log: log.topics.list())
     show_rows([topic_row(topic) for topic in topics], output, columns=("name", "partition_count", "settings", "created_at"))
     if output is Output.TABLE and not topics:
-        say("there are no topics yet; create one: tidelog topic create NAME")
+        if shows_credentials(url):
+            say("there are no topics, or none that these credentials may see. Create one: tidelog topic create NAME")
+            say("Who runs the cluster gives the right to see one: tidelog acl add PRINCIPAL describe --topic NAME")
+        else:
+            say("there are no topics yet; create one: tidelog topic create NAME")
 
 
 @app.command(cls=CommandPage)

@@ -88,7 +88,7 @@ def test_without_authentication_nobody_is_asked_and_keys_can_be_prepared(tmp_pat
     asyncio.run(whole())
 
 
-def test_a_file_without_a_key_is_refused_and_not_shown(tmp_path: Path) -> None:
+def test_a_file_without_a_key_is_refused_and_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "key"
     with pytest.raises(InvalidArgument):
         read_admin_key(path)
@@ -98,7 +98,13 @@ def test_a_file_without_a_key_is_refused_and_not_shown(tmp_path: Path) -> None:
             read_admin_key(path)
         assert "canary" not in refused.value.message + refused.value.hint
     path.write_text(ADMIN_KEY + "\n")
+    path.chmod(0o604)
     assert read_admin_key(path).secret.reveal() == "5e" * 32
+    assert f"everybody on this machine may read {path}" in caplog.text
+    caplog.clear()
+    path.chmod(0o600)
+    read_admin_key(path)
+    assert not caplog.text
 
 
 def test_settings_that_hold_no_water_are_refused() -> None:

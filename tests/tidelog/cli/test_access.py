@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,6 +104,41 @@ def test_a_principal_from_its_first_key_to_the_revocation(commands: Commands, mo
 
 
 @pytest.mark.slow
+def test_who_may_not_is_told_what_to_ask_for(commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    commands("topic", "list")
+    assert "no topics, or none that these credentials may see" in commands("topic", "list")[1]
+    commands("topic", "create", "orders", "-p", "1")
+    made = commands.json("key", "create", "billing", "--expires", "1d")
+    monkeypatch.setenv("TIDELOG_API_KEY", made["key"])
+    _, told = commands("topic", "list")
+    assert "tidelog acl add PRINCIPAL describe --topic NAME" in told
+    records = tmp_path / "records"
+    records.write_text("hi\n")
+    _, told = commands("produce", "orders", "--file", str(records), code=1)
+    assert "To write: tidelog acl add billing write --topic orders; to read: tidelog acl add billing read --topic orders" in told
+    _, told = commands("group", "describe", "billing", code=1)
+    assert "To be a member: tidelog acl add billing read --group billing" in told
+
+    monkeypatch.setenv("TIDELOG_API_KEY", ADMIN_KEY)
+    commands("acl", "add", "billing", "write", "--topic", "orders")
+    monkeypatch.setenv("TIDELOG_API_KEY", made["key"])
+    commands("produce", "orders", "--file", str(records))
+
+
+@pytest.mark.slow
+def test_a_producer_that_is_throttled_says_by_what(commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    commands("topic", "create", "orders", "-p", "1")
+    commands("acl", "add", "billing", "all", "--topic", "orders")
+    commands("quota", "set", "billing", "--bytes-in", "128KiB")
+    monkeypatch.setenv("TIDELOG_API_KEY", commands.json("key", "create", "billing")["key"])
+    records = tmp_path / "records"
+    records.write_text(("x" * 1023 + "\n") * 1024)
+    _, told = commands("produce", "orders", "--file", str(records))
+    assert told.count("throttled: ") == 1
+    assert "billing has used up its bytes_in_per_second of 131072 at this broker; this goes on by itself" in told
+
+
+@pytest.mark.slow
 def test_quotas_are_set_listed_and_removed_in_all_forms(commands: Commands) -> None:
     commands("quota", "set", "billing", "--bytes-in", "10MiB", "--requests", "5")
     assert commands.json("quota", "list") == [
@@ -133,6 +169,29 @@ def test_a_key_for_a_file_is_made_without_a_cluster(capsys: pytest.CaptureFixtur
     assert run(("key", "generate")) == 0
     assert first.startswith("tlk_")
     assert first != capsys.readouterr().out
+
+
+def test_the_time_that_a_key_counts_begins_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[int] = []
+    clock_ns = [NOW_MS * 1_000_000]
+
+    async def create_key(principal: str, *, expires_at_ms: int, **rest: Any) -> Any:
+        asked.append(expires_at_ms)
+        raise InvalidArgument("that is enough")
+
+    def with_client(url: str, command: Any, **rest: Any) -> Any:
+        clock_ns[0] += 5_000_000_000  # it took long to connect
+        return asyncio.run(command(SimpleNamespace(access=SimpleNamespace(create_key=create_key))))
+
+    monkeypatch.setattr("tidelog.cli.keys.with_client", with_client)
+    monkeypatch.setattr("time.time_ns", lambda: clock_ns[0])
+    assert run(("key", "create", "billing", "--expires", "soon")) == 2
+    assert not asked
+    assert run(("key", "create", "billing", "--expires", "1s")) == 2
+    assert asked == [NOW_MS + 6_000]
+    assert "that is enough" in capsys.readouterr().err
 
 
 def test_times_scopes_and_bytes_are_read_as_people_write_them() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.gateway.tls_brokers import TlsCluster, with_tls_cluster
 from tidelog.cli.doctor_checks import check_cluster_at
+from tidelog.cli.doctor_credentials import check_credentials
 from tidelog.cli.doctor_tls import check_tls, judge_certificate
 
 NOW = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
@@ -35,6 +36,23 @@ def test_plain_text_beyond_this_machine_is_warned_of() -> None:
     [found] = asyncio.run(check_tls("http://tidelog.example:8080,grpc://127.0.0.1", {}))
     assert found.status == "warning"
     assert found.detail.startswith("http://tidelog.example:8080: everybody on the way")
+
+
+def test_a_file_with_a_key_has_a_row_of_its_own(tmp_path: Path) -> None:
+    missing, key = tmp_path / "nope", tmp_path / "key"
+    [found, skipped] = asyncio.run(check_cluster_at("https://127.0.0.1:1", {"api_key_file": missing}))
+    assert (found.check, found.status) == ("credentials", "failed")
+    assert str(missing) in found.detail
+    assert "--api-key-file" in found.remedy
+    assert (skipped.check, skipped.status) == ("broker", "skipped")
+
+    key.write_text("tlk_" + "a" * 16 + "_" + "b" * 64)
+    key.chmod(0o604)
+    [found] = check_credentials({"api_key_file": key})
+    assert (found.status, found.remedy) == ("warning", f"chmod o-rwx {key}")
+    key.chmod(0o600)
+    assert [found.status for found in check_credentials({"api_key_file": str(key)})] == ["ok"]
+    assert check_credentials({}) == []
 
 
 @pytest.mark.slow

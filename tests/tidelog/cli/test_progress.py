@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from metadata.errors import Throttled
 from tests.simulation.virtual_loop import run
-from tidelog.cli.progress import tell_of_waiting
+from tidelog.cli.progress import tell_of_throttling, tell_of_waiting
 
 
 def test_a_silent_wait_is_told_and_so_is_its_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,4 +33,26 @@ def test_a_silent_wait_is_told_and_so_is_its_end(capsys: pytest.CaptureFixture[s
         "3,000 records wait for an answer; none came for 20 s, and the broker's log may say why",
         "3,000 records wait for an answer; none came for 40 s, and the broker's log may say why",
         "answers come again",
+    ]
+
+
+def test_by_what_a_command_is_throttled_is_told_once_when_it_is_held_up(capsys: pytest.CaptureFixture[str]) -> None:
+    refusals: list[Throttled] = []
+
+    def throttled() -> Throttled | None:
+        return refusals[-1] if refusals else None
+
+    async def session() -> None:
+        telling = asyncio.ensure_future(tell_of_throttling(throttled))
+        waiting = asyncio.ensure_future(tell_of_waiting(lambda: 0, lambda: 7, throttled))
+        refusals.append(Throttled("10.0.0.7:9090: billing has used up its bytes_in_per_second of 1000"))
+        await asyncio.sleep(1.9)
+        assert not capsys.readouterr().err, "short waits are nothing to tell of"
+        await asyncio.sleep(60)
+        waiting.cancel()
+        await asyncio.wait([telling, waiting])
+
+    run(session())
+    assert capsys.readouterr().err.splitlines() == [
+        "throttled: 10.0.0.7:9090: billing has used up its bytes_in_per_second of 1000; this goes on by itself, as fast as it may"
     ]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.access.settings import AccessSettings
+from gateway.settings import BrokerSettings
+from gateway.tls_settings import TlsSettings
 from tests.certificates import make_certificates
 from tidelog.broker_process import BrokerProcess
 from tidelog.cli.main import run
+from tidelog.cli.serve import welcome_credentials
 
 
 @pytest.fixture
@@ -39,6 +44,27 @@ def test_a_certificate_that_is_wrong_is_told_before_anything_is_open(tmp_path: P
     flags = ["--tls-cert-file", str(made.cert), "--tls-key-file", str(made.key)]
     assert run(["dev", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *flags]) == 2
     assert f"{made.key} is not the key of the certificate" in capsys.readouterr().err
+
+
+def test_the_welcome_names_what_a_client_needs_to_be_let_in(tmp_path: Path) -> None:
+    def welcome(*, tls: dict[str, Any] | None = None, **access: Any) -> tuple[str, str]:
+        pair: dict[str, Any] = {"tls_cert_file": Path("b.pem"), "tls_key_file": Path("b-key.pem")} if tls is not None else {}
+        settings = BrokerSettings(data_dir=tmp_path, tls=TlsSettings(**pair, **(tls or {})), access=AccessSettings(**access))
+        return welcome_credentials(settings)
+
+    assert welcome() == ("", "")
+    assert welcome(tls={}) == (" --ca-file ca.pem", " --cacert ca.pem")
+    admin = welcome(tls={"tls_peer_ca_file": Path("our ca.pem")}, authentication=True, admin_key_file=Path("admin.key"))
+    assert admin == (
+        " --ca-file 'our ca.pem' --api-key-file admin.key",
+        " --cacert 'our ca.pem' -H \"Authorization: Bearer $(cat admin.key)\"",
+    )
+    required = {"tls_client_auth": "required", "tls_client_ca_file": Path("ca.pem")}
+    assert welcome(tls=required, authentication=True) == (
+        " --ca-file ca.pem --cert-file client.pem --key-file client-key.pem",
+        " --cacert ca.pem --cert client.pem --key client-key.pem",
+    )
+    assert welcome(authentication=True)[0] == " --api-key-file api.key"
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 
 def raise_file_limit(settings: GatewaySettings) -> int:
-    """For the whole process. How many there may be; where connections could come to need more, the log says so, for operators: it is no fault of who tries it."""
+    """For the whole process. How many there may be; where connections could come to need more, the log says so, for operators: it
+    is no fault of who tries it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

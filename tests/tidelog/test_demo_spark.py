@@ -72,6 +72,7 @@ def test_a_pipeline_that_is_ended_on_the_way_leaves_no_process_and_no_file(tmp_p
     assert not (tmp_path / "scratch").exists()
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_does_not_end_is_ended_and_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_spark, "TIMEOUT_S", 0.0)
     started: list[asyncio.subprocess.Process] = []

@@ -164,10 +164,11 @@ def test_a_collector_that_answers_nobody_does_not_hold_up_the_end(monkeypatch: p
             trace = tracing.begin("GET", "", request_id="r")
             assert trace is not None
             trace.end()
-            closing = asyncio.create_task(tracing.close())
-            asked, _ = await asyncio.to_thread(silent.accept)  # it was asked, and answers nothing
+            threading.Thread(target=tracing._provider.force_flush, daemon=True).start()
+            silent.settimeout(60)
+            asked, _ = await asyncio.to_thread(silent.accept)  # it is asked by now, and answers nothing
             with asked:
-                await closing
+                await tracing.close()
             assert not any(thread.name == "last traces" and not thread.daemon for thread in threading.enumerate())
 
     asyncio.run(main())

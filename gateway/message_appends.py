@@ -28,6 +28,7 @@ from metadata.errors import InvalidArgument, TidelogError, Unavailable
 from metadata.model import TopicId, TopicPartition
 from metadata.topic_settings import MESSAGE_BYTES_LIMIT
 from segments.byte_budget import Admission
+from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Acks
 from segments.object_store import Buffer
 from segments.record_batch import parse_header
@@ -188,7 +189,7 @@ def _plan(at: int, request: AppendRequest, target: Target, limits: RecordLimits,
 
 def _following(at: int, refused: Refused) -> TidelogError:
     """What an append is told that comes behind a refused one: the same, where that may pass, else that it was not at fault."""
-    if refused.error.retryable:
+    if refused.error.retryable and not isinstance(refused.error, DoubtedRefusal):
         return refused.error
     return Unavailable(
         f"append {at} was not looked at, since append {refused.at}, which comes before it in the same partition, was refused: "

@@ -32,6 +32,7 @@ from metadata.model import TopicPartition, check_topic_name
 from metadata.topic import Topic
 from segments.byte_budget import Admission
 from segments.compression import Codec
+from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Acks, PendingAppend
 from segments.object_store import Buffer
 from segments.partition_log import Appended
@@ -174,6 +175,8 @@ def append(
             )
             expected_offset = None  # of the first batch; those behind it follow at once
         except TidelogError as error:
+            if isinstance(error, DoubtedRefusal):
+                named(error.refusal, target.topic)
             refused[partition] = named(error, target.topic)
             pending.append(error)
     return pending
@@ -190,7 +193,7 @@ async def outcomes(
     turns = LoopTurns()
     for append_pending in pending:
         if isinstance(append_pending, TidelogError):
-            found.append(append_pending)
+            found.append(await _certain(append_pending))
         else:
             try:
                 if isinstance(append_pending, PendingAppend):
@@ -200,11 +203,15 @@ async def outcomes(
                     left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
                     found.append(await log.outcome(append_pending, acks=acks, timeout_s=left_s))
             except TidelogError as error:
-                found.append(error.with_traceback(None))  # one error may be told to thousands
+                found.append((await _certain(error)).with_traceback(None))  # one error may be told to thousands
             except TimeoutError:
                 found.append(_not_confirmed(timeout_s))
         await turns.give()
     return found
+
+
+async def _certain(error: TidelogError) -> TidelogError:
+    return await error.decided() if isinstance(error, DoubtedRefusal) else error
 
 
 def _not_confirmed(timeout_s: float) -> OutcomeUnknown:

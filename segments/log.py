@@ -4,9 +4,9 @@
     fetch  ─▶ log_reader ─▶ hot pool | cold pool ◀─ segments, and Parquet, on the bucket
     manifests that compactors, or DeleteRecords, commit ─▶ led_history ─▶ log start, history, run index
 
-Invariants: what a reader sees is committed; an acknowledgement is given after the commit; no reader is told a high watermark when
-another leader may be ahead of it; when the session ends the whole object is thrown away, and its successor starts from what is on
-the bucket.
+Invariants: what a reader sees is committed; an acknowledgement is given after the commit; no reader is told a high watermark, and
+no producer of a gap, when another leader may be ahead; when the session ends the whole object is thrown away, and its successor
+starts from what is on the bucket.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from segments.bucket_health import BucketState
 from segments.byte_budget import Admission, ByteBudget
 from segments.cold_pool import ColdPool
 from segments.disk_tier import DiskTier
+from segments.doubted_refusal import MAY_PASS, DoubtedRefusal
 from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
 from segments.led_history import LedHistory
 from segments.located_reads import LocatedReads, ToldTarget
@@ -313,7 +314,8 @@ class Log:
     ) -> PendingAppend:
         """Gives a checked batch its offsets and puts it into the open segment. Takes its bytes over from the admission.
 
-        Raises NoLeader, SessionFenced, Stopping, and what PartitionLog.append raises; then nothing has changed.
+        Raises NoLeader, SessionFenced, Stopping, and what PartitionLog.append raises; then nothing has changed. A DoubtedRefusal
+        in place of what another leader might not raise, while it is not certain that there is none.
         """
         led = self._writable(partition)
         self._writer.check_open()
@@ -321,7 +323,12 @@ class Log:
         if log_append_time:
             batch = with_log_append_time(batch, now_ms)
             header = parse_header(batch)
-        appended = led.log.append(header, now_ms=now_ms, expected_offset=expected_offset)
+        try:
+            appended = led.log.append(header, now_ms=now_ms, expected_offset=expected_offset)
+        except MAY_PASS as refusal:
+            if self.surely_appointed():
+                raise
+            raise DoubtedRefusal(refusal, self.check_appointed) from None
         if appended.duplicate:
             return PendingAppend(appended, self._writer.pending_with(partition, appended.base_offset))
         stamped = StampedBatch(

@@ -14,13 +14,15 @@ from google.rpc.status_pb2 import Status
 
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
+from metadata.model import SegmentSeq
+from segments.bucket_layout import segment_key
 from segments.producer_state import ONE_SHOT
 from segments.record_batch import parse_header
 from segments.record_columns import encode_records
 from segments.settings import KIB, MIB, SegmentSettings
 from tests.gateway.small_broker import FAST, NOW_MS, SmallBroker, until, with_broker
 from tests.gateway.stubs import log_stub
-from tests.segments.batches import batch_of, sequenced_batch
+from tests.segments.batches import batch_of, seal_of, sequenced_batch
 
 pytestmark = pytest.mark.slow
 
@@ -253,6 +255,21 @@ def test_a_repeat_is_told_the_offsets_of_the_first_time(tmp_path: Path) -> None:
         response = await stub.Produce(request(ready(sequenced_batch(producer_id, 5, b"c"))))
         assert reasons(response) == ["OUT_OF_ORDER_SEQUENCE"]
         assert await values(stub, 0) == [b"a", b"b"]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_broker_that_may_lead_no_more_calls_a_sequence_wrong_only_after_a_look_for_its_seal(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
+        producer_id = (await stub.InitProducer(log_pb2.InitProducerRequest())).producer_id
+        gap = request(ready(sequenced_batch(producer_id, 5, b"c")), ready(batch_of(b"d")))
+        broker.log.surely_appointed = lambda: False
+        told = await stub.Produce(gap)
+        assert reasons(told) == ["UNKNOWN_PRODUCER", "UNAVAILABLE"]
+        assert "was not looked at" in told.results[1].error.message
+        session = broker.log.session.id
+        await broker.store.create(segment_key(session, SegmentSeq(0)), [seal_of(session, 0)])
+        assert reasons(await stub.Produce(gap)) == ["SESSION_FENCED", "UNAVAILABLE"]
 
     serve(tmp_path, scenario)
 

@@ -7,15 +7,29 @@ from dataclasses import replace
 
 import pytest
 
-from metadata.errors import FencedLeaderEpoch, NoLeader, OutOfRange, SessionFenced, TidelogError, Unavailable, UnknownLeaderEpoch
+from metadata.errors import (
+    ConditionFailed,
+    FencedLeaderEpoch,
+    NoLeader,
+    OutOfOrderSequence,
+    OutOfRange,
+    ProducerFenced,
+    SessionFenced,
+    TidelogError,
+    Unavailable,
+    UnknownLeaderEpoch,
+    UnknownProducer,
+)
 from metadata.model import LeaderEpoch
 from segments.bucket_layout import session_prefix
+from segments.doubted_refusal import DoubtedRefusal
 from segments.log import FetchTarget, Log
 from segments.log_reader import Fetched
 from segments.recovery import RecoveredPartition, empty_partition, recover
 from segments.run_index import NO_EPOCH_END
 from segments.session import Session
-from tests.segments.batches import BY, EPOCH, ORDERS, PAYMENTS, SESSION, batch_of, key_of, led, seal_of
+from segments.shared_errors import own_copy
+from tests.segments.batches import BY, EPOCH, ORDERS, PAYMENTS, SESSION, batch_of, key_of, led, seal_of, sequenced_batch
 from tests.segments.scripted_store import REFUSED, SILENCE, slow
 from tests.segments.serving import (
     EVERYTHING,
@@ -229,3 +243,68 @@ def test_where_the_bucket_does_not_tell_either_readers_are_told_to_retry() -> No
         assert await staying == [b"v"], "who hangs up stops no other"
 
     with_log(store, work, replace(SETTINGS, put_timeout_ms=2_000))
+
+
+# ── what producers are refused with by a leader that may be one of before ───────────────────────────────────────────────
+
+
+async def refusals(log: Log) -> list[DoubtedRefusal]:
+    """Of a gap in a producer's sequence, of a producer that is not known, and of an end that is not the expected one."""
+    found = [
+        await refusal_of(append(log, sequenced_batch(1, 5))),
+        await refusal_of(append(log, sequenced_batch(2, 5))),
+        await refusal_of(append(log, batch_of(b"v"), expected_offset=7)),
+    ]
+    doubted = [refusal for refusal in found if isinstance(refusal, DoubtedRefusal)]
+    assert len(doubted) == len(found)
+    return doubted
+
+
+def test_a_producer_is_told_of_a_gap_only_where_nobody_else_leads() -> None:
+    store = bucket()
+
+    async def work(log: Log) -> None:
+        await produce(log, sequenced_batch(1, 0))
+        log.surely_appointed = lambda: False
+        store.script("list", LIST, slow(0.2), slow(0.2), slow(0.2))
+        true = [await doubted.decided() for doubted in await refusals(log)]
+        assert [type(error) for error in true] == [OutOfOrderSequence, UnknownProducer, ConditionFailed]
+        assert now_s() == pytest.approx(0.6)
+        assert log.bounds(ORDERS).end_offset == 1
+        doubted = await refusals(log)
+        store.plant(key_of(1), seal_of(SESSION.id, 1))
+        assert [type(await each.decided()) for each in doubted] == [SessionFenced] * 3
+        assert log.ended
+
+    with_log(store, work)
+
+
+def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() -> None:
+    store = bucket()
+
+    async def work(log: Log) -> None:
+        await produce(log, sequenced_batch(1, 0))
+        log.surely_appointed = lambda: False
+        store.script("list", LIST, REFUSED)
+        doubted, *_ = await refusals(log)
+        assert (doubted.retryable, doubted.nothing_was_written) == (True, True), "who does not ask further errs on the safe side"
+        assert type(await doubted.decided()) is Unavailable
+        assert type(await doubted.decided()) is Unavailable, "it is asked once"
+        assert store.count("list", LIST) == 1
+        copied = own_copy(doubted)
+        assert type(await copied.decided()) is OutOfOrderSequence
+
+    with_log(store, work)
+
+
+def test_a_repeat_and_an_old_epoch_of_a_producer_need_no_look() -> None:
+    store = bucket()
+
+    async def work(log: Log) -> None:
+        first = await produce(log, sequenced_batch(1, 0, producer_epoch=1))
+        log.surely_appointed = lambda: False
+        assert (await produce(log, sequenced_batch(1, 0, producer_epoch=1))) == first._replace(duplicate=True)
+        assert type(await refusal_of(append(log, sequenced_batch(1, 1)))) is ProducerFenced
+        assert store.count("list", LIST) == 0
+
+    with_log(store, work)

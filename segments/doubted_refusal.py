@@ -1,29 +1,26 @@
 """What a batch was refused with by a leader that may lead no more, until the bucket says whether it still did.
 
-    refused for what is known of the log ─▶ surely appointed: told at once
-                                        └▶ else DoubtedRefusal ─▶ a look for the seal ─▶ none: the refusal is true
-                                                                                     └▶ one, or no answer: to be sent again
+    append ─▶ DoubtedRefusal ─▶ decided: a look for the seal ─▶ none: the refusal is true
+                                                            └▶ one, or no answer: to be sent again
 
 Another leader may have taken the batches before this one, and then it is no gap; or this very batch, and then it is no refusal at
-all: a producer that took one for true would number its records anew, and write them twice.
+all: a producer that took one for true would number its records anew, and write them twice. What only a leader that is ahead could
+pass is doubted, so not a producer's old epoch, nor a key that was used: epochs only rise, and keys stay used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
-from metadata.errors import ConditionFailed, OutOfOrderSequence, TidelogError, Unavailable
-
-MAY_PASS: Final = (OutOfOrderSequence, ConditionFailed)
-"""What another leader, that has committed more, might not refuse. Epochs of producers only rise, and keys stay used."""
+from metadata.errors import TidelogError, Unavailable
 
 
 class DoubtedRefusal(Unavailable):
     """Where nobody asks what was `decided` it is told as it is: nothing was written, and the same batch may be sent again."""
 
     def __init__(self, refusal: TidelogError, check_appointed: Callable[[], Awaitable[None]]) -> None:
-        """`check_appointed`: as that of the Log that refused the batch."""
+        """`check_appointed`: raises unless nobody led in place of the Log that refused the batch, before it was called."""
         super().__init__(f"this broker may lead no more, and may know too little of the log: {refusal.message}")
         self.refusal = refusal
         self._check_appointed = check_appointed

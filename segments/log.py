@@ -17,13 +17,13 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from metadata.errors import Corrupt, NoLeader, OutcomeUnknown, TidelogError, Unavailable
+from metadata.errors import ConditionFailed, Corrupt, NoLeader, OutcomeUnknown, OutOfOrderSequence, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_health import BucketState
 from segments.byte_budget import Admission, ByteBudget
 from segments.cold_pool import ColdPool
 from segments.disk_tier import DiskTier
-from segments.doubted_refusal import MAY_PASS, DoubtedRefusal
+from segments.doubted_refusal import DoubtedRefusal
 from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
 from segments.led_history import LedHistory
 from segments.located_reads import LocatedReads, ToldTarget
@@ -314,8 +314,8 @@ class Log:
     ) -> PendingAppend:
         """Gives a checked batch its offsets and puts it into the open segment. Takes its bytes over from the admission.
 
-        Raises NoLeader, SessionFenced, Stopping, and what PartitionLog.append raises; then nothing has changed. A DoubtedRefusal
-        in place of what another leader might not raise, while it is not certain that there is none.
+        Raises NoLeader, SessionFenced, Stopping, and what PartitionLog.append raises; then nothing has changed. Where another
+        leader might have taken the batch: DoubtedRefusal, which knows how to find out.
         """
         led = self._writable(partition)
         self._writer.check_open()
@@ -325,7 +325,9 @@ class Log:
             header = parse_header(batch)
         try:
             appended = led.log.append(header, now_ms=now_ms, expected_offset=expected_offset)
-        except MAY_PASS as refusal:
+        except OutOfOrderSequence as refusal:
+            raise DoubtedRefusal(refusal, self.check_not_sealed) from None
+        except ConditionFailed as refusal:
             if self.surely_appointed():
                 raise
             raise DoubtedRefusal(refusal, self.check_appointed) from None
@@ -373,7 +375,10 @@ class Log:
     ) -> Appended:
         """One checked batch, from admission to commit."""
         async with self.admit(self.memory_bytes(header.size), timeout_s=timeout_s) as admission:
-            pending = self.append(partition, batch, header, admission)
+            try:
+                pending = self.append(partition, batch, header, admission)
+            except DoubtedRefusal as doubted:
+                raise await doubted.decided() from None
         return await self.committed(pending, timeout_s=timeout_s) if acks is Acks.ALL else pending.appended
 
     def _on_committed(self, footer: SegmentFooter, segment: PendingSegment) -> None:
@@ -442,8 +447,11 @@ class Log:
 
         SessionFenced where somebody may, Unavailable where it can't be found out now.
         """
-        if self.surely_appointed():
-            return
+        if not self.surely_appointed():
+            await self.check_not_sealed()
+
+    async def check_not_sealed(self) -> None:
+        """The same, asked of the bucket alone: the lease says too much where somebody has removed the registration."""
         if not self.ended:
             await self._looks.look()
         if self.ended:

@@ -297,6 +297,22 @@ def test_where_the_bucket_does_not_tell_a_refused_producer_is_told_to_retry() ->
     with_log(store, work)
 
 
+def test_a_gap_is_told_after_a_look_even_where_the_lease_certainly_lives() -> None:
+    store = bucket()
+
+    async def work(log: Log) -> None:
+        gap = await refusal_of(append(log, sequenced_batch(1, 5)))
+        assert isinstance(gap, DoubtedRefusal)
+        assert isinstance(await refusal_of(append(log, batch_of(b"v"), expected_offset=7)), ConditionFailed)
+        assert store.count("list", LIST) == 0
+        assert type(await refusal_of(produce(log, sequenced_batch(1, 5)))) is UnknownProducer
+        assert store.count("list", LIST) == 1
+        store.plant(key_of(0), seal_of(SESSION.id, 0))
+        assert type(await gap.decided()) is SessionFenced
+
+    with_log(store, work)
+
+
 def test_a_repeat_and_an_old_epoch_of_a_producer_need_no_look() -> None:
     store = bucket()
 

@@ -21,13 +21,14 @@ from gateway import controller, handover, leadership, takeover
 from gateway.bucket_reach import BucketReach
 from metadata import partition_assignments
 from metadata.counters import next_session
-from metadata.errors import OutcomeUnknown, Unavailable
+from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.partition_assignments import PartitionState
 from metadata.store import MetadataStore
 from segments import next_manifest, recovery, segment_writer, session
 from segments.bucket_layout import claim_key, segment_key
+from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Log, PendingAppend, Released
 from segments.object_store import ObjectStore
 from segments.partition_log import Appended, PartitionLog
@@ -69,6 +70,8 @@ class BrokenRule(Enum):
     """A leader still answers readers when it has sent the transaction that makes another one the leader."""
     SEAL_NOT_LOOKED_FOR = "seal-not-looked-for"
     """A leader whose lease may have ended answers readers without a look for its seal."""
+    GAP_TOLD_UNPROVEN = "gap-told-unproven"
+    """A leader that was replaced calls a gap what the next one has filled."""
     REMOVED_WITHOUT_PROOF = "removed-without-proof"
     """A broker that says that it can't write is removed by one that has not shown that it can."""
     TRIMMED_TOO_EARLY = "trimmed-too-early"
@@ -138,6 +141,8 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(Log, "withhold", _not_withheld)]
         case BrokenRule.SEAL_NOT_LOOKED_FOR:
             return [(Log, "check_appointed", _sure)]
+        case BrokenRule.GAP_TOLD_UNPROVEN:
+            return [(DoubtedRefusal, "decided", _told_at_once)]
         case BrokenRule.REMOVED_WITHOUT_PROOF:
             return [(BucketReach, "_proves", _proven)]
         case BrokenRule.TRIMMED_TOO_EARLY:
@@ -258,6 +263,10 @@ def _not_withheld(self: Log, partitions: Iterable[TopicPartition]) -> None:
 
 async def _sure(self: Log) -> None:
     return
+
+
+async def _told_at_once(self: DoubtedRefusal) -> TidelogError:
+    return self.refusal
 
 
 async def _proven(self: BucketReach, size: int) -> bool:

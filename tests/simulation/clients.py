@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from metadata.errors import FencedLeaderEpoch, OutOfRange, TidelogError, UnknownLeaderEpoch
+from metadata.errors import FencedLeaderEpoch, OutOfOrderSequence, OutOfRange, TidelogError, UnknownLeaderEpoch
 from metadata.model import LeaderEpoch, SessionId, TopicId, TopicPartition
 from segments.batch_kernel import NewRecordTuple
 from segments.log import Acks, FetchTarget, Log
@@ -164,6 +164,7 @@ class Producer:
 
     async def _attempt(self, batch: _Batch, broker: BrokerProcess, latency_s: float) -> None:
         batch.attempts += 1
+        comes_next = next(each for each in self._window if not each.settled) is batch
         operation = next(self._clients.operations)
         records = tuple(RecordId(producer, number, batch.attempts) for producer, number in batch.records)
         body = encode_records(
@@ -185,7 +186,7 @@ class Producer:
                 produce, latency_s=latency_s, timeout_s=timeout_s + 0.5, hang_up=self._chance.random() < 0.5
             )
         except TidelogError as error:
-            self._refused(operation, batch, error)
+            self._refused(operation, batch, error, comes_next=comes_next)
         else:
             if self._payloads is not None and self._is_idempotent and (silent_s := self._payloads.answer_is_lost()):
                 self._silent_s = max(self._silent_s, silent_s)
@@ -207,10 +208,12 @@ class Producer:
                 self._clients.sent_records[record] = SentRecord(key, is_tombstone, dated_ms)
         return contents
 
-    def _refused(self, operation: int, batch: _Batch, error: TidelogError) -> None:
+    def _refused(self, operation: int, batch: _Batch, error: TidelogError, *, comes_next: bool) -> None:
+        """`comes_next`: whether all batches before it had been acknowledged when it was sent."""
         if error.nothing_was_written:
             self._clients.refused += 1
-            self._clients.record(Refused(operation, error.code))
+            told_of_a_gap = comes_next and self._kind is Kind.IDEMPOTENT and isinstance(error, OutOfOrderSequence)
+            self._clients.record(Refused(operation, error.code, told_of_a_gap))
         else:
             self._clients.unknown += 1
             self._clients.record(Unknown(operation, error.code))

@@ -69,6 +69,8 @@ class Refused(NamedTuple):
 
     operation: int
     why: str
+    told_of_a_gap: bool = False
+    """In front of a batch though all that its producer had sent before it was acknowledged."""
 
 
 class Unknown(NamedTuple):
@@ -220,6 +222,9 @@ class _Findings:
             if not isinstance(event, Refused):
                 continue
             sent = self._sent[event.operation]
+            if event.told_of_a_gap:
+                told = f"{sent.records[0]} of {sent.partition} was refused ({event.why})"
+                yield Violation(Invariant.TRUTHFUL, f"{told}, and no gap is there")
             for record in sent.records:
                 offset = self._offsets.get((sent.partition, record))
                 if offset is not None:

@@ -6,7 +6,8 @@
     offsets, guarded likewise ─▶ nobody knows: its caller is told; the record is written anew before any others, which fences them
 
 Invariants: steps that store happen one after the other, while it is proven that the group is coordinated here (proven_view.py);
-what a member is told of its group was stored before; after it was given up, a group writes nothing more and answers nobody.
+what a member is told of its group was stored before; after it was given up, a group answers nobody, and writes nothing more but
+what it leaves to the next coordinator.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import NotCoordinator, OutcomeUnknown, Stopping, TidelogError
 from metadata.group_barrier import Answer, Step
 from metadata.group_model import NO_INSTANCE, Group, Joined, Member, MemberId, Phase, Synced, Waiter
-from metadata.group_record import encode_group
+from metadata.group_record import encode_group, encode_handover
 from metadata.group_settings import GroupSettings
 from metadata.group_state import hang_up, tick, wakes_at_ms
 from metadata.model import Revision, SessionId
@@ -99,7 +100,7 @@ class CoordinatedGroup:
         counts: GroupCounts,
     ) -> None:
         self.name = name
-        self.group = group
+        self.group = self._stored = replace(group, silent_in_ms={})
         self.loaded_by = loaded_by
         """The session that this broker had then."""
         self.began_ms = uptime_ms()
@@ -122,6 +123,9 @@ class CoordinatedGroup:
         self._waiting: dict[Waiter, Told] = {}
         self._silent_at_ms: dict[MemberId, int] = {}  # when a member's session ends if nothing is heard of it
         self.begin_sessions_anew()
+        for member_id, left_ms in group.silent_in_ms.items():
+            if member_id in group.members:
+                self._silent_at_ms[member_id] = max(uptime_ms(), group.alone_from_ms) + left_ms
         self._schedule()
 
     @property
@@ -165,6 +169,24 @@ class CoordinatedGroup:
         self._given_up(self)
         for waiter in list(self._waiting):
             self._tell(waiter, not_coordinator(self.name))
+
+    def hand_over(self, why: str) -> None:
+        """Gives it up, and tells the next coordinator who is gone: else that one would wait for them anew.
+
+        What is told is true from now on, however late it lands; where the next coordinator was faster, it does not land.
+        """
+        if self.is_gone:
+            return
+        told = encode_handover(self.group, self.loaded_by, stored=self._stored, silent_at_ms=self._silent_at_ms, now_ms=uptime_ms())
+        self.give_up(why)
+        if told is not None and self.is_stored and not self._steps.locked():
+            self._work.begin_unheard(self._leave_behind(told), f"handover of group {self.name}")
+
+    async def _leave_behind(self, record: bytes) -> None:
+        try:
+            await self._writes.write(Compare(self._key, self._revision), [Put(self._key, record)])
+        except (CompareFailed, TidelogError) as error:
+            log.debug("group %s: its next coordinator waits anew for members that are gone: %s", self.name, error)
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -217,7 +239,9 @@ class CoordinatedGroup:
         """Raises NotCoordinator, and gives the group up, where it is not this broker's any more, or nobody knows."""
         put = Put(self._key, encode_group(group, self._session()))
         try:
-            return await self._writes.write(Compare(self._key, self._revision), [put])
+            revision = await self._writes.write(Compare(self._key, self._revision), [put])
+            self._stored = group
+            return revision
         except (CompareFailed, OutcomeUnknown) as error:
             self.give_up("its record was written by another broker, or it is not known whether it was written")
             raise not_coordinator(self.name) from error

@@ -108,7 +108,7 @@ class GroupCoordinator:
     def brokers_changed(self) -> None:
         """Gives up the groups that are another broker's now."""
         for held in [held for held in self._groups.values() if not self._coordinates(held.name)]:
-            held.give_up("it is another broker's now")
+            held.hand_over("it is another broker's now")
 
     def proven(self, after_s: float) -> None:
         """It is proven that what is coordinated here is, so long after it was proven last. While it was not, nobody was answered.
@@ -353,7 +353,7 @@ class GroupCoordinator:
         kept = await self._store.get(key)
         group, revision = Group(), Revision(0)
         if kept is not None:
-            group = decode_group(kept, now_ms=uptime_ms() + int(1000 * PROOF_S))
+            group = decode_group(kept, now_ms=uptime_ms(), proof_ms=int(1000 * PROOF_S))
             try:
                 revision = await self._writes.write(Compare(key, kept.mod_revision), [Put(key, encode_group(group, session))])
             except (CompareFailed, OutcomeUnknown) as error:

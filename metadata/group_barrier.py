@@ -4,6 +4,9 @@
     every other                         opens when all members have joined again, and all who were told an id have come with it
     both                                open at the latest when the slowest member has had its rebalance timeout
 
+Who has joined belongs to the next generation, with what it claims, though its call may have ended before the barrier opened: for it
+was told that it waits, and goes on with what it owns.
+
 Invariants: a generation is never given twice, since it is stored before a member hears of it; every call that waits is answered by
 the step that removes it.
 """
@@ -71,10 +74,12 @@ def open_if_all_are_here(group: Group, *, now_ms: int) -> Step:
 def _open(group: Group, *, now_ms: int) -> Step:
     """The barrier opens: who has joined is the next generation. Static members may come later, until their sessions end."""
     assert group.barrier is not None, "it is preparing"
-    members = {at: member for at, member in group.members.items() if at in group.joining or member.instance_id != NO_INSTANCE}
-    if members and not group.joining:  # only static members that are away: there is nobody to lead
+    joined_here = group.joining.keys() | group.hung_up
+    members = {at: member for at, member in group.members.items() if at in joined_here or member.instance_id != NO_INSTANCE}
+    if members and not group.joining:  # static members that are away, or who hung up: there is nobody to lead
         wait_ms = max(member.rebalance_timeout_ms for member in members.values())
-        return Step(replace(group, members=members, barrier=Barrier(now_ms, now_ms + wait_ms, first=False)))
+        barrier = Barrier(now_ms, now_ms + wait_ms, first=False)
+        return Step(replace(group, members=members, barrier=barrier, hung_up=frozenset()))
     generation = Generation(group.generation + 1)
     if not members:
         return Step(_emptied(group, generation), stored=True)
@@ -89,7 +94,8 @@ def _open(group: Group, *, now_ms: int) -> Step:
         joining={},
         barrier=None,
         unnamed=frozenset(),
-        unsynced=frozenset(group.joining),
+        hung_up=frozenset(),
+        unsynced=frozenset(joined_here & members.keys()),
         sync_by_ms=now_ms + max(member.rebalance_timeout_ms for member in members.values()),
     )
     answers = tuple((waiter, joined(opened, member_id)) for member_id, waiter in group.joining.items())
@@ -135,3 +141,10 @@ def fenced_instance(instance_id: InstanceId) -> InstanceFenced:
 
 def rebalancing() -> RebalanceInProgress:
     return RebalanceInProgress("the group is rebalancing")
+
+
+def waiting() -> RebalanceInProgress:
+    """To a heartbeat of a member that has joined: no generation begins without it, but for the end of its session."""
+    return RebalanceInProgress(
+        "the group is rebalancing, and this member waits for the others", hint="Wait for the answer to JoinGroup.", waits=True
+    )

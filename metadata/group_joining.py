@@ -242,7 +242,8 @@ def _wait_at_barrier(group: Group, member: Member, waiter: Waiter, *, entering: 
     elif not barrier.first:
         longest_ms = barrier.began_ms + max(each.rebalance_timeout_ms for each in members.values())
         barrier = barrier._replace(opens_ms=longest_ms)
-    waiting = replace(began, joining={**began.joining, member.member_id: waiter}, barrier=barrier)
+    joining = {**began.joining, member.member_id: waiter}
+    waiting = replace(began, joining=joining, hung_up=began.hung_up - {member.member_id}, barrier=barrier)
     step = open_if_all_are_here(waiting, now_ms=now_ms)
     return step._replace(answers=(*answers, *step.answers))
 

@@ -98,12 +98,16 @@ class Group(msgspec.Struct, frozen=True):
     """While PREPARING."""
     unnamed: frozenset[MemberId] = frozenset()
     """Who waits at the barrier and was not told its id yet: nobody can ask for it again, so it is gone when its call ends."""
+    hung_up: frozenset[MemberId] = frozenset()
+    """Dynamic members that joined at this barrier, which is no first one, and whose call has ended since."""
     unsynced: frozenset[MemberId] = frozenset()
     """Who was told of this generation, and has not asked for its assignment yet."""
     sync_by_ms: int = 0
     """Until then those must have asked, or they are lost."""
     alone_from_ms: int = 0
     """From then on no former coordinator answers its members: what they have to do in time, they may do so much later."""
+    silent_in_ms: Mapping[MemberId, int] = {}
+    """By a former coordinator that handed it over: how long its members might be silent then before they were lost."""
 
     def static_member(self, instance_id: InstanceId) -> Member | None:
         if instance_id == NO_INSTANCE:

@@ -8,15 +8,20 @@
 `coordinator` is the session of the broker that wrote it. A broker that comes to coordinate a group writes it anew before it
 answers anything, which raises its revision: so whatever a former coordinator still wants to write compares false.
 
+A coordinator that gives a group up in the middle of a rebalance writes it once more, if the next one has not come yet:
+
+     "handed_over":{"alone_in_ms":0,"silent_in_ms":{"c1-…":31000}}
+
 Invariant: what waits in memory is not stored, and its absence is safe: a member that waited is told to ask again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from metadata.errors import Corrupt, TooLarge
 from metadata.group_model import NO_INSTANCE, Barrier, Generation, Group, Member, MemberId, Phase
@@ -25,6 +30,17 @@ from metadata.model import SessionId
 from metadata.store import KeyValue
 
 FORMAT_VERSION: Final = 1
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """What a coordinator knew when it gave the group up; since then it has answered nobody. Members that have left, or were lost,
+    since the generation began are none of the record any more.
+    """
+
+    alone_in_ms: int
+    """So long its own predecessor may have answered yet."""
+    silent_in_ms: Mapping[MemberId, int]
+    """How long each member may have been silent before it was lost."""
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,9 +53,10 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     leader: MemberId
     changed_at_ms: int
     members: Sequence[Member]
+    handed_over: Handover | msgspec.UnsetType = msgspec.UNSET
 
 
-def encode_group(group: Group, coordinator: SessionId) -> bytes:
+def encode_group(group: Group, coordinator: SessionId, handed_over: Handover | msgspec.UnsetType = msgspec.UNSET) -> bytes:
     return msgspec.json.encode(
         GroupRecord(
             coordinator=coordinator,
@@ -50,6 +67,7 @@ def encode_group(group: Group, coordinator: SessionId) -> bytes:
             leader=group.leader,
             changed_at_ms=group.changed_at_ms,
             members=list(group.members.values()),
+            handed_over=handed_over,
         )
     )
 
@@ -64,10 +82,33 @@ def check_group_size(group: Group, settings: GroupSettings) -> None:
         )
 
 
-def decode_group(kept: KeyValue, *, now_ms: int) -> Group:
-    """As its next coordinator begins, which is alone from `now_ms` on: a barrier and the time to sync begin anew. Raises Corrupt.
+def encode_handover(
+    group: Group, coordinator: SessionId, *, stored: Group, silent_at_ms: Mapping[MemberId, int], now_ms: int
+) -> bytes | None:
+    """What the next coordinator can't know otherwise; None where there is nothing: of a group at rest the record tells enough.
 
-    Of a generation without an assignment nobody knows who waits for it: dynamic members and the leader must ask (again).
+    Where nobody of the generation that is `stored` has gone, it goes on until a newcomer asks again. Members that do not know their
+    ids yet are left out: they ask as others. Each has half of its session at least, since it has to find the next coordinator.
+    """
+    if group.barrier is None or group.barrier.first:
+        return None
+    left = stored
+    if not stored.members.keys() <= group.members.keys():
+        left = replace(group, members={at: member for at, member in group.members.items() if at not in group.unnamed})
+    silent_in_ms: dict[MemberId, int] = {}
+    for at, member in left.members.items():
+        session_ms, began_ms = member.session_timeout_ms, max(now_ms, group.alone_from_ms)
+        left_ms = silent_at_ms[at] - began_ms if at in silent_at_ms and at not in group.joining else session_ms
+        silent_in_ms[at] = max(left_ms, session_ms // 2)
+    handed_over = Handover(max(group.alone_from_ms - now_ms, 0), silent_in_ms)
+    return encode_group(left, coordinator, handed_over)
+
+
+def decode_group(kept: KeyValue, *, now_ms: int, proof_ms: int = 0) -> Group:
+    """As its next coordinator begins: a barrier and the time to sync begin anew. Raises Corrupt.
+
+    The former one may answer for `proof_ms` yet, unless it has handed the group over. Of a generation without an assignment nobody
+    knows who waits for it: dynamic members and the leader must ask (again).
     """
     try:
         record = msgspec.json.decode(kept.value, type=GroupRecord)
@@ -79,6 +120,8 @@ def decode_group(kept: KeyValue, *, now_ms: int) -> Group:
             hint="Upgrade this broker.",
             key=kept.key,
         )
+    handed_over = record.handed_over
+    alone_from_ms = now_ms + (proof_ms if isinstance(handed_over, msgspec.UnsetType) else handed_over.alone_in_ms)
     unsynced = frozenset[MemberId]()
     if record.phase is Phase.COMPLETING:
         unsynced = frozenset(
@@ -93,8 +136,9 @@ def decode_group(kept: KeyValue, *, now_ms: int) -> Group:
         leader=record.leader,
         members={member.member_id: member for member in record.members},
         changed_at_ms=record.changed_at_ms,
-        barrier=Barrier(now_ms, now_ms + longest_ms, first=False) if record.phase is Phase.PREPARING else None,
+        barrier=Barrier(alone_from_ms, alone_from_ms + longest_ms, first=False) if record.phase is Phase.PREPARING else None,
         unsynced=unsynced,
-        sync_by_ms=now_ms + longest_ms if record.phase is Phase.COMPLETING else 0,
-        alone_from_ms=now_ms,
+        sync_by_ms=alone_from_ms + longest_ms if record.phase is Phase.COMPLETING else 0,
+        alone_from_ms=alone_from_ms,
+        silent_in_ms={} if isinstance(handed_over, msgspec.UnsetType) else handed_over.silent_in_ms,
     )

@@ -22,10 +22,12 @@ from metadata.group_barrier import (
     prepare,
     rebalancing,
     unknown,
+    waiting,
     without,
 )
 from metadata.group_model import (
     NO_GENERATION,
+    NO_INSTANCE,
     NO_MEMBER,
     Generation,
     Group,
@@ -63,9 +65,9 @@ def sync(group: Group, request: SyncRequest, waiter: Waiter, *, settings: GroupS
     answers: tuple[Answer, ...] = ()
     if (earlier := group.syncing.get(request.member_id)) is not None:
         answers = ((earlier, rebalancing()),)
-    waiting = replace(group, syncing={**group.syncing, request.member_id: waiter})
+    waits = replace(group, syncing={**group.syncing, request.member_id: waiter})
     if request.member_id != group.leader:
-        return Step(waiting, answers)
+        return Step(waits, answers)
     strangers = sorted(request.assignments.keys() - group.members.keys())
     if strangers:
         raise InvalidArgument(
@@ -74,13 +76,13 @@ def sync(group: Group, request: SyncRequest, waiter: Waiter, *, settings: GroupS
             field="assignments",
         )
     stable = replace(
-        waiting,
+        waits,
         phase=Phase.STABLE,
         members={at: replace(member, assignment=request.assignments.get(at, b"")) for at, member in group.members.items()},
         syncing={},
     )
     check_group_size(stable, settings)
-    answers += tuple((waiting_for_it, _synced(stable, at)) for at, waiting_for_it in waiting.syncing.items())
+    answers += tuple((waiting_for_it, _synced(stable, at)) for at, waiting_for_it in waits.syncing.items())
     return Step(stable, answers, stored=True)
 
 
@@ -98,8 +100,13 @@ def _synced(group: Group, member_id: MemberId) -> Synced:
 
 
 def check_heartbeat(group: Group, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
-    """Raises RebalanceInProgress where the member shall join again, and what refuses it."""
+    """Raises RebalanceInProgress where the member shall join again, or has joined and waits; and what refuses it.
+
+    One that waits may name a generation of before: it was not told of the present one, and the next rebalance has begun.
+    """
     _check_member(group, member_id, instance_id)
+    if member_id in group.joining:
+        raise waiting()
     _check_generation(group, generation)
     if group.phase is Phase.PREPARING:
         raise rebalancing()
@@ -156,7 +163,7 @@ def remove(group: Group, members: Collection[MemberId], *, now_ms: int, settings
     if not gone:
         return Step(group)
     answers: tuple[Answer, ...] = tuple(
-        (waiting[at], unknown(at)) for waiting in (group.joining, group.syncing) for at in gone if at in waiting
+        (calls[at], unknown(at)) for calls in (group.joining, group.syncing) for at in gone if at in calls
     )
     left = replace(
         group,
@@ -164,6 +171,7 @@ def remove(group: Group, members: Collection[MemberId], *, now_ms: int, settings
         joining=without(group.joining, *gone),
         syncing=without(group.syncing, *gone),
         unnamed=group.unnamed.difference(gone),
+        hung_up=group.hung_up.difference(gone),
         unsynced=group.unsynced.difference(gone),
         leader=NO_MEMBER if group.leader in gone else group.leader,
     )
@@ -209,9 +217,13 @@ def wakes_at_ms(group: Group) -> int | None:
 def hang_up(group: Group, waiter: Waiter, *, now_ms: int, settings: GroupSettings) -> Step:
     """Nobody waits for this answer any more. The member stays until its session ends, since it may ask again; but one that does
     not know its own id can't, and would only hold up the others."""
-    for waiting in (group.joining, group.syncing):
-        for at, held in waiting.items():
+    for calls in (group.joining, group.syncing):
+        for at, held in calls.items():
             if held == waiter:
                 left = replace(group, joining=without(group.joining, at), syncing=without(group.syncing, at))
-                return remove(left, [at], now_ms=now_ms, settings=settings) if at in group.unnamed else Step(left)
+                if at in group.unnamed:
+                    return remove(left, [at], now_ms=now_ms, settings=settings)
+                if group.barrier is not None and not group.barrier.first and group.members[at].instance_id == NO_INSTANCE:
+                    left = replace(left, hung_up=left.hung_up | {at})
+                return Step(left)
     return Step(group)

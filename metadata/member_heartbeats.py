@@ -55,8 +55,9 @@ class MemberHeartbeats:
                 error = Unavailable("no answer to a heartbeat")
             except TidelogError as raised:
                 error = raised
-            self._heed(self._place.answered(beat, error), error)
-            if error is not None and error.retryable:
+            heard = self._place.answered(beat, error)
+            self._heed(heard, error)
+            if heard is Heard.LOOK_AGAIN or (error is not None and error.retryable):
                 pause_s = min(beat_s, RETRY_S_MAX) * (0.5 + self._jitter() / 2)
             self._look_at_subscription()
 
@@ -70,7 +71,7 @@ class MemberHeartbeats:
             case Heard.ENDED:
                 assert error is not None, "only an error ends it"
                 self._end(error)
-            case Heard.NOTHING_NEW:
+            case Heard.NOTHING_NEW | Heard.LOOK_AGAIN:
                 pass
 
     def _look_at_subscription(self) -> None:

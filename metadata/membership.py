@@ -11,7 +11,8 @@ cooperative (cooperative-sticky)      keeps it, and says so; gives up what the n
 By the clock, what it owns is its own until the first of these, each shortened by a margin:
 
     sent at, and answered by a group that had heard it    + session timeout      then its session may have ended
-    sent at, and answered while no rebalance was on       + rebalance timeout    then a barrier may have opened without it
+    sent at, and answered while no rebalance was on, or
+    where its request to join waited for the others       + rebalance timeout    then a barrier may have opened without it
 
 Invariants: nothing is owned that somebody else may have been assigned, whatever answers are lost; who holds partitions under a
 cooperative assignor offers no other kind, so that no generation can be assigned as if they were free; nothing is owned and not
@@ -79,6 +80,8 @@ class Heard(Enum):
     """What an answer to a heartbeat means."""
 
     NOTHING_NEW = auto()
+    LOOK_AGAIN = auto()
+    """What it waits for was answered, and may be on its way: the next heartbeat, soon, tells whether it is lost."""
     JOIN_AGAIN = auto()
     ASK_AGAIN = auto()
     """The call that waits is not known where it should be: it is to be repeated."""
@@ -111,6 +114,8 @@ class Membership:
         self._given_up_to_join = NOTHING
         """What it held in that generation until now: an eager assignor that is sticky leaves it where it was."""
         self._asked_s = 0.0
+        self._is_answered = False
+        """A heartbeat has told that the request to join was."""
         self._heard_s = 0.0
         self._no_rebalance_s = 0.0
 
@@ -121,7 +126,7 @@ class Membership:
         return bool(self.owned) and self.protocol not in COOPERATIVE
 
     def join_request(self, topics: Collection[str], *, now_s: float) -> JoinRequest:
-        self.phase, self._asked_s = Phase.JOINING, now_s
+        self.phase, self._asked_s, self._is_answered = Phase.JOINING, now_s, False
         self.topics = frozenset(topics)
         names = [name for name in self._settings.assignors if not self.owned or name in COOPERATIVE]
         return JoinRequest(
@@ -221,9 +226,17 @@ class Membership:
             return Heard.ASK_AGAIN if self._join_should_be_known(beat) else Heard.NOTHING_NEW
         if isinstance(error, RebalanceInProgress):
             self._heard_s = max(self._heard_s, beat.sent_s)
-            return Heard.NOTHING_NEW if self.phase is Phase.JOINING else Heard.JOIN_AGAIN
-        if isinstance(error, StaleGeneration) and self.phase is Phase.JOINING:  # it has joined the next one, and was not told yet
+            if self.phase is not Phase.JOINING:
+                return Heard.JOIN_AGAIN
+            if error.details.get("waits"):  # so no barrier opens without it there, nor elsewhere for a rebalance timeout
+                self._no_rebalance_s = max(self._no_rebalance_s, beat.sent_s)
+                return Heard.NOTHING_NEW
             return Heard.ASK_AGAIN if self._join_should_be_known(beat) else Heard.NOTHING_NEW
+        if isinstance(error, StaleGeneration) and self.phase is Phase.JOINING:  # it has joined the next one, and was not told yet
+            if not self._join_should_be_known(beat):
+                return Heard.NOTHING_NEW
+            was_answered, self._is_answered = self._is_answered, True
+            return Heard.ASK_AGAIN if was_answered else Heard.LOOK_AGAIN
         return Heard.ENDED if isinstance(error, Fenced | Rejected) and not error.retryable else Heard.NOTHING_NEW
 
     def _join_should_be_known(self, beat: Beat) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.proven_view import PROOF_S
 from metadata.errors import (
     Corrupt,
     GroupNotEmpty,
@@ -26,10 +27,11 @@ from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generati
 from metadata.group_offsets import CommittedOffset
 from metadata.group_settings import GroupSettings
 from metadata.model import Partition, TopicPartition
-from metadata.store import Put
+from metadata.store import Delete, Put
 from tests.gateway.coordinated_groups import LAYOUT, P0, P1, SETTINGS, Cluster, Coordinated, outcome, with_cluster
 from tests.metadata.faulty_store import unavailable
 from tests.metadata.played_group import SESSION_MS
+from tests.simulation.virtual_loop import virtual_loop
 
 # ── the life of a group ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -190,6 +192,83 @@ def test_a_handover_between_the_barrier_and_the_assignment_costs_no_generation()
         await asyncio.sleep(0.1)
         await b2.sync(leader, 1, {follower: b"f"})
         assert (await again).assignment == b"f"
+
+    with_cluster(scenario)
+
+
+def test_who_left_in_a_rebalance_is_not_waited_for_by_the_coordinator_to_which_the_group_is_handed_over() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1, b2 = await cluster.coordinator(), await cluster.coordinator()
+        first, second, gone = await b1.stable(3)
+        await b1.leave(gone)
+        waiting = b1.join(first)
+        await asyncio.sleep(0.1)
+        b1.hand_over()
+        assert await outcome(waiting) is NotCoordinator
+        await asyncio.sleep(0.1)
+        began_s = virtual_loop().time()
+        joined = [await each for each in [b2.join(first), b2.join(second)]]
+        assert {each.generation for each in joined} == {2}
+        assert virtual_loop().time() - began_s < 0.1
+
+    with_cluster(scenario)
+
+
+def test_how_long_a_member_has_been_silent_is_handed_over_and_it_has_half_of_its_session_at_least() -> None:
+    async def lost_after_s(cluster: Cluster, silent_s: float) -> float:
+        b1, b2 = await cluster.coordinator(), await cluster.coordinator()
+        first, silent = await b1.stable()
+        for _ in range(int(silent_s)):
+            await asyncio.sleep(1)
+            await b1.heartbeat(first, 1)
+        new = b1.join()
+        await asyncio.sleep(0.01)
+        b1.hand_over()
+        assert await outcome(new) is NotCoordinator
+        await asyncio.sleep(0.01)
+        began_s = virtual_loop().time()
+        joined = await b2.join(first)
+        assert silent not in [member.member_id for member in joined.members]
+        return virtual_loop().time() - began_s
+
+    async def scenario(cluster: Cluster) -> None:
+        assert await lost_after_s(cluster, 2) == pytest.approx(8, abs=0.3)
+        await cluster.etcd.transact([], [Delete(LAYOUT.group("g"))])
+        assert await lost_after_s(cluster, 9) == pytest.approx(5, abs=0.3)
+
+    with_cluster(scenario)
+
+
+def test_where_the_next_coordinator_is_faster_than_the_handover_it_waits_for_all_as_if_there_were_none() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1, b2 = await cluster.coordinator(), await cluster.coordinator()
+        first, gone = await b1.stable()
+        await b1.leave(gone)
+        b1.link.pause = asyncio.Event()
+        b1.hand_over()
+        await b2.heartbeat(first, 1)
+        b1.link.pause.set()
+        await asyncio.sleep(0.1)
+        await b2.heartbeat(first, 1)
+        assert (await b2.groups.describe("g")).members.keys() == {first, gone}
+        began_s = virtual_loop().time()
+        assert (await b2.join(first)).generation == 2
+        assert virtual_loop().time() - began_s == pytest.approx(SESSION_MS / 1000 + PROOF_S, abs=0.2)
+
+    with_cluster(scenario)
+
+
+def test_a_group_at_rest_and_one_whose_first_members_gather_are_handed_over_without_a_write() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        await b1.stable()
+        new = b1.join(group="another")
+        await asyncio.sleep(0.1)
+        before = b1.link.requests
+        b1.hand_over()
+        assert await outcome(new) is NotCoordinator
+        await asyncio.sleep(1)
+        assert b1.link.requests == before
 
     with_cluster(scenario)
 

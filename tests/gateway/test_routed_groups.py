@@ -291,17 +291,17 @@ def test_members_come_back_to_the_next_coordinator_when_theirs_has_died(tmp_path
 def test_a_commit_whose_answer_is_lost_is_an_unknown_outcome_and_a_coordinator_that_is_silent_is_left(tmp_path: Path) -> None:
     async def scenario(group: Group) -> None:
         calls = group.through(group.others[0])
-        held = asyncio.Event()
+        arrived, held = asyncio.Event(), asyncio.Event()
         commit = group.at.coordinated_groups.commit
 
         async def silent(*asked: object, **more: object) -> dict[TopicPartition, TidelogError]:
+            arrived.set()
             await held.wait()
             return await commit(*asked, **more)  # type: ignore[arg-type]
 
         group.at.coordinated_groups.commit = silent  # type: ignore[method-assign]
         committing = asyncio.ensure_future(refused(calls.commit(offset(1))))
-        forwarded = group.others[0].groups._forwarded
-        await until(lambda: len(forwarded) == 1)
+        await arrived.wait()
         await group.others[0].drain(group.at.broker_id, draining=True)
         error = await committing
         assert isinstance(error, OutcomeUnknown)

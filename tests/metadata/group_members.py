@@ -38,7 +38,15 @@ class Doors:
         self.refusals: dict[str, list[TidelogError]] = {}
         """By method: instead of the next answers; what was asked has happened."""
         self.asked: list[str] = []
+        self.served: set[asyncio.Task[Any]] = set()
+        """Calls that the coordinator has not answered yet."""
         self.requests: list[JoinRequest | SyncRequest] = []
+
+    def break_off(self) -> None:
+        """Nothing arrives any more, and the coordinator sees the connections break."""
+        self.is_cut = True
+        for call in self.served:
+            call.cancel()
 
     async def join(self, name: str, request: JoinRequest) -> Joined:
         self.requests.append(request)
@@ -61,8 +69,17 @@ class Doors:
             await asyncio.Event().wait()
         loop = virtual_loop()
         answer: _Answer | TidelogError
+        call = loop.create_task(ask(self._team.coordinator), name=method, context=loop.context_of("broker"))
+        self.served.add(call)
         try:
-            answer = await loop.create_task(ask(self._team.coordinator), name=method, context=loop.context_of("broker"))
+            await asyncio.wait([call])
+        finally:
+            self.served.discard(call)
+            call.cancel()
+        if call.cancelled():  # there, not here
+            await asyncio.Event().wait()
+        try:
+            answer = call.result()
         except TidelogError as error:
             answer = error
         await asyncio.sleep(self._team.way_s())

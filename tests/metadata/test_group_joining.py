@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from metadata.consumer_protocol import decode_subscription
 from metadata.errors import (
     GroupFull,
     InconsistentProtocol,
@@ -166,6 +167,47 @@ def test_a_member_that_hangs_up_and_knows_its_id_may_come_again() -> None:
     again = played.join(request("m1"))
     played.join(request("m2"))
     assert played.joined(again).generation == 2
+
+
+def test_who_was_told_that_it_waits_belongs_to_the_next_generation_though_it_hung_up_before_the_barrier_opened() -> None:
+    played = stable(request(), request(), request())
+    first = played.join(request("m1"))
+    played.hang_up(played.join(request("m2", protocols=offers("orders", owned={"orders": (7,)}))))
+    played.pass_ms(REBALANCE_MS)
+    told = played.joined(first)
+    assert [member.member_id for member in told.members] == ["m1", "m2"], "m3 has not joined"
+    claimed = decode_subscription(told.members[1].metadata).owned
+    assert claimed == {"orders": [7]}, "so that the leader gives nobody else what it may still read"
+    settle(played)
+    assert played.group.members.keys() == {"m1", "m2"}
+
+
+def test_who_hung_up_before_the_barrier_opened_and_asks_for_nothing_is_lost_in_the_next_generation() -> None:
+    played = stable(request(), request(), request())
+    played.join(request("m1"))
+    played.hang_up(played.join(request("m2")))
+    played.pass_ms(REBALANCE_MS)
+    played.sync("m1", assignments={"m1": b"1", "m2": b"2"})
+    played.pass_ms(REBALANCE_MS)
+    assert list(played.group.members) == ["m1"]
+
+
+def test_where_all_who_joined_have_hung_up_they_have_their_rebalance_timeout_to_come_again_and_no_longer() -> None:
+    played = stable(request(), request())
+    played.hang_up(played.join(request("m1")))
+    played.pass_ms(REBALANCE_MS)
+    assert (list(played.group.members), played.group.generation) == (["m1"], 1)
+    played.pass_ms(REBALANCE_MS)
+    assert (played.group.phase, played.group.generation) == (Phase.EMPTY, 2)
+
+
+def test_who_hangs_up_at_a_first_barrier_owns_nothing_and_is_not_waited_for() -> None:
+    played = Played()
+    first = played.join(request())
+    flapping = played.announced(played.join(request(id_required=True)))
+    played.hang_up(played.join(request(flapping)))
+    played.pass_ms(2 * 500)
+    assert [member.member_id for member in played.joined(first).members] == ["m1"]
 
 
 def test_a_member_that_joins_and_hangs_up_every_10_ms_never_stops_the_others_for_long() -> None:

@@ -240,6 +240,39 @@ def test_who_is_cut_off_gives_up_what_it_owns_before_anybody_else_is_given_it_an
     with_team(scenario)
 
 
+def test_who_waits_for_a_slow_member_keeps_what_it_owns_though_that_one_takes_longer_than_it_may() -> None:
+    async def scenario(team: Team) -> None:
+        a, b, c = await team.of(3, max_poll_interval_ms=20_000)
+        slow = next(reader for reader in (a, b, c) if len(reader.reading) == 2)
+        slow.slow_s["revoked"] = 30
+        before = {reader.name: set(reader.reading) for reader in (a, b, c) if reader is not slow}
+        team.enter(max_poll_interval_ms=20_000)
+        await team.until(lambda: slow.busy > 0)
+        team.enter(max_poll_interval_ms=20_000)
+        await team.until(lambda: slow.doors.asked.count("join") > 3 and not slow.busy)
+        assert all(before[reader.name] <= reader.reading and not reader.heard("lost") for reader in (a, b, c) if reader is not slow)
+        await team.rest(40)
+
+    with_team(scenario)
+
+
+def test_who_is_cut_off_while_it_waits_in_a_rebalance_shares_nothing_with_the_next_generation() -> None:
+    async def scenario(team: Team) -> None:
+        a, b, dead = await team.of(3, max_poll_interval_ms=6_000)
+        dead.crash()
+        team.enter(max_poll_interval_ms=6_000)
+        await asyncio.sleep(5)
+        b.doors.break_off()
+        before = a.member.generation
+        await team.until(lambda: a.member.generation > before)
+        assert b.reading, "by its own clock it may go on"
+        await team.until(lambda: not b.reading)
+        b.doors.is_cut = False
+        await team.rest(40)
+
+    with_team(scenario)
+
+
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_a_rebalance_that_it_does_not_hear_of_costs_it_what_it_owns_in_time(assignor: str) -> None:
     """Its heartbeats arrive, their answers do not: the coordinator knows it alive, and opens the barrier without it at last."""
@@ -302,6 +335,36 @@ def test_a_coordinator_that_moves_while_members_join_or_sync_is_followed() -> No
             await team.rest(20)
 
         with_team(scenario)
+
+
+def test_a_coordinator_that_moves_again_and_again_while_a_dead_member_is_waited_for_costs_nobody_what_it_owns() -> None:
+    async def scenario(team: Team) -> None:
+        a, b, dead = await team.of(3)
+        before = set(a.reading), set(b.reading)
+        dead.crash()
+        team.enter()
+        for _ in range(30):  # each gives the dead half of its session, to find it
+            await asyncio.sleep(4)
+            await team.hand_over()
+            team.check()
+        assert (a.reading, b.reading) == before
+        await team.rest(30)
+        assert not a.heard("lost") + b.heard("lost")
+
+    with_team(scenario)
+
+
+def test_a_dead_member_is_missed_though_the_coordinator_moves_more_often_than_sessions_end() -> None:
+    async def scenario(team: Team) -> None:
+        *_, dead = await team.of(3)
+        dead.crash()
+        new = team.enter()
+        for _ in range(4):
+            await asyncio.sleep(6)
+            await team.hand_over()
+        assert new.reading
+
+    with_team(scenario)
 
 
 @pytest.mark.parametrize("method", ["join", "sync", "heartbeat"])

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metadata.errors import Corrupt, InvalidArgument, TidelogError, TooLarge
 from metadata.group_model import (
@@ -18,10 +19,11 @@ from metadata.group_model import (
     Protocol,
 )
 from metadata.group_offsets import CommittedOffset, decode_offset, encode_offset, why_not
-from metadata.group_record import check_group_size, decode_group, encode_group
+from metadata.group_record import check_group_size, decode_group, encode_group, encode_handover
 from metadata.group_settings import GroupSettings
 from metadata.model import Revision, SessionId
 from metadata.store import KeyValue
+from tests.metadata.played_group import REBALANCE_MS, SESSION_MS, Played, request, stable
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 PROTOCOLS = st.builds(Protocol, TEXTS, st.binary(max_size=50))
@@ -111,6 +113,44 @@ def test_a_group_lies_in_the_store_as_the_documentation_says() -> None:
         b'"client_host":"10.0.0.7","session_timeout_ms":45000,"rebalance_timeout_ms":300000,"protocols":[["range","AAE="]],'
         b'"assignment":"Ag=="}]}'
     )
+
+
+def test_a_group_that_is_handed_over_tells_who_is_still_there_and_how_long_each_may_yet_be_silent() -> None:
+    played = stable(*[request() for _ in range(4)])
+    played.leave("m4")
+    played.join(request("m1"))
+    played.join(request())
+    before = replace(played.group, alone_from_ms=played.now_ms + 500)
+    at_ms = played.now_ms
+    silent_at_ms = {MemberId(f"m{number}"): at_ms + 500 + left_ms for number, left_ms in [(1, 1), (2, 7_000), (3, 1), (5, 1)]}
+    told = encode_handover(before, SessionId(7), stored=played.stored[-1], silent_at_ms=silent_at_ms, now_ms=at_ms)
+    assert told is not None
+    read = decode_group(kept(told), now_ms=90_000, proof_ms=3_000)
+    assert (read.phase, read.generation, read.leader) == (Phase.PREPARING, 1, "m1")
+    assert list(read.members) == ["m1", "m2", "m3"], "the new one does not know its id"
+    assert read.silent_in_ms == {"m1": SESSION_MS, "m2": 7_000, "m3": SESSION_MS // 2}, "m1 waits"
+    assert read.alone_from_ms == 90_500, "there is no need to wait for the one that has handed it over"
+    assert read.barrier == (90_500, 90_500 + REBALANCE_MS, False)
+
+
+def test_where_nobody_of_the_generation_has_gone_it_is_handed_over_as_it_was_stored() -> None:
+    played = stable(request(), request())
+    played.join(request(played.announced(played.join(request(id_required=True)))))
+    stored = played.stored[-1]
+    told = encode_handover(played.group, SessionId(7), stored=stored, silent_at_ms={}, now_ms=played.now_ms)
+    assert told is not None
+    read = decode_group(kept(told), now_ms=90_000, proof_ms=3_000)
+    assert stored_part(read) == stored_part(stored)
+    assert read.silent_in_ms == {"m1": SESSION_MS, "m2": SESSION_MS}
+
+
+def test_of_a_group_at_rest_or_whose_first_members_gather_nothing_is_handed_over() -> None:
+    gathering = Played()
+    gathering.join(request(instance="i"))
+    for group in (stable(request()).group, gathering.group, Group()):
+        assert encode_handover(group, SessionId(7), stored=group, silent_at_ms={}, now_ms=1_000) is None
+        read = decode_group(kept(encode_group(group, SessionId(7))), now_ms=90_000, proof_ms=3_000)
+        assert read.alone_from_ms == 93_000
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"{}", b'{"format_version":1}', b"\xff", b'"\xff"'])

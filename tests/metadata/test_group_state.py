@@ -222,6 +222,22 @@ def test_a_member_that_falls_silent_is_lost_and_the_others_join_again() -> None:
     assert played.joined(played.join(request("m2"))).leader == "m2"
 
 
+def test_a_member_that_waits_at_the_barrier_is_told_so_whatever_generation_it_knows_of() -> None:
+    played = stable(request(), request())
+    waiter = played.join(request("m1"))
+    for generation in (1, 0):  # of before: it was not told of the present one when the next rebalance began
+        with pytest.raises(RebalanceInProgress) as told:
+            played.heartbeat("m1", generation)
+        assert told.value.details == {"waits": True}
+    with pytest.raises(RebalanceInProgress) as told:
+        played.heartbeat("m2")
+    assert not told.value.details, "it shall join"
+    played.hang_up(waiter)
+    with pytest.raises(RebalanceInProgress) as told:
+        played.heartbeat("m1")
+    assert not told.value.details
+
+
 def test_who_waits_for_the_coordinator_is_not_silent() -> None:
     played = stable(request(), request(), request())
     played.join(request("m1"))

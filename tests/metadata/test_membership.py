@@ -131,6 +131,19 @@ def test_while_the_group_rebalances_heartbeats_keep_the_session_and_the_barrier_
     assert place.holds_until_s == pytest.approx(165 + 9), "the barrier opened after that heartbeat, with this member"
 
 
+def test_a_member_whose_request_to_join_waits_keeps_what_it_owns_however_long_the_others_take() -> None:
+    place = staying(P0)
+    place.join_request(["orders"], now_s=110)
+    for sent_s in range(111, 300):
+        assert answered(place, RebalanceInProgress("wait", waits=True), sent_s=sent_s) is Heard.NOTHING_NEW
+    assert place.holds_until_s == pytest.approx(299 + 9)
+    for sent_s in range(300, 340):  # its call has ended, and the next coordinator does not know that it has joined
+        answered(place, RebalanceInProgress("join again"), sent_s=sent_s)
+    assert place.holds_until_s == pytest.approx(339 + 9)
+    answered(place, RebalanceInProgress("join again"), sent_s=355)
+    assert place.holds_until_s == pytest.approx(299 + 58)
+
+
 def test_an_answer_to_join_that_began_no_generation_says_nothing_of_a_barrier_that_began_since() -> None:
     place = staying(P0)
     place.join_request(["orders"], now_s=110)
@@ -164,11 +177,20 @@ def test_a_heartbeat_of_a_generation_before_means_nothing() -> None:
 def test_who_waits_to_join_and_hears_that_nobody_knows_of_it_asks_again() -> None:
     place = staying(P0)
     place.join_request(["orders"], now_s=110)
-    for error in (None, StaleGeneration("")):
+    for error in (None, StaleGeneration(""), RebalanceInProgress("join again")):
         assert answered(place, error, sent_s=111) is Heard.NOTHING_NEW, "it may have overtaken the request"
+    for error in (None, RebalanceInProgress("join again")):
         assert answered(place, error, sent_s=114) is Heard.ASK_AGAIN
-    assert answered(place, RebalanceInProgress(""), sent_s=114) is Heard.NOTHING_NEW
+    assert answered(place, RebalanceInProgress("wait", waits=True), sent_s=114) is Heard.NOTHING_NEW
     assert answered(place, UnknownMember(""), sent_s=111) is Heard.ENDED
+
+
+def test_who_waits_to_join_and_hears_of_the_next_generation_looks_again_before_it_gives_up_the_answer() -> None:
+    place = staying(P0)
+    for asked_s in (110, 120):
+        place.join_request(["orders"], now_s=asked_s)
+        assert answered(place, StaleGeneration(""), sent_s=asked_s + 4) is Heard.LOOK_AGAIN, "the answer may be on its way"
+        assert answered(place, StaleGeneration(""), sent_s=asked_s + 5) is Heard.ASK_AGAIN
 
 
 def test_who_is_lost_owns_nothing_is_in_no_generation_and_keeps_its_id_unless_the_group_does_not_know_it() -> None:

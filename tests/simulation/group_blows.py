@@ -275,7 +275,7 @@ class GroupBlows:
             await asyncio.sleep(self._chance.choice((0.002, 0.05, 0.5)) * self._chance.uniform(0.5, 1.5))
 
     async def _coordinator_drains(self) -> None:
-        """Its groups move, and back again; not faster than sessions end: with each coordinator they begin anew."""
+        """Its groups move, and back again; but not at once: members have to find each coordinator in time."""
         async with self._draining:
             drained = self._coordinator()
             await self._in_mid_rebalance()
@@ -283,7 +283,7 @@ class GroupBlows:
             sessions_s = [self._load.session_s(group) for group in self._load.groups]
             await asyncio.sleep(min(sessions_s) * self._chance.choice((0.02, 0.2, 1.0)))
             await self._brokers.drain(drained.broker_id, False)
-            await asyncio.sleep(2 * max(sessions_s))
+            await asyncio.sleep(max(sessions_s) / 2)
 
     async def _coordinator_killed(self) -> None:
         victim = self._coordinator()
@@ -407,8 +407,11 @@ class GroupBlows:
             line.latency_s = 0.002
 
     async def _member_cut_off(self) -> None:
-        """From every coordinator, past its session or not."""
+        """From every coordinator, past its session or not. Either they notice it, or they take its calls for waiting."""
         if (cut := self._load.any()) is not None:
             cut.line.wire.cut = True
+            if self._chance.random() < 0.5:
+                for broker in self._brokers.alive():
+                    broker.drop_calls_of(cut.name)
             await asyncio.sleep(self._load.session_s(cut.group) * self._chance.uniform(0.2, 2.0))
             cut.line.wire.cut = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from compaction.notices import Notices
 from compaction.plan import DueRule, Unit, plan_unit, straddling
 from compaction.trim import run_trim, session_name
 from compaction.wal_view import WalView
+from metadata.compaction_notices import CompactionNotice
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, SessionId, TopicPartition
 from segments.manifest import Manifest
@@ -73,6 +74,8 @@ class Compactor:
         self._rule = DueRule(
             settings.compaction_due_bytes, settings.compaction_due_age_ms, settings.scratch_bytes_max, settings.pending_runs_max
         )
+        self._deletions: dict[TopicPartition, int] = {}
+        """Partitions of which leaders have deleted records, and the versions of the manifests that say so."""
         self._begun_ms: int | None = None
         self._anew_after_ms = ANEW_MS
         self._blocked: dict[TopicPartition, tuple[Corrupt, int]] = {}
@@ -82,6 +85,10 @@ class Compactor:
     def damaged(self) -> dict[TopicPartition, Corrupt]:
         """Partitions that are not compacted, and why."""
         return self.view.state.damaged | {where: error for where, (error, _) in self._blocked.items()}
+
+    def hear(self, notices: Iterable[CompactionNotice]) -> None:
+        """What leaders have deleted is seen to at the next look. What other compactors did is theirs to look after."""
+        self._deletions.update((notice.place, notice.version) for notice in notices if notice.is_deletion)
 
     async def run(self) -> None:
         """Looks again and again, until cancelled. A mistake of ours is told in the log, and ends not the broker that it is in."""
@@ -106,6 +113,7 @@ class Compactor:
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("segments are not looked at", self._look),
             ("deleted topics are not looked for", self._deleted.look),
+            ("deleted records are not seen to", self._take_in_deletions),
             ("manifests are not read", self._read_floors),
             ("nothing is compacted", lambda: self._compact(report, everything=everything)),
             ("history is not kept in shape", self._keep),
@@ -147,6 +155,19 @@ class Compactor:
             self.metrics.failing_since_ms = self.metrics.failing_since_ms or now_ms
             raise
         self.metrics.looked_at_ms, self.metrics.failing_since_ms = self._context.now_ms(), 0
+
+    async def _take_in_deletions(self) -> None:
+        """So that manifests are read anew: of runs that wait here (then they are due), and of history that is looked after here."""
+        deletions, self._deletions = self._deletions, {}
+        state, manifests = self.view.state, self._context.manifests
+        for where, version in deletions.items():
+            kept = manifests.kept(where)
+            if kept is not None and kept.version >= version:
+                continue
+            runs = state.pending.get(where)
+            if runs is None or self._may(where, runs.first_place[0]):
+                state.floors.pop(where, None)
+            self._keeping.look_again(where)
 
     async def _read_floors(self) -> None:
         """The newest manifests of partitions that were not seen before, or that another compactor went on with."""

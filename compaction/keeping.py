@@ -3,10 +3,11 @@
     a manifest was read or committed here ──▶ due now
     a look found nothing more to do ────────▶ due when a file expires, a grace ends, tombstones may go …, or never
     a topic's settings were changed ────────▶ all its partitions are due
+    a leader has deleted records ───────────▶ due now, by a manifest that is read anew
 
 So an idle cluster costs no request: time decides in memory which of the partitions has something due. What another compactor has
-changed is heard of when its manifest is read, at the latest by the daily listing (collector.py). Every decision is made of a
-manifest that may be old by now: then its commit loses, and nothing has happened.
+changed is heard of when its manifest is read, at the latest by the daily listing (collector.py); what a leader has deleted, by its
+notice. Every decision is made of a manifest that may be old by now: then its commit loses, and nothing has happened.
 """
 
 from __future__ import annotations
@@ -97,6 +98,14 @@ class Keeping:
         if unforeseen:
             raise ExceptionGroup("partitions that were looked after", unforeseen)
         return written
+
+    def look_again(self, partition: TopicPartition) -> None:
+        """There is a newer manifest than was heard of here. Whoever looks after the partition reads it at the next `run`."""
+        context = self._context
+        known = self._known.get(partition)
+        if (known is not None and known.is_ours) or context.is_mine(str(partition)):
+            context.manifests.forget(partition)
+            self._known.setdefault(partition, _Known(inf)).due_ms = context.now_ms()
 
     async def _look_after(self, partition: TopicPartition) -> int:
         context = self._context

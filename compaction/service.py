@@ -15,6 +15,7 @@ from compaction.metrics import CompactionCollector
 from compaction.notices import Notices
 from compaction.settings import CompactionSettings
 from metadata.etcd_layout import EtcdLayout
+from metadata.notice_cache import NoticeCache
 from metadata.store import MetadataStore
 from metadata.topic_cache import TopicCache
 from segments.object_store import ObjectStore
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class CompactionService:
-    """Its owner runs `run()` as a task, or `once`. `topics` is fed by somebody else, and was read once."""
+    """Its owner runs `run()` as a task, or `once`. `topics` and `notices` are fed by somebody else; `topics` was read once."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class CompactionService:
         metadata: MetadataStore,
         layout: EtcdLayout,
         topics: TopicCache,
+        notices: NoticeCache,
         settings: CompactionSettings,
         segments: SegmentSettings,
         *,
@@ -56,16 +58,19 @@ class CompactionService:
             segments,
         )
         self.compactor = Compactor(context, Notices(metadata, layout), told=told)
+        self._heard = notices
         self.metrics = CompactionCollector(context.counters, self.compactor.metrics, now_ms)
 
     async def run(self) -> None:
         """Until cancelled."""
+        unsubscribe = self._heard.subscribe(self.compactor.hear)
         async with asyncio.TaskGroup() as tasks:
             joining = tasks.create_task(self._membership.run(), name="compactors")
             try:
                 await self._joined()
                 await self.compactor.run()
             finally:
+                unsubscribe()
                 joining.cancel()
 
     async def once(self, *, everything: bool) -> TickReport:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from gateway.compaction_watch import CompactionNotices
 from metadata.broker_registry import BrokerCache, Registration
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, Revision, TopicPartition
+from metadata.notice_cache import NoticeCache
 from metadata.partition_cache import PartitionCache
 from metadata.store import Event, KeyValue, MetadataStore
 from metadata.topic import Topic
@@ -28,7 +28,7 @@ class ClusterView:
         self.brokers = BrokerCache(metadata, layout)
         self.partitions = PartitionCache(metadata, layout)
         self.controller = ControllerSeen(metadata, layout)
-        self.compactions = CompactionNotices(metadata, layout)
+        self.compactions = NoticeCache(metadata, layout)
         self._changing = asyncio.Event()
         self.brokers.subscribe(self._tell_of_change)
         self.partitions.subscribe(lambda _: self._tell_of_change())

@@ -1,6 +1,7 @@
-"""Hears of what compactors did, and has the partitions that are led here follow it.
+"""Hears of newer manifests, and has the partitions that are led here follow them; tells of those that DeleteRecords wrote here.
 
-    /compactions/{unit} ─ watch ─▶ CompactionNotices ─▶ led here, and newer than what is held? ─▶ LIST, GET ─▶ Log.adopt
+    /compactions/{unit} ─ watch ─▶ NoticeCache ─▶ led here, and newer than what is held? ─▶ LIST, GET ─▶ Log.adopt
+    Log.tell_of_deletion ─▶ TellDeletions ─▶ /compactions/{unit} ─▶ compactors, and whoever leads by now
 
 A notice saves polling, and decides nothing: what is adopted is the newest manifest on the bucket. One that was missed is found out
 by a reader, when a segment is gone. Invariant: a partition that comes to be led here follows notices that came before, too.
@@ -12,84 +13,29 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence, Set
 
-from metadata.compaction_notices import CompactionNotice, decode_notices
+from compaction.notices import Notices
+from metadata.compaction_notices import CompactionNotice
 from metadata.errors import Corrupt, TidelogError, UnknownTopic
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
-from metadata.store import Event, KeyValue, MetadataStore
+from metadata.notice_cache import NoticeCache
 from metadata.topic_cache import TopicCache
-from metadata.watched_range import WatchedRange
 from segments.log import Log
 from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectStore
 
 PAUSE_S = 1.0
 """Before manifests that could not be read are tried again."""
+TOLD_EACH_S = 5.0
+"""What is deleted meanwhile is told together: each notice is a lease, for ten minutes."""
 
 log = logging.getLogger(__name__)
-
-
-class CompactionNotices:
-    """Those that still stand, from a watch. Its owner runs `run()` as a task."""
-
-    def __init__(self, metadata: MetadataStore, layout: EtcdLayout) -> None:
-        self._told: dict[str, tuple[CompactionNotice, ...]] = {}
-        self._versions: dict[TopicPartition, int] = {}
-        self._subscribers: list[Callable[[Set[TopicPartition]], None]] = []
-        self.run = WatchedRange(metadata, layout.compactions, replace=self._replace, apply=self._apply).run
-
-    def version(self, partition: TopicPartition) -> int:
-        """Of the newest manifest that was told of; 0 where none was, a short while ago."""
-        return self._versions.get(partition, 0)
-
-    def subscribe(self, told: Callable[[Set[TopicPartition]], None]) -> Callable[[], None]:
-        """Calls it with the partitions that have newer manifests; answers how to end that. It must not block, nor raise."""
-        self._subscribers.append(told)
-        return lambda: self._subscribers.remove(told)
-
-    def _replace(self, items: Sequence[KeyValue]) -> None:
-        for key in self._told.keys() - {item.key for item in items}:
-            self._forget(key)
-        self._hear(items)
-
-    def _apply(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if event.kind == "delete":
-                self._forget(event.key)
-        puts = [event for event in events if event.kind != "delete"]
-        self._hear([KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1) for event in puts])
-
-    def _hear(self, items: Sequence[KeyValue]) -> None:
-        newer: set[TopicPartition] = set()
-        for item in items:
-            try:
-                notices = decode_notices(item)
-            except Corrupt as error:
-                log.error("%s", error)
-                continue
-            self._forget(item.key)
-            self._told[item.key] = notices
-            for notice in notices:
-                if notice.version > self.version(notice.place):
-                    self._versions[notice.place] = notice.version
-                    newer.add(notice.place)
-        if newer:
-            for told in tuple(self._subscribers):
-                told(newer)
-
-    def _forget(self, key: str) -> None:
-        for notice in self._told.pop(key, ()):
-            if self._versions.get(notice.place) == notice.version:
-                del self._versions[notice.place]
 
 
 class FollowCompactions:
     """Of one session. Its owner runs `run()` as a task, and calls `look` for partitions that came to be led here with a manifest
     that is not the newest of which notices tell."""
 
-    def __init__(
-        self, session_log: Log, bucket: ObjectStore, topics: TopicCache, notices: CompactionNotices, *, reads_max: int
-    ) -> None:
+    def __init__(self, session_log: Log, bucket: ObjectStore, topics: TopicCache, notices: NoticeCache, *, reads_max: int) -> None:
         self._log = session_log
         self._bucket = bucket
         self._topics = topics
@@ -104,7 +50,7 @@ class FollowCompactions:
         self._told.set()
 
     async def run(self) -> None:
-        unsubscribe = self._notices.subscribe(self.look)
+        unsubscribe = self._notices.subscribe(self._told_of)
         try:
             while True:
                 self._told.clear()
@@ -118,6 +64,9 @@ class FollowCompactions:
                 await self._told.wait()
         finally:
             unsubscribe()
+
+    def _told_of(self, notices: Sequence[CompactionNotice]) -> None:
+        self.look({notice.place for notice in notices})
 
     async def _adopt(self, heard: Set[TopicPartition]) -> None:
         manifests = await newest_manifests(self._bucket, self._outdated(heard), reads_max=self._reads_max)
@@ -138,3 +87,28 @@ class FollowCompactions:
                 except UnknownTopic:
                     continue  # deleted: nobody asks for it
         return outdated
+
+
+class TellDeletions:
+    """Of one broker, for as long as it lives: who deleted, and then lost its session, is the one whose successor has to hear of it.
+    Its owner runs `run()` as a task."""
+
+    def __init__(self, notices: Notices, *, new_nonce: Callable[[], bytes]) -> None:
+        self._notices = notices
+        self._new_nonce = new_nonce
+        self._untold: dict[TopicPartition, int] = {}
+        self._deleted = asyncio.Event()
+
+    def tell(self, partition: TopicPartition, version: int) -> None:
+        """That DeleteRecords sent this manifest to the bucket, whatever became of it."""
+        self._untold[partition] = max(version, self._untold.get(partition, 0))
+        self._deleted.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._deleted.wait()
+            self._deleted.clear()
+            untold, self._untold = self._untold, {}
+            notices = [CompactionNotice(*partition, version, is_deletion=True) for partition, version in untold.items()]
+            await self._notices.tell(self._new_nonce().hex(), notices)
+            await asyncio.sleep(TOLD_EACH_S)

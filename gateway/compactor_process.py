@@ -25,6 +25,7 @@ from metadata.data_directory import DataDirectory
 from metadata.errors import NotFound, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision
+from metadata.notice_cache import NoticeCache
 from metadata.open_metadata import open_metadata
 from metadata.restoration import check_not_restoring
 from metadata.topic_cache import TopicCache
@@ -78,12 +79,13 @@ async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -
                 hint="Name the bucket and the metadata that go together (--bucket, --etcd, --cluster), as for the brokers.",
             )
         await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
-        topics = TopicCache(metadata, layout)
+        topics, notices = TopicCache(metadata, layout), NoticeCache(metadata, layout)
         service = CompactionService(
             bucket,
             metadata,
             layout,
             topics,
+            notices,
             settings.compaction,
             settings.segments,
             compactor_id=settings.broker_id,
@@ -95,6 +97,7 @@ async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -
         try:
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(topics.run(), name="topics")
+                hearing = tasks.create_task(notices.run(), name="what leaders deleted")
                 staying = tasks.create_task(stay_in_cluster(metadata, layout, record.cluster_id), name="identity")
                 try:
                     if not await topics.wait_for(Revision(1), timeout_s=TOPICS_TIMEOUT_S):
@@ -102,6 +105,7 @@ async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -
                     yield RunningCompactor(service, door)
                 finally:
                     following.cancel()
+                    hearing.cancel()
                     staying.cancel()
         except BaseExceptionGroup as errors:
             raise first_of(errors) from errors

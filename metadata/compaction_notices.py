@@ -1,8 +1,8 @@
-"""What compactors tell brokers: that there is a newer manifest of these partitions. Pure.
+"""What compactors tell brokers, and leaders that delete records tell both: there is a newer manifest of these partitions. Pure.
 
 The value of /{cluster}/compactions/{unit}, JSON in UTF-8, under a lease of NOTICE_KEPT_S:
 
-    [["1f…32 hex digits…",7,12],…]                topic id, partition, version of the manifest
+    [["1f…32 hex digits…",7,12,false],…]          topic id, partition, version of the manifest, whether a leader deleted records
 
 A notice saves looking, and decides nothing: who hears of it reads the newest manifest from the bucket. Who misses it finds a
 segment gone one day, and reads the manifest then.
@@ -28,7 +28,9 @@ class CompactionNotice(msgspec.Struct, frozen=True, array_like=True):
     topic_id: TopicId
     partition: Partition
     version: int
-    """Of the manifest that was read back after it was created; there may be later ones."""
+    """Of the manifest; there may be later ones. Where records were deleted, and the bucket did not answer, none may have it yet."""
+    is_deletion: bool = False
+    """By DeleteRecords: what it has let go is for compactors to delete."""
 
     @property
     def place(self) -> TopicPartition:

@@ -1,7 +1,7 @@
 """The manifests of the partitions that are led here: newer ones are adopted, and DeleteRecords commits one.
 
     notice, or NotFound ─▶ newest manifest ─▶ adopt: history, log start, runs below `compacted_to` forgotten
-    DeleteRecords ─▶ newest manifest ─▶ log start raised ─▶ commit ─▶ adopt ─▶ do we lead still? ─▶ answered
+    DeleteRecords ─▶ newest manifest ─▶ log start raised ─▶ commit ─▶ no seal on the bucket? ─▶ adopt ─▶ answered
                             ▲                                 │ lost: a compactor was first
                             └─────────────────────────────────┘
 
@@ -43,16 +43,21 @@ class LedHistory:
         *,
         led_at: Callable[[TopicPartition], LedPartition],
         writable_at: Callable[[TopicPartition], LedPartition],
-        check_appointed: Callable[[], Awaitable[None]],
+        check_not_sealed: Callable[[], Awaitable[None]],
+        sent: Callable[[TopicPartition, int], None],
         spawn: Callable[[Coroutine[Any, Any, _Adopted]], asyncio.Task[_Adopted]],
         new_writer: Callable[[], bytes],
         now_ms: Callable[[], int],
     ) -> None:
-        """`led_at` raises NoLeader for a partition that is not led here; `writable_at` also for one that is being handed over."""
+        """`led_at` raises NoLeader for a partition that is not led here; `writable_at` also for one that is being handed over.
+
+        `sent` is told the version of each manifest that DeleteRecords has sent to the bucket, whatever became of it.
+        """
         self._store = store
         self._led_at = led_at
         self._writable_at = writable_at
-        self._check_appointed = check_appointed
+        self._check_not_sealed = check_not_sealed
+        self._sent = sent
         self._spawn = spawn
         self._new_writer = new_writer
         self._now_ms = now_ms
@@ -118,26 +123,37 @@ class LedHistory:
         topic = self._topics.get(partition)
         if not topic:
             raise NoLeader(f"the topic of {partition} is not known here yet")
-        if validate_only or offset <= led.log.log_start_offset:
+        if validate_only:
             return max(offset, led.log.log_start_offset)
+        if offset <= led.log.log_start_offset:
+            await self._check_not_sealed()  # else the next leader may not have read the manifest that says so
+            led = self._writable_at(partition)
+            if offset <= led.log.log_start_offset:
+                return led.log.log_start_offset
         for _ in range(TRIES):
             newest = await newest_manifest(self._store, topic, partition) or no_manifest(partition)
             self._writable_at(partition)  # before anything is written
+            raised = newest
             if newest.log_start_offset < offset:
                 raised = log_start_raised(newest, offset, writer=self._new_writer().hex(), now_ms=self._now_ms())
-                if not await commit_manifest(self._store, topic, raised, timeout_s=COMMIT_TIMEOUT_S):
+            try:
+                if raised is not newest and not await commit_manifest(self._store, topic, raised, timeout_s=COMMIT_TIMEOUT_S):
                     continue
-                newest = raised
-            await self._still_leads(led)
-            self.adopt(led, newest)
-            return led.log.log_start_offset
+                await self._still_leads(led)
+                self.adopt(led, raised)
+                return led.log.log_start_offset
+            finally:
+                self._sent(partition, raised.version)  # also where nobody waits for the answer any more
         raise Unavailable(f"compactors were first {TRIES} times to write the next manifest of {partition}; no record was deleted")
 
     async def _still_leads(self, led: LedPartition) -> None:
-        """The next leader may have read the manifests before this one was written: for its readers the log starts where it did."""
+        """The next leader may have read the manifests before this one was written: for its readers the log starts where it did.
+
+        The lease is no proof: somebody may have removed it, and a new leader seals first, whoever made room for it.
+        """
         partition = led.log.partition
         try:
-            await self._check_appointed()
+            await self._check_not_sealed()
             if self._writable_at(partition) is led:
                 return
             reason = f"this broker leads {partition} anew"

@@ -110,6 +110,8 @@ class Log:
         self.surely_appointed: Callable[[], bool] = lambda: True
         """Whether nobody can lead in this session's place by now: its owner knows. While it is not certain, readers are answered
         only after a look at the bucket that shows no seal."""
+        self.tell_of_deletion: Callable[[TopicPartition, int], None] = lambda partition, version: None
+        """Called when DeleteRecords has sent this version of a manifest to the bucket, whatever became of it. It must not block."""
         self._readers: dict[TopicPartition, dict[asyncio.Event, None]] = {}
         """Who waits, woken in the order in which they came."""
         self._tasks: asyncio.TaskGroup | None = None
@@ -153,7 +155,8 @@ class Log:
             store,
             led_at=self._led_partition,
             writable_at=self._writable,
-            check_appointed=self.check_appointed,
+            check_not_sealed=self.check_not_sealed,
+            sent=lambda partition, version: self.tell_of_deletion(partition, version),
             spawn=self._spawn,
             new_writer=new_writer,
             now_ms=now_ms,

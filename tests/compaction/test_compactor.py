@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from compaction import partition_file
 from compaction.compactor import ANEW_MS, Compactor
 from compaction.settings import CompactionSettings
-from metadata.compaction_notices import decode_notices
+from metadata.compaction_notices import CompactionNotice, decode_notices
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import history_file_key, manifest_key, segment_key, trimmed_key
@@ -111,6 +112,75 @@ def test_where_all_records_are_below_the_log_start_no_file_is_written() -> None:
         await scene.compacted(CompactionSettings())  # at once, though it is young
         manifest = await scene.manifest()
         assert (manifest.compacted_to, manifest.files, len(manifest.producers)) == (2, (), 1)
+
+    on_a_bucket(work)
+
+
+# ── what leaders delete ──
+
+
+async def delete_records(scene: Scene, before_offset: int) -> CompactionNotice:
+    """As the leader does. Answers what it tells."""
+    raised = log_start_raised(await scene.manifest(), Offset(before_offset), writer="0" * 32, now_ms=scene.now_ms())
+    assert await commit_manifest(plain(scene.store), "orders", raised)
+    return CompactionNotice(*ORDERS, raised.version, is_deletion=True)
+
+
+def files_of_orders(scene: Scene) -> int:
+    return len(scene.store.keys(f"topics/orders/{ORDERS.topic_id}/partition=0/"))
+
+
+def test_files_of_records_that_were_deleted_leave_the_bucket_once_the_leader_tells_and_the_grace_is_over() -> None:
+    async def work(scene: Scene) -> None:
+        compactor = scene.compactor(replace(AT_ONCE, merge_files_min=99))
+        for n in range(2):
+            scene.store.segment(7, {ORDERS: [batch_of(*values(10 * n, 10))]})
+            await compactor.tick()
+        notice = await delete_records(scene, 10)
+        for _ in range(3):
+            scene.ahead_ms += 1000
+            await compactor.tick()
+        assert files_of_orders(scene) == 2, "nobody has told of it"
+        compactor.hear([notice])
+        await compactor.tick()
+        scene.ahead_ms += 1000
+        await compactor.tick()
+        assert files_of_orders(scene) == 1
+        assert await scene.history() == expected(10, 10)
+
+    on_a_bucket(work)
+
+
+def test_segments_of_records_that_were_deleted_are_compacted_once_the_leader_tells() -> None:
+    async def work(scene: Scene) -> None:
+        compactor = scene.compactor(CompactionSettings())
+        scene.store.segment(7, {ORDERS: [sequenced_batch(5, 0, b"a", b"b")]})
+        await compactor.tick()
+        compactor.hear([await delete_records(scene, 2)])
+        await compactor.tick()
+        manifest = await scene.manifest()
+        assert (manifest.compacted_to, manifest.files, len(manifest.producers)) == (2, (), 1)
+
+    on_a_bucket(work)
+
+
+def test_nothing_is_read_where_others_look_after_it_where_it_is_known_and_for_what_other_compactors_did() -> None:
+    async def work(scene: Scene) -> None:
+        scene.store.segment(7, {ORDERS: [batch_of(b"v")]})
+        await scene.compacted()
+        notice = await delete_records(scene, 1)
+        for is_mine, told in (
+            (False, notice),
+            (True, notice),
+            (True, msgspec.structs.replace(notice, version=99, is_deletion=False)),
+        ):
+            store = StruckStore(scene.store)
+            compactor = scene.compactor(store=store, is_mine=lambda name, is_mine=is_mine: is_mine)  # type: ignore[misc]
+            await compactor.tick()
+            reads = store.count("get", "topics/")
+            compactor.hear([told])
+            await compactor.tick()
+            assert store.count("get", "topics/") == reads
 
     on_a_bucket(work)
 

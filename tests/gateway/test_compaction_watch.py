@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 
-from metadata.compaction_notices import CompactionNotice, encode_notices
+import pytest
+
+from metadata.compaction_notices import CompactionNotice, decode_notices, encode_notices
+from metadata.errors import OutcomeUnknown
 from metadata.model import TopicPartition
-from metadata.store import Delete, Put
+from metadata.store import Delete, KeyValue, Put
 from segments.bucket_layout import manifest_key
 from segments.manifest import Manifest, encode_manifest
+from segments.object_store import Buffer
 from tests.gateway.doorless_cluster import LAYOUT
 from tests.gateway.virtual_cluster import Fault, Process, World, in_a_world
 from tests.segments.manifests import compacted_to, remembered
@@ -130,5 +135,84 @@ def test_who_takes_over_while_a_compactor_tells_of_a_newer_manifest_follows_it_o
         await world.until(lambda: world.leader(mine) is b2)
         assert came
         await world.until(lambda: held(b2, mine) == 2, within_s=1)
+
+    in_a_world(scenario)
+
+
+# ── what leaders delete ──
+
+
+async def deletes(world: World, process: Process, partition: TopicPartition, before_offset: int) -> int:
+    return await world._at(process, process.leadership.log.delete_records(partition, before_offset))
+
+
+def deletion_notices(items: Iterable[KeyValue]) -> list[tuple[TopicPartition, int]]:
+    return sorted((notice.place, notice.version) for item in items for notice in decode_notices(item) if notice.is_deletion)
+
+
+def test_a_leader_tells_what_it_deleted_and_what_it_deletes_soon_after_all_at_once() -> None:
+    async def scenario(world: World) -> None:
+        [b1] = await world.start("b1")
+        partitions = await world.topic("orders", 3)
+        for partition in partitions:
+            await world.produce(partition)
+            await world.produce(partition)
+        b1.to_bucket.calls.clear()
+        for before_offset in (1, 2):
+            for partition in partitions:
+                assert await deletes(world, b1, partition, before_offset) == before_offset
+        await asyncio.sleep(10)
+        told = (await world.metadata.range(LAYOUT.compactions)).items
+        assert len(told) == 2, "the first one at once, and the others"
+        assert all(one.lease for one in told), "it goes away by itself"
+        assert deletion_notices(told) == sorted([(partitions[0], 1), *((partition, 2) for partition in partitions)])
+        assert reads_below_topics(b1) == 6 * 2 + 3, "two listings for each, and the manifest of before: nothing for its own notices"
+
+    in_a_world(scenario)
+
+
+def test_who_leads_by_now_follows_a_deletion_that_its_predecessor_did_not_know_to_have_come_too_late() -> None:
+    """Found by the simulation: a second process with its id had taken the first one's registration away, and led."""
+
+    async def scenario(world: World) -> None:
+        [first] = await world.start("b1")
+        [partition] = await world.topic("orders")
+        await world.keep_producing([partition], for_s=1)
+        may_go_on = asyncio.Event()
+        create = first.bucket.create
+
+        async def late(key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+            if key == manifest_key("orders", partition, 1):
+                await may_go_on.wait()
+            await create(key, body, crc32c=crc32c)
+
+        first.bucket.create = late  # type: ignore[method-assign]
+        first.to_metadata.before = lambda what: Fault.HANGS if what == "keep alive" else None  # so that it hears of nothing
+        first.metadata.told_after_s = 6.0
+        deleting = asyncio.ensure_future(deletes(world, first, partition, 2))
+        second = world.begin("b1")
+        await world.until(lambda: second.leads(partition))
+        assert held(second, partition) == 0
+        assert first.leadership.log.surely_appointed(), "as far as it knows"
+        may_go_on.set()
+        with pytest.raises(OutcomeUnknown, match="its next leader may not know it yet"):
+            await deleting
+        await world.until(lambda: held(second, partition) == 1, within_s=2)
+        assert second.leadership.log.bounds(partition).log_start_offset == 2
+
+    in_a_world(scenario)
+
+
+def test_a_deletion_whose_caller_has_hung_up_counts_as_soon_as_it_is_on_the_bucket() -> None:
+    async def scenario(world: World) -> None:
+        [b1] = await world.start("b1")
+        [partition] = await world.topic("orders")
+        await world.keep_producing([partition], for_s=1)
+        deleting = asyncio.ensure_future(b1.leadership.log.delete_records(partition, 2))
+        manifest = manifest_key("orders", partition, 1)
+        await world.until(lambda: any(call[1:] == ("create", manifest) for call in b1.to_bucket.calls))
+        await asyncio.sleep(0.02)  # it is there, and its answer on the way
+        deleting.cancel()
+        await world.until(lambda: b1.leadership.log.bounds(partition).log_start_offset == 2, within_s=2)
 
     in_a_world(scenario)

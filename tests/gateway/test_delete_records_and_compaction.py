@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,11 +13,14 @@ from compaction.compactor import Compactor
 from compaction.context import CompactionContext
 from compaction.manifests import Manifests
 from compaction.notices import Notices
+from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
+from metadata.notice_cache import NoticeCache
 from metadata.topic_cache import TopicCache
 from segments.bucket_layout import parse_wal_key
+from segments.led_history import HIGH_WATERMARK
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
 from tests.gateway.doorless_cluster import LAYOUT
@@ -30,6 +34,7 @@ SETTINGS = CompactionSettings(compaction_due_age_ms=1_000, delete_grace_ms=2_000
 class Compactors:
     def __init__(self, world: World) -> None:
         self.topics = TopicCache(world.metadata, LAYOUT)
+        self.notices = NoticeCache(world.metadata, LAYOUT)
         nonces = itertools.count(1)
         self.compactors = [
             Compactor(
@@ -51,7 +56,9 @@ class Compactors:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.topics.run())
+            tasks.create_task(self.notices.run())
             for compactor in self.compactors:
+                self.notices.subscribe(compactor.hear)
                 tasks.create_task(self._work(compactor))
 
     async def _work(self, compactor: Compactor) -> None:
@@ -124,5 +131,36 @@ def test_what_is_not_deleted_is_read_whoever_leads_and_whoever_compacts(seed: in
         places = [place.seq for key in world.bucket._keys if (place := parse_wal_key(key)) is not None and place.seq is not None]
         assert any(told.values()), "some was deleted"
         assert max(places) > len(places), "and some was trimmed"
+
+    in_a_world(scenario)
+
+
+def test_what_was_deleted_leaves_the_bucket_though_no_more_records_come() -> None:
+    async def scenario(world: World) -> None:
+        [b1] = await world.start("b1")
+        [partition] = await world.topic("orders")
+        view = b1.view
+        service = CompactionService(
+            world.bucket,
+            world.metadata,
+            LAYOUT,
+            view.topics,
+            view.compactions,
+            replace(SETTINGS, compaction_interval_ms=1_000),
+            world.segments,
+            compactor_id="c1",
+            version="1",
+            now_ms=lambda: TIMESTAMP_MS + round(virtual_loop().time() * 1000),
+        )
+        compacting = asyncio.ensure_future(service.run())
+        await world.keep_producing([partition], for_s=3)
+        files = f"topics/orders/{partition.topic_id}/partition=0/"
+        await world.until(lambda: any(key.startswith(files) for key in world.bucket._keys))
+        await asyncio.sleep(60)  # all is compacted, and nothing due any more
+        end = b1.leadership.log.bounds(partition).high_watermark
+        assert await world._at(b1, b1.leadership.log.delete_records(partition, HIGH_WATERMARK)) == end
+        await asyncio.sleep(10)
+        assert not any(key.startswith(files) for key in world.bucket._keys)
+        compacting.cancel()
 
     in_a_world(scenario)

@@ -178,14 +178,15 @@ def test_a_compactor_that_is_first_only_makes_it_plan_again() -> None:
     run(scenario())
 
 
-def test_a_leader_that_was_replaced_while_it_deleted_says_that_it_does_not_know() -> None:
+@pytest.mark.parametrize("lease_seems_to_live", [True, False])
+def test_a_leader_that_was_replaced_while_it_deleted_says_that_it_does_not_know(lease_seems_to_live: bool) -> None:
     """The next leader had read the manifests before: its readers still find the records, until it reads them again."""
 
     async def scenario() -> None:
         store = ScriptedStore()
         async with leading(store) as log:
             await with_records(log)
-            log.surely_appointed = lambda: False
+            log.surely_appointed = lambda: lease_seems_to_live
             store.script("create", manifest_key(TOPIC, ORDERS, 1), slow(2))
             deleting = asyncio.ensure_future(log.delete_records(ORDERS, 3))
             await asyncio.sleep(1)
@@ -193,6 +194,22 @@ def test_a_leader_that_was_replaced_while_it_deleted_says_that_it_does_not_know(
             assert found.log(LeaderEpoch(9)).bounds.log_start_offset == 0
             with pytest.raises(OutcomeUnknown, match="its next leader may not know it yet"):
                 await deleting
+
+    run(scenario())
+
+
+def test_what_was_deleted_before_is_told_only_by_who_leads_still() -> None:
+    """It read so from a manifest of a compactor; the next leader had read the one before."""
+
+    async def scenario() -> None:
+        store = ScriptedStore()
+        async with leading(store) as log:
+            await with_records(log)
+            found = await next_leader(store)
+            assert found.log(LeaderEpoch(9)).bounds.log_start_offset == 0
+            assert log.adopt(log_start_raised(compacted_to(4), Offset(3), writer=writer_of(2), now_ms=0))
+            with pytest.raises(SessionFenced):
+                await log.delete_records(ORDERS, 2)
 
     run(scenario())
 

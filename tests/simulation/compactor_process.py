@@ -18,6 +18,7 @@ from compaction.notices import Notices
 from compaction.settings import CompactionSettings
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
+from metadata.notice_cache import NoticeCache
 from metadata.topic_cache import TopicCache
 from segments.bounded_store import BoundedStore
 from tests.faulty_store import Faults, FaultyStore
@@ -56,12 +57,15 @@ class CompactorProcess(BucketProcess):
             segments=site.settings,
         )
         self.compactor = Compactor(self._compaction, Notices(self.metadata, EtcdLayout()), told=self._note)
+        self._notices = NoticeCache(self.metadata, EtcdLayout())
+        self._notices.subscribe(self.compactor.hear)
         self._main = self.start(self._run())
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._topics.run())
             tasks.create_task(self._membership.run())
+            tasks.create_task(self._notices.run())
             while not self._topics.revision:  # noqa: ASYNC110  # nobody tells of it
                 await asyncio.sleep(0.1)
             while True:  # as `run`, but that what it would only tell in the log fails the world

@@ -3,8 +3,8 @@
     DeleteRecords ──▶ answered: the log starts at L ──▶ whoever asks from now on reads nothing below L, and is told no less
     a fetch       ──▶ answered: the log starts at S     S was on the bucket by then; the same reader is never told less
 
-Exempt are answers of a session that somebody took out of the cluster while its lease lived: until it learns of that, what it tells
-may be old (segments/README.md).
+Exempt is what readers were told by a session that somebody took out of the cluster while its lease lived: until it learns of that,
+it may be old (segments/README.md). What such a session answers to DeleteRecords has to hold like all others.
 """
 
 from __future__ import annotations

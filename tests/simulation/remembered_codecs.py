@@ -30,7 +30,7 @@ def remembered_codecs() -> Iterator[None]:
     """For one world."""
     codecs = _Codecs()
     with contextlib.ExitStack() as patches:
-        for module in (parquet_file, history_reads, history_stream):
+        for module in (parquet_file, history_stream):
             patches.enter_context(patch.object(module, "read_row_group", codecs.read_row_group))
         patches.enter_context(patch.object(history_reads, "encode_history", codecs.encode_history))
         patches.enter_context(patch.object(segment_file, "_parse_footer", codecs.parse_footer))

@@ -1,0 +1,75 @@
+"""The compaction notices that still stand, from a watch, and who wants to be told of new ones.
+
+A notice saves polling, and decides nothing (compaction_notices.py). Invariant: of a partition only what is newer than all that
+still stands is passed on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from metadata.compaction_notices import CompactionNotice, decode_notices
+from metadata.errors import Corrupt
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import TopicPartition
+from metadata.store import Event, KeyValue, MetadataStore
+from metadata.watched_range import WatchedRange
+
+log = logging.getLogger(__name__)
+
+Told = Callable[[Sequence[CompactionNotice]], None]
+
+
+class NoticeCache:
+    """Its owner runs `run()` as a task."""
+
+    def __init__(self, metadata: MetadataStore, layout: EtcdLayout) -> None:
+        self._told: dict[str, tuple[CompactionNotice, ...]] = {}
+        self._versions: dict[TopicPartition, int] = {}
+        self._subscribers: list[Told] = []
+        self.run = WatchedRange(metadata, layout.compactions, replace=self._replace, apply=self._apply).run
+
+    def version(self, partition: TopicPartition) -> int:
+        """Of the newest manifest that was told of; 0 where none was, a short while ago."""
+        return self._versions.get(partition, 0)
+
+    def subscribe(self, told: Told) -> Callable[[], None]:
+        """Calls it with notices of newer manifests; answers how to end that. It must not block, nor raise."""
+        self._subscribers.append(told)
+        return lambda: self._subscribers.remove(told)
+
+    def _replace(self, items: Sequence[KeyValue]) -> None:
+        for key in self._told.keys() - {item.key for item in items}:
+            self._forget(key)
+        self._hear(items)
+
+    def _apply(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.kind == "delete":
+                self._forget(event.key)
+        puts = [event for event in events if event.kind != "delete"]
+        self._hear([KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1) for event in puts])
+
+    def _hear(self, items: Sequence[KeyValue]) -> None:
+        newer: list[CompactionNotice] = []
+        for item in items:
+            try:
+                notices = decode_notices(item)
+            except Corrupt as error:
+                log.error("%s", error)
+                continue
+            self._forget(item.key)
+            self._told[item.key] = notices
+            for notice in notices:
+                if notice.version > self.version(notice.place):
+                    self._versions[notice.place] = notice.version
+                    newer.append(notice)
+        if newer:
+            for told in tuple(self._subscribers):
+                told(newer)
+
+    def _forget(self, key: str) -> None:
+        for notice in self._told.pop(key, ()):
+            if self._versions.get(notice.place) == notice.version:
+                del self._versions[notice.place]

@@ -1,7 +1,7 @@
 """`python -m bench`: the benchmarks that are named, or all of one broker, and their figures.
 
     python -m bench                               all of one broker, in under four minutes
-    python -m bench cluster                       all of three brokers with an etcd, in under twenty
+    python -m bench cluster                       all of three brokers with an etcd, or an S3 server, in under twenty
     python -m bench spark --rows 2000000          what Spark does with the bucket
     python -m bench produce-grpc --seconds 5      one of them, measured longer
     python -m bench --json figures.json           the figures and the machine's facts, for programs
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import sys
@@ -89,6 +90,7 @@ CLUSTER_BENCHMARKS: dict[str, Benchmark] = {
     "groups-heartbeat": groups_heartbeat.measure,
     "groups-commit": groups_commit.measure,
     "groups-rebalance": groups_rebalance.measure,
+    "catch-up-s3": catch_up.measure_on_s3,
 }
 SPARK_BENCHMARKS: dict[str, Benchmark] = {
     "spark-planning": spark_planning.measure,
@@ -96,7 +98,7 @@ SPARK_BENCHMARKS: dict[str, Benchmark] = {
     "spark-replay": spark_replay.measure,
 }
 GROUPS = {"cluster": CLUSTER_BENCHMARKS, "spark": SPARK_BENCHMARKS}
-"""Names that stand for several: brokers and an etcd, and one to four minutes for each benchmark; Spark, which takes as long."""
+"""Names that stand for several: brokers with an etcd, or an S3 server, at one to four minutes each; Spark, which takes as long."""
 ALL_BENCHMARKS = BENCHMARKS | CLUSTER_BENCHMARKS | SPARK_BENCHMARKS
 DISK = "/var/tmp"
 """Unlike /tmp, never in memory: fsync would cost nothing there."""
@@ -108,6 +110,7 @@ WRITTEN_GIB_PER_SECOND = 1.5
 
 def main() -> int:
     arguments = _arguments()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what users install is compiled: no start of a broker is to do it anew
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _ended)
     progress = Console(stderr=True)

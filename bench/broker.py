@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 
 from bench.run import Run
+from bench.s3_server import s3_bucket
 from segments.bucket_layout import parse_wal_key
 from tidelog import connect_sync
 from tidelog.broker_process import BrokerProcess
 
 
 class Served:
-    def __init__(self, process: BrokerProcess) -> None:
+    def __init__(self, process: BrokerProcess, bucket: Path) -> None:
+        """`bucket`: where its objects lie as files, also those of an S3 server that keeps them so."""
         self.http_url = process.http_url
         self.grpc_address = process.grpc_address
-        self.bucket: Path = process.data_dir / "bucket"
+        self.bucket = bucket
         self._broker = process
         self._process = psutil.Process(process.pid)
 
-    def restart(self) -> None:
-        """At the same addresses, with nothing in memory."""
+    def restart(self, *, flags: Sequence[str] = ()) -> None:
+        """At the same addresses, with nothing in memory. `flags` go to it as well."""
         self._broker.stop()
-        self._broker.start()
+        self._broker.start(flags=flags)
         self._process = psutil.Process(self._broker.pid)
 
     def create_topic(self, name: str, partitions: int) -> None:
@@ -59,12 +61,21 @@ class Served:
 
 
 @contextmanager
-def broker(run: Run, name: str, *, flags: Sequence[str] = (), module: str = "tidelog.cli.main") -> Iterator[Served]:
-    """Raises what the benchmark met, with what the broker said. `module`: run in place of `tidelog`."""
-    with run.new_directory(name) as directory, BrokerProcess(directory, flags=flags, module=module) as process:
+def broker(
+    run: Run, name: str, *, flags: Sequence[str] = (), module: str = "tidelog.cli.main", on_s3: bool = False
+) -> Iterator[Served]:
+    """Raises what the benchmark met, with what the broker said. `module`: run in place of `tidelog`. `on_s3`: its bucket is one of
+    an S3 server, in place of a directory."""
+    with ExitStack() as ending:
+        directory = ending.enter_context(run.new_directory(name))
+        bucket = directory / "data" / "bucket"
+        if on_s3:
+            named, bucket = ending.enter_context(s3_bucket(directory))
+            flags = (*flags, *named)
+        process = ending.enter_context(BrokerProcess(directory, flags=flags, module=module))
         process.start()
         try:
-            yield Served(process)
+            yield Served(process, bucket)
         except Exception as error:
             error.add_note(f"The broker said: {process.said()}")
             raise

@@ -53,15 +53,17 @@ class History(NamedTuple):
 
 
 @contextmanager
-def compacted_history(run: Run, name: str, *, partitions: int, megabytes: float, flags: tuple[str, ...]) -> Iterator[History]:
+def compacted_history(
+    run: Run, name: str, *, partitions: int, megabytes: float, flags: tuple[str, ...], on_s3: bool = False
+) -> Iterator[History]:
     """So many megabytes of values, or a little more, compacted; the broker was started anew since then."""
     requests = [produce_request(TOPIC, _record_batch(seed), range(seed % partitions, seed % partitions + 1)) for seed in range(16)]
-    with broker(run, name, flags=(*flags, *_AT_ONCE)) as served:
+    with broker(run, name, flags=(*flags, *_AT_ONCE), on_s3=on_s3) as served:
         served.create_topic(TOPIC, partitions)
         while served.records_in(TOPIC) * VALUE_BYTES < megabytes * 1e6:
             run.client.run(produce, served.grpc_address, requests, Load(1, 8, seconds=0.5))
         manifests = _manifests(served, within_s=COMPACTED_WITHIN_S + megabytes / COMPACTED_MB_PER_S)
-        served.restart()  # what it took to write all this is no matter here
+        served.restart(flags=("--compact", "false"))  # neither what it took to write all this, nor merges, are what is measured
         os.sync()  # nor what the disk has still to write of it, behind which each fsync would wait
         yield History(served, manifests, served.rss_mib())
 

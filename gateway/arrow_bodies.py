@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gateway.idempotency_key import ProducerFields
 from gateway.json_bodies import RECORDS_MAX
@@ -199,7 +198,7 @@ def _bytes_column(table: Any, name: str) -> Any:
 def _partitions(table: Any) -> npt.NDArray[np.int64] | None:
     if "partition" not in table.column_names:
         return None
-    partitions: npt.NDArray[np.int64] = pc.fill_null(_array(table, "partition").cast(pa.int64()), BY_KEY).to_numpy()
+    partitions: npt.NDArray[np.int64] = _array(table, "partition").cast(pa.int64()).fill_null(BY_KEY).to_numpy()
     return partitions
 
 
@@ -208,8 +207,10 @@ def _timestamps(table: Any, now_ms: int) -> npt.NDArray[np.int64]:
         return np.full(table.num_rows, now_ms, np.int64)
     column = _array(table, "timestamp")
     if pa.types.is_timestamp(column.type):
-        column = column.cast(options=pc.CastOptions(pa.timestamp("ms", column.type.tz), allow_time_truncate=True))
-    timestamps: npt.NDArray[np.int64] = pc.fill_null(column.cast(pa.int64()), now_ms).to_numpy()
+        from pyarrow.compute import CastOptions  # as Arrow itself does for casts: it takes long to load
+
+        column = column.cast(options=CastOptions(pa.timestamp("ms", column.type.tz), allow_time_truncate=True))
+    timestamps: npt.NDArray[np.int64] = column.cast(pa.int64()).fill_null(now_ms).to_numpy()
     return timestamps
 
 

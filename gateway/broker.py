@@ -10,7 +10,6 @@ whenever the process ends, however it ends.
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib.metadata
 import logging
 import secrets
@@ -19,10 +18,10 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from compaction.service import CompactionService
 from gateway.access.administration import AccessAdministration
 from gateway.access.audit_metrics import AuditCollector
 from gateway.access.caller import may_suggest_topic, note_validate_only
@@ -37,6 +36,7 @@ from gateway.cluster_view import ClusterView
 from gateway.doors import BrokerDescription, DrainState
 from gateway.forwarding import Forwarding
 from gateway.freed_memory import keep_freed_memory
+from gateway.garbage_collection import look_seldom, spare_what_is_loaded
 from gateway.grpc_server import GrpcServer
 from gateway.heard_metadata import HeardMetadata
 from gateway.http_server import HttpServer
@@ -53,7 +53,7 @@ from gateway.request_trace import Tracing
 from gateway.routed_log import RoutedLog
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.store_metrics import BucketCollector, MetadataCollector
-from gateway.tls_files import TlsFiles
+from gateway.tls_settings import TlsSettings
 from metadata.access_records import AccessRecords
 from metadata.broker_registry import Registration
 from metadata.data_directory import DataDirectory
@@ -74,6 +74,10 @@ from segments.log import Log
 from segments.metered_store import MeteredStore
 from segments.store_url import open_store
 from segments.watched_store import Trouble, WatchedStore
+
+if TYPE_CHECKING:
+    from compaction.service import CompactionService
+    from gateway.tls_files import TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +149,7 @@ class Broker:
             disk=disk,
         )
         self._leader_wait_s = settings.membership.session_timeout_ms / 1000 + TAKE_OVER_S
-        self.tls = TlsFiles(settings.tls) if settings.tls.is_on else None
+        self.tls = _tls_files(settings.tls, has_peers=bool(settings.metadata.etcd))
         call_metadata = peer_metadata(access[1]) if access is not None else None
         peers = Peers(settings.broker_id, self.tls, call_metadata=call_metadata)
         if self.tls is not None:
@@ -200,11 +204,14 @@ class Broker:
         self.group_operations = self._groups.operations
         self._compaction: CompactionService | None = None
         if settings.compaction.compact:
+            from compaction.service import CompactionService  # a tenth of what a broker loads, and few brokers compact
+
             self._compaction = CompactionService(
                 bucket,
                 metadata,
                 layout,
                 self.topic_cache,
+                self.view.compactions,
                 settings.compaction,
                 settings.segments,
                 compactor_id=settings.broker_id,
@@ -433,6 +440,14 @@ class Broker:
         return topic
 
 
+def _tls_files(settings: TlsSettings, *, has_peers: bool) -> TlsFiles | None:
+    if not settings.is_on:
+        return None
+    from gateway.tls_files import TlsFiles  # with cryptography, which nothing else here needs
+
+    return TlsFiles(settings, has_peers=has_peers)
+
+
 def _disk_tier(settings: BrokerSettings) -> DiskTier | None:
     """In a folder of this broker's own, should others have the same data_dir. Raises Unavailable where there can be none."""
     bytes_max = settings.segments.cold_disk_bytes_max
@@ -497,19 +512,13 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) -> None:
     """Runs a broker until SIGTERM or SIGINT, then ends it cleanly."""
+    look_seldom()
     keep_freed_memory()
     raise_file_limit(settings.gateway)
     loop = asyncio.get_running_loop()
     async with running(settings) as broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, broker.stop)
-        _tune_garbage_collection()
+        spare_what_is_loaded()
         on_ready(broker)
         await broker.stopping.wait()
-
-
-def _tune_garbage_collection() -> None:
-    """What was loaded stays, and records make few cycles: looking for cycles took a fifth of the time of a JSON produce."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)

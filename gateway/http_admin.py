@@ -1,6 +1,6 @@
-"""Topics, partitions, settings, cluster, producers, health over HTTP: FastAPI, where speed is not at stake.
+"""Topics, partitions, settings, drains, producers over HTTP: FastAPI, where neither speed nor the start of a broker is at stake.
 
-It also serves /openapi.json, with the fast routes that openapi.py describes. Errors leave it untold: http_app.py tells them all.
+It also serves /openapi.json, with the other routes that openapi.py describes. Errors leave it untold: http_app.py tells them all.
 Invariant: an unknown field or query parameter is refused, so that a mistyped `validate_only` never changes anything.
 """
 
@@ -13,13 +13,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from gateway.access.caller import check_topic, may_see_cluster, note_validate_only
+from gateway.access.caller import check_topic, note_validate_only
 from gateway.access.http_access_admin import access_routes
 from gateway.doors import Broker, naming, partition_of
 from gateway.http_admin_refusals import check_query, hand_on, translate_http, translate_validation
-from gateway.http_health import health_routes
 from gateway.led_here import EpochQuestion
-from gateway.metrics import metrics_routes
 from gateway.openapi import document
 from gateway.problem_details import error_members
 from gateway.produce import topic_named
@@ -114,32 +112,6 @@ class SettingsAnswer(BaseModel):
     settings: list[SettingAnswer]
 
 
-class BrokerAnswer(BaseModel):
-    broker_id: str
-    http_address: str
-    grpc_address: str
-    session: int | None
-    draining: bool
-    rack: str
-    version: str
-    partitions_led: int
-    controller: bool = Field(description="It appoints the leaders.")
-
-
-class BrokersAnswer(BaseModel):
-    brokers: list[BrokerAnswer]
-
-
-class ClusterAnswer(BrokersAnswer):
-    cluster_id: str
-    version: str
-    bucket: str
-    metadata_age_ms: int = Field(
-        description="For so long this broker has heard nothing from the metadata store: what it tells of brokers, topics and "
-        "leaders may be as old. A few seconds are usual; more, and nothing can be changed until the store is back."
-    )
-
-
 class DrainAnswer(BaseModel):
     broker_id: str
     draining: bool
@@ -197,8 +169,6 @@ def admin_api(broker: Broker) -> FastAPI:
     _topic_routes(app, broker)
     _cluster_routes(app, broker)
     access_routes(app, broker)
-    health_routes(app, broker)
-    metrics_routes(app, broker)
     app.openapi = lambda: document(app)  # type: ignore[method-assign]  # FastAPI's own way to extend it
     return app
 
@@ -303,20 +273,6 @@ def _topic_routes(app: FastAPI, broker: Broker) -> None:
 
 
 def _cluster_routes(app: FastAPI, broker: Broker) -> None:
-    @app.get("/v1/cluster", tags=["cluster"])
-    async def get_cluster() -> ClusterAnswer:
-        return ClusterAnswer(
-            cluster_id=broker.cluster_id,
-            version=broker.version,
-            bucket=broker.bucket_url if may_see_cluster() else "",
-            brokers=_brokers(broker),
-            metadata_age_ms=broker.metadata_age_ms,
-        )
-
-    @app.get("/v1/brokers", tags=["cluster"])
-    async def list_brokers() -> BrokersAnswer:
-        return BrokersAnswer(brokers=_brokers(broker))
-
     @app.post("/v1/brokers/{broker_id}/drain", tags=["cluster"])
     async def drain_broker(broker_id: BrokerId, validate_only: ValidateOnly = False) -> DrainAnswer:
         """Asks the broker to hand over what it leads, and to take no more. Answers at once; ask again to see what is left."""
@@ -365,10 +321,6 @@ def _settings(topic: Topic) -> SettingsAnswer:
             for name, definition in SETTINGS.items()
         ]
     )
-
-
-def _brokers(broker: Broker) -> list[BrokerAnswer]:
-    return [BrokerAnswer(**told._asdict()) for told in broker.brokers()]
 
 
 def _texts(settings: dict[str, str | int]) -> dict[str, str]:

@@ -10,7 +10,7 @@ Pure: each raises what http_app.py tells. Invariant: nothing of the framework or
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 from fastapi import Request
@@ -20,12 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from gateway.field_faults import of_pydantic
-from gateway.http_rejections import MethodNotAllowed, UnknownRoute
+from gateway.http_rejections import PATH_CHARACTERS_MAX, MethodNotAllowed, UnknownRoute
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument
-
-PATH_CHARACTERS_MAX: Final = 300
-"""Of a path that is told back."""
 
 
 async def check_query(request: Request) -> None:

@@ -4,7 +4,11 @@
     GET  /v1/topics/{t}/partitions/{p}/records         http_fetch.py     │
     GET  /v1/topics/{t}/records                        http_fetch.py     ┘
     /v1/groups…                                        http_groups.py
+    /livez /readyz /startupz /metrics… /v1/cluster     http_status.py
     everything else                                    http_admin.py       FastAPI, with its OpenAPI, which documents all of them
+
+FastAPI and its models take a third of a second of a core, half of what it takes to load all else. So they are loaded when the first
+request wants them: a broker that starts, among others that serve, has no time for what it may never be asked.
 
 Invariants: every answer carries the request's id, and every refusal is problem+json. Where there is nobody left to answer, or its
 reader is too slow, Disconnected comes out: whoever serves the connection cuts it off.
@@ -14,21 +18,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from gateway.access.http_guard import HttpGuard
 from gateway.current_call import Call, begin_call, end_call, note_refusal
 from gateway.doors import Broker
-from gateway.http_admin import admin_api
-from gateway.http_admin_refusals import PATH_CHARACTERS_MAX
 from gateway.http_fetch import HttpFetch
 from gateway.http_groups import HttpGroups
 from gateway.http_produce import HttpProduce
-from gateway.http_rejections import MethodNotAllowed
+from gateway.http_rejections import PATH_CHARACTERS_MAX, MethodNotAllowed
 from gateway.http_request import Disconnected, Message, Receive, Request, Scope, Send, request_id_of, traceparent_of
+from gateway.http_status import HttpStatus
 from gateway.json_bodies import check_utf8
 from gateway.long_waits import LongWaits
+from gateway.long_work import WorkThreads
 from gateway.problem_details import problem, problem_headers
 from gateway.wire_errors import wire_codes
 from metadata.errors import Denied, InvalidName, TidelogError, TooLarge
@@ -40,6 +45,8 @@ _GROUPS: Final = b"/v1/groups/"
 ADMIN_BODY_BYTES_MAX: Final = 1 << 20
 ADMIN_BODY_TIMEOUT_S: Final = 10.0
 
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
 log = logging.getLogger(__name__)
 
 
@@ -48,7 +55,10 @@ class HttpApp:
         self._fetch = HttpFetch(broker, waits)
         self._produce = HttpProduce(broker, self._fetch.room)
         self._groups = HttpGroups(broker, waits, self._fetch.room)
-        self._admin = admin_api(broker)
+        self._status = HttpStatus(broker)
+        self._broker = broker
+        self._admin: Asgi | None = None
+        self._admin_thread = WorkThreads(1)
         self._guard = HttpGuard(broker.guard) if broker.guard is not None else None
         self._traffic = broker.metrics.traffic.http
         self._tracing = broker.tracing
@@ -107,9 +117,24 @@ class HttpApp:
                 request = Request(scope, receive, answer.send)
                 host, _ = scope.get("client") or ("", 0)
                 await self._groups.answer(request, path, await _short_body(request), host)
+            case ["", *path] if (tell := self._status.handler("/".join(path))) is not None:
+                request = Request(scope, receive, answer.send)
+                if request.method != "GET":
+                    raise _not_allowed(request, "GET")
+                await _short_body(request)
+                await tell(request)
             case _:
                 body = await _short_body(Request(scope, receive, answer.send))
-                await self._admin(scope, _received(body, receive), answer.send)
+                admin = self._admin if self._admin is not None else await self._admin_thread.run(self._made_admin)
+                await admin(scope, _received(body, receive), answer.send)
+
+    def _made_admin(self) -> Asgi:
+        """In a thread, one at a time, so that what is served meanwhile does not wait."""
+        if self._admin is None:
+            from gateway.http_admin import admin_api
+
+            self._admin = admin_api(self._broker)
+        return self._admin
 
 
 class Answer:

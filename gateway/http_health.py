@@ -1,4 +1,4 @@
-"""Liveness, readiness and the start over HTTP, for probes and for people: what is wrong with a broker, and what to do.
+"""Liveness, readiness and the start, for probes and for people: what is wrong with a broker, and what to do. Pure.
 
 Invariant: a broker that serves is ready, whatever else it has to tell: one bad partition, or a bucket or etcd that all brokers
 share, must not take it out of a load balancer. Liveness asks nobody.
@@ -11,13 +11,10 @@ would have nobody left to send readers to, who are served from memory; or for th
 from __future__ import annotations
 
 from itertools import islice
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
-from fastapi import FastAPI
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from msgspec import Meta, Struct
 
-from gateway.access.caller import may_see_cluster
 from gateway.doors import Broker
 from metadata.errors import Corrupt, Stopping, TidelogError
 from metadata.model import TopicPartition
@@ -26,49 +23,44 @@ REFUSED_MAX: Final = 100
 """So many refused partitions are told."""
 
 
-class RefusedPartition(BaseModel):
+class RefusedPartition(Struct):
     topic: str
     partition: int
     reason: str
     hint: str
 
 
-class HealthAnswer(BaseModel):
-    status: str = Field(description="ok, or what is wrong in two words.")
-    reason: str | None = Field(default=None, description="Why it is not ok.")
-    hint: str | None = Field(default=None, description="What to do.")
-    refused_partitions: list[RefusedPartition] | None = Field(
-        default=None, description="Those that this broker leads and does not serve, since they are damaged; the first hundred."
-    )
+class HealthAnswer(Struct, omit_defaults=True):
+    status: Annotated[str, Meta(description="ok, or what is wrong in two words.")]
+    reason: Annotated[str, Meta(description="Why it is not ok.")] = ""
+    hint: Annotated[str, Meta(description="What to do.")] = ""
+    refused_partitions: Annotated[
+        tuple[RefusedPartition, ...],
+        Meta(description="Those that this broker leads and does not serve, since they are damaged; the first hundred."),
+    ] = ()
 
 
-def health_routes(app: FastAPI, broker: Broker) -> None:
-    def answer(unwell: HealthAnswer | None, status_unwell: int = 503) -> JSONResponse:
-        told = (unwell or HealthAnswer(status="ok")).model_dump(exclude_none=True)
-        if not may_see_cluster():  # reasons name topics, objects, addresses
-            told = {"status": told["status"]}
-        return JSONResponse(told, 200 if unwell is None else status_unwell, {"cache-control": "no-store"})
+class Probed(NamedTuple):
+    """What a probe is answered."""
 
-    @app.get("/livez", tags=["health"], response_model=HealthAnswer)
-    async def live() -> JSONResponse:
-        """The process answers. Asks neither the bucket nor the metadata store."""
-        return answer(None)
+    is_well: bool
+    answer: HealthAnswer
 
-    @app.get("/readyz", tags=["health"], response_model=HealthAnswer)
-    async def ready() -> JSONResponse:
-        """Requests can succeed: there is a session, and the broker is not stopping. 503 says why not.
 
-        A broker stays ready, and says so, while it is not at fault, or serves the rest: the bucket takes no writes (readers are
-        served from memory), the metadata store is away (nothing can be changed), or partitions are damaged.
-        """
-        if not broker.serving:
-            return answer(_why_not_serving(broker))
-        return answer(_trouble(broker), 200)
+WELL: Final = Probed(True, HealthAnswer("ok"))
 
-    @app.get("/startupz", tags=["health"], response_model=HealthAnswer)
-    async def started() -> JSONResponse:
-        """The first session leads its partitions."""
-        return answer(None if broker.started else _STARTING)
+
+def readiness(broker: Broker) -> Probed:
+    """Whether requests can succeed: there is a session, and the broker is not stopping."""
+    if not broker.serving:
+        return Probed(False, _why_not_serving(broker))
+    trouble = _trouble(broker)
+    return Probed(True, trouble) if trouble is not None else WELL
+
+
+def startup(broker: Broker) -> Probed:
+    """Whether the first session leads its partitions."""
+    return WELL if broker.started else Probed(False, _STARTING)
 
 
 _STARTING: Final = HealthAnswer(
@@ -90,10 +82,10 @@ def _why_not_serving(broker: Broker) -> HealthAnswer:
 
 def _trouble(broker: Broker) -> HealthAnswer | None:
     """What an operator should know of a broker that serves: the worst of it, and damage in any case."""
-    refused = [_refused(broker, partition, error) for partition, error in islice(sorted(broker.refused.items()), REFUSED_MAX)]
+    refused = tuple(_refused(broker, partition, error) for partition, error in islice(sorted(broker.refused.items()), REFUSED_MAX))
     for status, trouble in (("no writes", broker.bucket_trouble), ("no changes", broker.metadata_trouble)):
         if trouble is not None:
-            return HealthAnswer(status=status, reason=trouble.message, hint=trouble.hint, refused_partitions=refused or None)
+            return HealthAnswer(status=status, reason=trouble.message, hint=trouble.hint, refused_partitions=refused)
     if not refused:
         return None
     return HealthAnswer(

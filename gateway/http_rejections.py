@@ -5,7 +5,12 @@ They stand under Rejected in the error tree; wire_errors.py has their status.
 
 from __future__ import annotations
 
+from typing import Final
+
 from metadata.errors import NotFound, Rejected
+
+PATH_CHARACTERS_MAX: Final = 300
+"""Of a path that is told back."""
 
 
 class UnknownRoute(NotFound):

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from email.utils import formatdate
 from functools import partial
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import uvicorn
 from uvicorn._types import ASGI3Application
@@ -34,11 +34,13 @@ from gateway.http_request import Disconnected, Message, Receive, Scope, Send, re
 from gateway.long_waits import LongWaits
 from gateway.open_connections import OpenConnections, Place
 from gateway.problem_details import problem, problem_headers
-from gateway.tls_files import TlsFiles
 from gateway.tls_listener import TlsListener, listening_sockets
 from gateway.tls_subject import STATE_KEY, subject_of_der
 from gateway.wire_errors import wire_codes
 from metadata.errors import TidelogError, Unauthenticated
+
+if TYPE_CHECKING:
+    from gateway.tls_files import TlsFiles
 
 HEAD_BYTES_MAX: Final = 64 << 10
 HEAD_TIMEOUT_S: Final = 10.0

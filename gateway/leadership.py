@@ -21,10 +21,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from compaction.notices import Notices
 from gateway.bucket_reach import BucketReach
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView, partitions_of
-from gateway.compaction_watch import FollowCompactions
+from gateway.compaction_watch import FollowCompactions, TellDeletions
 from gateway.controller import Controller
 from gateway.handover import Handover
 from gateway.membership import Membership
@@ -42,6 +43,7 @@ from segments.disk_tier import DiskTier
 from segments.footer_cache import FooterCache
 from segments.log import Log
 from segments.log_counters import LogCounters
+from segments.read_ahead import read_footers_ahead
 from segments.restorations import check_not_superseded
 from segments.session import Session, claim
 from segments.settings import SegmentSettings
@@ -49,6 +51,8 @@ from segments.watched_store import WatchedStore
 
 PAUSE_S = 0.5
 """Before a step that the metadata store could not do is tried again."""
+READ_AHEAD_S = 1.0
+"""At most, before a session is registered: what is read now nobody waits for."""
 SEAL_LOOKS_S = 1.0
 """Between looks for one's own seal, while it is not certain that nobody was appointed in this session's place."""
 
@@ -98,6 +102,7 @@ class Leadership:
         self.budget = ByteBudget(settings.buffer_bytes_max)
         self.counters = LogCounters()
         self.sessions_begun = 0
+        self._deletions = TellDeletions(Notices(metadata, layout), new_nonce=new_writer)
         self._footers = FooterCache(bytes_max=settings.footer_cache_bytes_max)
         self._log: Log | None = None
         self._own_sessions: set[SessionId] = set()
@@ -149,12 +154,15 @@ class Leadership:
 
     async def run(self) -> None:
         """One session after the other, until `stop`."""
-        while not self._stopping.is_set():
-            session = await self._unless_stopped(self._claimed())
-            if session is not None:
-                log.info("session %s begins", session.id)
-                await self._run_session(session)
-                log.info("session %s has ended", session.id)
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(self._deletions.run(), name="tell of deletions")
+            while not self._stopping.is_set():
+                session = await self._unless_stopped(self._claimed())
+                if session is not None:
+                    log.info("session %s begins", session.id)
+                    await self._run_session(session)
+                    log.info("session %s has ended", session.id)
+            telling.cancel()
 
     async def _claimed(self) -> Session:
         session = await claim(
@@ -195,6 +203,7 @@ class Leadership:
         self._own_sessions.add(session.id)
         membership = Membership(self._metadata, self._layout, registration, ttl_s=ttl_s, own_sessions=before)
         brokers = self._view.brokers
+        session_log.tell_of_deletion = self._deletions.tell
         session_log.surely_appointed = lambda: membership.sure and brokers.by_session(session.id) is not None
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -219,8 +228,11 @@ class Leadership:
         return None if working.cancelled() else working.result()
 
     async def first_session(self, timeout_s: float) -> None:
-        """Waits until a session has begun, and for a while until what it is to lead is led."""
-        while self._log is None:
+        """Waits until a session has begun and the watch tells of it, and for a while until what it is to lead is led.
+
+        Without the watch, clients that ask now would hear of no broker.
+        """
+        while self._log is None or self._view.brokers.by_session(self._log.session.id) is None:
             await self._advanced.wait()
         for topic in self._view.topics.topics():
             await self.led(topic, timeout_s=timeout_s)
@@ -259,6 +271,7 @@ class Leadership:
 
     async def _live(self, session_log: Log, membership: Membership, writing: asyncio.Task[None]) -> None:
         """What a session does beside writing. Ends the writing when the session is no longer wanted, or not wanted here."""
+        await self._unless_stopped(self._read_footers_ahead(session_log.session.id))
         if not await self._unless_stopped(membership.join()):
             session_log.close()
             return
@@ -334,6 +347,14 @@ class Leadership:
                 writing.cancel()  # the bucket decides what became of it, and can't be asked: who waits is told so now
             for task in (stopping, *others):
                 task.cancel()
+
+    async def _read_footers_ahead(self, own: SessionId) -> None:
+        """Of those who lead: once this session is registered it is given partitions, and their producers wait while it reads."""
+        states = (state for state, _ in self._view.partitions.states.values() if not state.is_closed)
+        sessions = {span.session for state in states for span in state.sessions} - {own}
+        await read_footers_ahead(
+            self._store, sessions, self._footers, reads_max=self._settings.footer_reads_max, timeout_s=READ_AHEAD_S
+        )
 
     async def _drained(self) -> None:
         """Waits until nothing is led here, as long as there is somebody to lead it."""

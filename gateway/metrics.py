@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from fastapi import FastAPI, Request, Response
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from gateway.doors import Broker
 from gateway.long_work import WorkThreads
 from gateway.traffic import Traffic
 
@@ -68,19 +66,3 @@ class Metrics:
     def _look(self) -> None:
         for look in self._looks:
             look()
-
-
-def metrics_routes(app: FastAPI, broker: Broker) -> None:
-    async def answer(request: Request, *, detailed: bool) -> Response:
-        told = await broker.metrics.exposition(request.headers.get("accept", ""), detailed=detailed)
-        return Response(told.body, headers={"content-type": told.media_type, "cache-control": "no-store"})
-
-    @app.get("/metrics", tags=["metrics"], response_class=Response)
-    async def metrics(request: Request) -> Response:
-        """For Prometheus: brokers, doors, the log, the bucket, the metadata store, groups, the process. See docs/metrics.md."""
-        return await answer(request, detailed=False)
-
-    @app.get("/metrics/detail", tags=["metrics"], response_class=Response)
-    async def detail(request: Request) -> Response:
-        """For Prometheus: what there is one of for each partition, also under the names that boards made for Kafka know."""
-        return await answer(request, detailed=True)

@@ -12,6 +12,7 @@ from fastapi.openapi.utils import get_openapi
 
 from gateway.access.calls import HTTP_CALLS
 from gateway.openapi_groups import CLIENT_RACK, group_routes, group_schemas
+from gateway.openapi_status import status_routes, status_schemas
 
 JsonObject = dict[str, Any]
 
@@ -130,9 +131,9 @@ def document(app: FastAPI) -> JsonObject:
     """Made at the first call, and kept."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        made["paths"].update(_fast_routes() | group_routes())
+        made["paths"].update(_fast_routes() | group_routes() | status_routes())
         schemas = made["components"]["schemas"]
-        schemas.update(_SCHEMAS | group_schemas())
+        schemas.update(_SCHEMAS | group_schemas() | status_schemas())
         for unused in ("HTTPValidationError", "ValidationError"):
             schemas.pop(unused, None)
         for path in made["paths"].values():

@@ -26,12 +26,13 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 
 from gateway.grpc_status import DETAILS_TRAILER, error_of
-from gateway.tls_files import TlsFiles
 from metadata.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Throttled, TidelogError, Unavailable
 
 if TYPE_CHECKING:
     from grpc.aio import Metadata
+
+    from gateway.tls_files import TlsFiles
 
 FORWARDED_BY: Final = "tidelog-forwarded-by"
 """Key of the metadata of a forwarded call; its value is the id of the broker that the client has asked."""

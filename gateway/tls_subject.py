@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 STATE_KEY: Final = "tls_subject"
 """In the `state` of an ASGI scope."""
@@ -51,15 +51,24 @@ def grpc_subject(context: AuthenticatedCall) -> TlsSubject | None:
     return None
 
 
+# cryptography is loaded with the first certificate: a broker without TLS starts without it
+
+
 @lru_cache(maxsize=REMEMBERED_MAX)
 def subject_of_pem(pem: bytes) -> TlsSubject:
-    return _subject(x509.load_pem_x509_certificate(pem))
+    from cryptography.x509 import load_pem_x509_certificate
+
+    return _subject(load_pem_x509_certificate(pem))
 
 
 def subject_of_der(der: bytes) -> TlsSubject:
-    return _subject(x509.load_der_x509_certificate(der))
+    from cryptography.x509 import load_der_x509_certificate
+
+    return _subject(load_der_x509_certificate(der))
 
 
-def _subject(certificate: x509.Certificate) -> TlsSubject:
+def _subject(certificate: Certificate) -> TlsSubject:
+    from cryptography.x509.oid import NameOID
+
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return TlsSubject(certificate.subject.rfc4514_string(), str(names[0].value) if names else "")

@@ -4,7 +4,7 @@
     GETs         one             one        one with the footer, where it is not known yet; else the footer alone, once
 
 Footers are kept (bounded), and read once however many groups of their file are asked for. Decoding and encoding go to threads that
-step back behind all others (decoding_threads.py).
+step back behind all others (decoding_threads.py). What decodes Parquet is loaded with the first file: brokers start without it.
 Invariant: what comes out was checked against the manifest: the bytes by their CRC-32C, the records by count and offsets.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
@@ -26,7 +26,9 @@ from segments.history import GroupPlace
 from segments.history_batches import HistoryBatch, encode_history
 from segments.log_counters import LogCounters
 from segments.object_store import ObjectStore
-from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
+
+if TYPE_CHECKING:
+    from segments.parquet_file import ParquetFooter
 
 FOOTERS_BYTES_MAX: Final = 8 << 20
 """Of parsed Parquet footers that are kept. One of a file of 256 MiB takes about 100 KiB."""
@@ -93,6 +95,7 @@ class HistoryReads:
 
     async def _opened(self, place: GroupPlace, only: list[bytes], footer: ParquetFooter) -> ColdGroup:
         """`only`: holds the bytes of the group, and is emptied when they are decoded. Raises Corrupt."""
+        from segments.parquet_file import read_row_group
 
         def decoded() -> list[HistoryBatch]:
             columns = read_row_group(only[0], place.group, footer)
@@ -131,6 +134,8 @@ class HistoryReads:
 
     def _parsed(self, place: GroupPlace, body: bytes) -> ParquetFooter:
         """Parses the footer, and keeps it."""
+        from segments.parquet_file import parse_parquet_footer
+
         footer = parse_parquet_footer(body, place.file, place.key)
         self._footers[place.key] = footer
         self._footers_bytes += footer.memory_bytes

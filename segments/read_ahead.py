@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from metadata.errors import Corrupt, TidelogError
-from metadata.model import SegmentSeq, TopicPartition
-from segments.footer_cache import FooterCache
+from metadata.model import SegmentSeq, SessionId, TopicPartition
+from segments.footer_cache import FooterCache, SessionRuns
 from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectStore
 from segments.recovery import (
@@ -30,9 +30,12 @@ from segments.recovery import (
 )
 from segments.session import list_session
 from segments.settings import SegmentSettings
+from segments.shared_errors import first_of
 
 TIMEOUT_S = 10.0
 """What takes longer is no gain: the leader has let go by then."""
+SESSIONS_AT_ONCE = 4
+"""Each with `footer_reads_max` reads."""
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +61,17 @@ class ReadAhead:
         self, spans: Mapping[TopicPartition, Sequence[Span]], topics: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, BegunPartition]:
         found_runs = FoundRuns()
-        for session in sorted({span.session for held in spans.values() for span in held}):
-            async with self._cache.session(session) as kept:
-                if not kept.runs.sealed:
-                    listing = await list_session(self._store, session)
-                    await read_listed(self._store, kept, listing, self._cache, reads_max=self._settings.footer_reads_max)
-                found_runs.take_in(kept.runs)
+        places = asyncio.Semaphore(SESSIONS_AT_ONCE)
+
+        async def read_one(session: SessionId) -> None:
+            found_runs.take_in(await _read_so_far(self._store, session, self._cache, places, self._settings.footer_reads_max))
+
+        try:
+            async with asyncio.TaskGroup() as reads:
+                for session in sorted({span.session for held in spans.values() for span in held}):
+                    reads.create_task(read_one(session))
+        except* TidelogError as errors:
+            raise first_of(errors) from errors
 
         named = {partition: name for partition, name in topics.items() if partition in spans}
         manifests = await newest_manifests(self._store, named, reads_max=self._settings.footer_reads_max)
@@ -91,6 +99,38 @@ class ReadAhead:
     @property
     def held(self) -> Set[TopicPartition]:
         return self._begun.keys()
+
+
+async def read_footers_ahead(
+    store: ObjectStore, sessions: Iterable[SessionId], cache: FooterCache, *, reads_max: int, timeout_s: float
+) -> None:
+    """Reads what sessions hold so far into the cache, before partitions of theirs are on their way here.
+
+    Then what is written from now on is all that is left to read while producers wait. What fails, or takes longer, is read then.
+    """
+    places = asyncio.Semaphore(SESSIONS_AT_ONCE)
+
+    async def read_one(session: SessionId) -> None:
+        try:
+            await _read_so_far(store, session, cache, places, reads_max)
+        except TidelogError as error:
+            log.info("session %s was not read ahead: %s", session, error)
+
+    try:
+        async with asyncio.timeout(timeout_s), asyncio.TaskGroup() as tasks:
+            for session in sorted(sessions):
+                tasks.create_task(read_one(session), name=f"footers of session {session}")
+    except TimeoutError:
+        log.info("not all footers were read ahead within %g s", timeout_s)
+
+
+async def _read_so_far(
+    store: ObjectStore, session: SessionId, cache: FooterCache, places: asyncio.Semaphore, reads_max: int
+) -> SessionRuns:
+    async with places, cache.session(session) as kept:
+        if not kept.runs.sealed:
+            await read_listed(store, kept, await list_session(store, session), cache, reads_max=reads_max)
+        return kept.runs
 
 
 def _begun(empty: RecoveredPartition, spans: Sequence[Span], found_runs: FoundRuns) -> BegunPartition | None:

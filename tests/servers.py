@@ -102,12 +102,12 @@ def versity_server(directory: Path) -> Iterator[S3Server]:
     program = versity_program()
     if program is None:
         pytest.skip("no versitygw on the PATH, and none was built (github.com/versity/versitygw; `make chaos` builds it)")
-    with _versity_running(program, directory) as server:
+    with versity_running(program, directory) as server:
         yield server
 
 
 @contextmanager
-def _versity_running(program: str, directory: Path) -> Iterator[S3Server]:
+def versity_running(program: str, directory: Path) -> Iterator[S3Server]:
     port = free_port()
     environment = {**os.environ, "ROOT_ACCESS_KEY": "test", "ROOT_SECRET_KEY": "test-secret"}
     command = [program, "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive", "posix", str(directory)]
@@ -132,7 +132,7 @@ def chosen_s3_server(directory: Path, *, build: bool = True) -> Iterator[S3Serve
     elif (program := versity_program() or (built_versity() if build else None)) is not None:
         stored = directory / "s3"
         stored.mkdir()
-        with _versity_running(program, stored) as server:
+        with versity_running(program, stored) as server:
             yield server
     else:
         with moto_server() as server:

@@ -14,11 +14,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from metadata.errors import Unavailable
 
@@ -37,9 +37,11 @@ class BrokerProcess:
         flags: Sequence[str] = (),
         command: Literal["dev", "serve"] = "dev",
         module: str = "tidelog.cli.main",
+        start_process: Callable[..., subprocess.Popen[Any]] = subprocess.Popen,
     ) -> None:
-        """`flags` go to `tidelog COMMAND` as they are. `module` is run in its place."""
+        """`flags` go to `tidelog COMMAND` as they are. `module` is run in its place. `start_process` takes what Popen takes."""
         self._module = module
+        self._start_process = start_process
         self.data_dir = directory / "data"
         self.log_path = directory / "broker.log"
         self.http_address = self.grpc_address = "127.0.0.1:0"
@@ -59,15 +61,18 @@ class BrokerProcess:
         assert self._process is not None, "the broker was never started"
         return self._process.pid
 
-    def start(self) -> None:
-        """Returns when it serves; after the first time, on the same ports. Unavailable, with what it said, if it does not."""
+    def start(self, *, flags: Sequence[str] = ()) -> None:
+        """Returns when it serves; after the first time, on the same ports. Unavailable, with what it said, if it does not.
+
+        `flags` are for this life alone.
+        """
         assert self._process is None or self._process.poll() is not None, "the broker runs already"
         command = [sys.executable, "-m", self._module, self._command, "-o", "json", "--data-dir", str(self.data_dir)]
-        command += ["--http", self.http_address, "--grpc", self.grpc_address, *self._flags]
+        command += ["--http", self.http_address, "--grpc", self.grpc_address, *self._flags, *flags]
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
-            self._process = subprocess.Popen(
+            self._process = self._start_process(
                 command, env=surroundings(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, process_group=0
             )
         line = _first_line(self._process, timeout_s=START_TIMEOUT_S)

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from openapi_spec_validator import validate
 
@@ -12,6 +15,7 @@ from gateway.answer_room import AnswerRoom
 from gateway.doors import partition_of
 from gateway.http_admin import admin_api
 from gateway.http_groups import HttpGroups
+from gateway.http_status import HttpStatus
 from gateway.long_waits import LongWaits
 from metadata.errors import Corrupt, NoLeader, Stopping, TidelogError
 from metadata.topic_settings import SETTINGS
@@ -444,7 +448,13 @@ def test_the_openapi_document_is_valid_and_tells_every_route(tmp_path: Path) -> 
             ("GET", "/v1/topics/{topic}/partitions/{partition}/records"),
         }
         of_groups = {(method, path) for method, path in told if path.startswith("/v1/groups")}
-        assert told == served | fast | of_groups
+        asked_often = {
+            ("GET", path)
+            for path in ("/livez", "/readyz", "/startupz", "/metrics", "/metrics/detail", "/v1/cluster", "/v1/brokers")
+        }
+        assert told == served | fast | of_groups | asked_often
+        status = HttpStatus(broker)
+        assert all(status.handler(path.removeprefix("/")) for _, path in asked_often)
         groups = HttpGroups(broker, LongWaits(), AnswerRoom(broker.settings, LongWaits()))
         assert len(of_groups) == 12
         for method, path in of_groups:
@@ -454,6 +464,32 @@ def test_the_openapi_document_is_valid_and_tells_every_route(tmp_path: Path) -> 
         assert not any("422" in operation["responses"] for operation in operations)
         assert "HTTPValidationError" not in document["components"]["schemas"]
 
+    serve(tmp_path, scenario)
+
+
+def test_what_administration_needs_is_made_once_with_its_first_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def made_slowly(broker: SmallBroker) -> FastAPI:
+        made.append(threading.current_thread())
+        assert asked.wait(timeout=60)
+        return admin_api(broker)
+
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        assert [(await client.get(path)).status for path in ("/readyz", "/metrics", "/v1/cluster", "/v1/brokers")] == [200] * 4
+        assert made == []
+        async with asyncio.TaskGroup() as tasks:
+            asking = [tasks.create_task(client.get(TOPICS)) for _ in range(3)]
+            while not made:  # noqa: ASYNC110  # the thread can't tell the loop
+                await asyncio.sleep(0)
+            assert (await client.get("/livez")).status == 200
+            asked.set()
+        assert [asked.result().status for asked in asking] == [200] * 3
+        assert len(made) == 1
+        assert made[0] is not threading.main_thread()
+
+    asked = threading.Event()
+    monkeypatch.setattr("gateway.http_admin.admin_api", made_slowly)
     serve(tmp_path, scenario)
 
 

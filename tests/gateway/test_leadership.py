@@ -132,6 +132,16 @@ def test_a_topic_is_led_as_soon_as_it_is_made_and_grows(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_broker_is_ready_when_it_can_tell_clients_of_itself(tmp_path: Path) -> None:
+    """Without topics there is nothing else to wait for: a client that asked at once was told that there is no broker."""
+
+    async def main() -> None:
+        async with one_broker(MemoryStore(), tmp_path / "m") as broker:
+            assert [found.session for found in broker.view.brokers.brokers.values()] == [broker.leadership.session]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_what_was_acknowledged_is_read_after_a_restart_and_offsets_go_on(tmp_path: Path, killed: bool) -> None:
     async def main() -> None:

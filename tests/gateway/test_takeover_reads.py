@@ -14,6 +14,7 @@ from segments.footer_index import IndexBlock
 from segments.object_store import Buffer, Tail
 from segments.segment_file import FooterBytes
 from tests.gateway.virtual_cluster import SEGMENTS, Process, World, in_a_world
+from tests.simulation.virtual_loop import virtual_loop
 
 MANY = 400
 """Partitions: appointed in several transactions."""
@@ -63,6 +64,30 @@ def test_who_takes_over_after_that_reads_the_index_that_the_one_before_has_writt
         b2.kill()
         await world.until(lambda: all(world.leader(partition) is b3 for partition in partitions))
         assert [key for what, key in reads_of(b3, session) if what == "tail"] == []
+        await world.check()
+
+    in_a_world(scenario)
+
+
+def test_a_broker_that_comes_reads_what_there_is_before_producers_wait_for_it() -> None:
+    """They wait for what was written since, and that is read of all three leaders at the same time."""
+
+    async def scenario(world: World) -> None:
+        leaders = await world.start("b1", "b2", "b3")
+        partitions = await world.topic("orders", 12)
+        sessions = [session_of(process) for process in leaders]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(world.keep_producing(partitions, for_s=5))
+            await asyncio.sleep(3)
+            before = {session_prefix(session): last_place(world, session) for session in sessions}
+            b4, came_s = world.begin("b4"), virtual_loop().time()
+            registered_s = await world.until(lambda: "b4" in leaders[0].view.brokers.brokers)
+            await world.until(lambda: sum(world.leader(partition) is b4 for partition in partitions) == 3)
+        late = [key for at_s, what, key in b4.to_bucket.calls if at_s >= registered_s and what in {"get", "tail"}]
+        places = [(prefix, parse_wal_key(key)) for prefix in before for key in late if key.startswith(prefix)]
+        assert places
+        assert [found for prefix, found in places if found is None or found.seq is None or found.seq <= before[prefix]] == []
+        assert world.longest_wait_s(sent_since_s=came_s) < 4 * world.bucket_latency_s
         await world.check()
 
     in_a_world(scenario)

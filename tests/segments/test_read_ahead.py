@@ -10,12 +10,14 @@ import pytest
 from metadata.errors import Unavailable
 from metadata.model import SegmentSeq, TopicPartition
 from segments.bucket_layout import segment_key
-from segments.read_ahead import ReadAhead
+from segments.footer_cache import FooterCache
+from segments.read_ahead import ReadAhead, read_footers_ahead
 from segments.recovery import RecoveredPartition, Span, recover
 from segments.session import seal
 from segments.settings import SegmentSettings
 from tests.segments.batches import BY, ORDERS, TIMESTAMP_MS, batch_of, led, seal_of, segment_of, stamped_run
-from tests.segments.scripted_store import ScriptedStore
+from tests.segments.scripted_store import REFUSED, SILENCE, ScriptedStore
+from tests.simulation import virtual_loop
 
 SETTINGS = SegmentSettings()
 
@@ -157,6 +159,24 @@ def test_a_bucket_that_is_away_leaves_nothing_half_read() -> None:
         assert not ahead.held
 
     run(scenario())
+
+
+def test_a_session_that_fails_or_hangs_holds_none_of_the_others_back() -> None:
+    async def scenario() -> None:
+        store, cache = ScriptedStore(), FooterCache(bytes_max=1 << 20)
+        for session in (3, 4, 5):
+            await write(store, session, 0, 0, epoch=0)
+        store.script("tail", segment_key(led(3).session, SegmentSeq(0)), REFUSED)
+        store.script("tail", segment_key(led(4).session, SegmentSeq(0)), SILENCE)
+        sessions = [led(session).session for session in (3, 4, 5)]
+        await read_footers_ahead(store, sessions, cache, reads_max=4, timeout_s=1.0)
+        known = []
+        for session in sessions:
+            async with cache.session(session) as kept:
+                known.append(kept.runs.is_known)
+        assert known == [False, False, True]
+
+    virtual_loop.run(scenario())
 
 
 def test_what_is_not_to_come_any_more_takes_no_memory() -> None:

@@ -5,13 +5,7 @@ Nothing heavy is imported here or at the top of the commands' modules: `tidelog 
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Annotated, ClassVar
-
-import typer
 
 from tidelog.cli import acls, bench, bucket, cluster, contexts, groups, keys, quotas, topics
 from tidelog.cli.compact import compact
@@ -20,65 +14,12 @@ from tidelog.cli.consume import consume
 from tidelog.cli.demo import demo
 from tidelog.cli.doctor import doctor
 from tidelog.cli.explain import explain
-from tidelog.cli.help_page import CommandPage, GroupPage
+from tidelog.cli.help_page import CommandPage
 from tidelog.cli.produce import produce
+from tidelog.cli.root import new_root
 from tidelog.cli.serve import EXTRA_FLAGS, dev, serve
 
-
-class _RootPage(GroupPage):
-    sections: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Run a broker": ("demo", "dev", "serve", "compact"),
-        "Use a cluster": ("topic", "produce", "consume", "group", "bench"),
-        "Process it with Spark": ("replay", "backfill"),
-        "Say who may do what": ("key", "acl", "quota"),
-        "Look inside": ("cluster", "doctor", "explain", "bucket"),
-        "Settle in": ("context", "completion"),
-    }
-
-
-app = typer.Typer(
-    cls=_RootPage,
-    name="tidelog",
-    help="""The streaming log that lives in your own bucket.
-
-    \b
-    tidelog demo                        see what it promises, in a minute
-    tidelog dev                         a broker on this machine
-    tidelog topic create greetings
-    echo hello | tidelog produce greetings
-    tidelog consume greetings
-    """,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        sys.stdout.write(f"tidelog {version('tidelog')}\n")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    context: Annotated[
-        str,
-        typer.Option(
-            "--context", metavar="NAME", help="Talk to this context's cluster.", envvar="TIDELOG_CONTEXT", show_default=False
-        ),
-    ] = "",
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True, show_default=False)
-    ] = False,
-) -> None:
-    if context:
-        os.environ["TIDELOG_CONTEXT"] = context
-
-
+app = new_root()
 app.command(cls=CommandPage)(demo)
 app.command(cls=CommandPage, context_settings=EXTRA_FLAGS)(dev)
 app.command(cls=CommandPage, context_settings=EXTRA_FLAGS)(serve)

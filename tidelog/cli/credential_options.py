@@ -7,6 +7,7 @@ own: what stands on a command line shows in the list of processes.
 from __future__ import annotations
 
 from contextvars import ContextVar
+from functools import cache
 from typing import Annotated, Any, Final
 
 import typer
@@ -43,8 +44,9 @@ def _options(
 ) -> None: ...
 
 
+@cache
 def credential_options() -> list[Any]:
-    """As parameters of a command."""
+    """As parameters of a command: the same of every one."""
     app = typer.Typer(add_completion=False)
     app.command()(_options)
     return [parameter for parameter in get_command(app).params if parameter.name in NAMES]

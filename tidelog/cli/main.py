@@ -9,18 +9,24 @@ import os
 import sys
 from collections.abc import Sequence
 
+BROKER_COMMANDS = frozenset({"dev", "serve"})
+"""For which no other command is loaded."""
 INTERRUPTED = 130
 """As in failure.py, which is not loaded yet."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """One command line; the exit code. Errors were told on stderr."""
-    from tidelog.cli.commands import app
-    from tidelog.cli.completion import COMPLETE_VARIABLE, prepare_completion
     from tidelog.cli.failure import guarded
 
-    if COMPLETE_VARIABLE in os.environ:  # a shell asks what may come next
-        prepare_completion()
+    if arguments and arguments[0] in BROKER_COMMANDS:
+        from tidelog.cli.serve import app
+    else:
+        from tidelog.cli.commands import app
+        from tidelog.cli.completion import COMPLETE_VARIABLE, prepare_completion
+
+        if COMPLETE_VARIABLE in os.environ:  # a shell asks what may come next
+            prepare_completion()
     return guarded(lambda: app(list(arguments), prog_name="tidelog", standalone_mode=False))
 
 

@@ -20,7 +20,9 @@ import typer
 
 from metadata.errors import InvalidArgument, TidelogError, Unavailable
 from tidelog.cli.failure import INTERRUPTED
+from tidelog.cli.help_page import CommandPage
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
+from tidelog.cli.root import new_root
 
 if TYPE_CHECKING:
     from gateway.broker import Broker
@@ -140,6 +142,9 @@ def _run(
     tell: Callable[[str], None],
     is_dev: bool = False,
 ) -> None:
+    from gateway.garbage_collection import look_seldom
+
+    look_seldom()  # before the rest is loaded
     from gateway.doors import host_and_port
     from gateway.json_logs import TEXT, start_logging
     from gateway.settings import DEV, load_settings
@@ -184,13 +189,10 @@ def _run(
 async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], tell: Callable[[str], None]) -> None:
     """A broker until SIGTERM or Ctrl-C, which ends it cleanly; a second Ctrl-C ends it at once, as a crash does."""
     import asyncio
-    import gc
 
-    gc.disable()  # what is imported stays: to look for garbage in it again and again is a sixth of the start's CPU
     from gateway.broker import serve as serve_broker
     from tidelog.owned_tasks import OwnedTasks
 
-    gc.enable()
     async with OwnedTasks() as tasks:
 
         def ready(broker: Broker) -> None:
@@ -304,3 +306,8 @@ def _log_addresses(broker: Broker, settings: BrokerSettings) -> None:
         cluster = settings.membership
         reached = cluster.advertise_http or broker.http_address, cluster.advertise_grpc or broker.grpc_address
         log.info("others reach it at http %s, grpc %s", *reached)
+
+
+app = new_root()
+app.command(cls=CommandPage, context_settings=EXTRA_FLAGS)(dev)
+app.command(cls=CommandPage, context_settings=EXTRA_FLAGS)(serve)

@@ -8,9 +8,10 @@ the client is gone          ─▶ nothing: there is no one to tell
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -24,6 +25,9 @@ from gateway.grpc_status import DETAILS_TRAILER, status_of
 from gateway.peers import FORWARDED_BY
 from gateway.wire_errors import wire_codes
 from metadata.errors import InvalidArgument, TidelogError
+
+MESSAGE_TIMEOUT_S: Final = 30.0
+"""For a message that is read late: a large one may come slowly, and none holds its call for ever."""
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +79,18 @@ def stream(handler: Callable[[Context], Awaitable[None]]) -> MethodHandler:
         await ended(context, handler(context))
 
     return grpc.stream_stream_rpc_method_handler(call)
+
+
+async def only_message(context: Context) -> bytes:
+    """Of a unary call whose handler reads it late. Raises InvalidArgument where none comes, or not in time."""
+    try:
+        async with asyncio.timeout(MESSAGE_TIMEOUT_S):
+            message = await context.read()
+    except TimeoutError:
+        raise InvalidArgument(f"the call's message has not come within {MESSAGE_TIMEOUT_S:g} s", hint="Send it at once.") from None
+    if not isinstance(message, bytes):
+        raise InvalidArgument("the call has no message", hint="Send one; it may be empty.")
+    return message
 
 
 def unary_by_origin(request_type: type[_Request], handler: Callable[[_Request, bool], Awaitable[Message]]) -> MethodHandler:

@@ -1,6 +1,6 @@
 """grpc.health.v1: the broker's readiness, for probes and load balancers. It asks the broker, and remembers nothing.
 
-Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+Anybody may ask: `open_watches.py` bounds how many do at a time. Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Final
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from gateway.doors import Broker
-from gateway.grpc_calls import Context, MethodHandler, stream, unary
+from gateway.grpc_calls import Context, MethodHandler, client_host, only_message, parse_message, stream, unary_read_late
 from gateway.long_waits import LongWaits
+from gateway.open_watches import OpenWatches
 from metadata.errors import NotFound, Stopping
 
 SERVICE: Final = "grpc.health.v1.Health"
@@ -20,26 +21,29 @@ WATCH_INTERVAL_S: Final = 1.0
 
 
 class HealthService:
-    def __init__(self, broker: Broker, waits: LongWaits, services: frozenset[str]) -> None:
+    def __init__(self, broker: Broker, waits: LongWaits, services: frozenset[str], watches: OpenWatches) -> None:
         """`services` are those that may be asked for, beside the empty name of the whole."""
         self._broker = broker
         self._waits = waits
         self._services = services | {""}
+        self._watches = watches
 
     def handlers(self) -> dict[str, MethodHandler]:
-        return {"Check": unary(HealthCheckRequest, self.check), "Watch": stream(self.watch)}
+        return {"Check": unary_read_late(self.check), "Watch": stream(self.watch)}
 
-    async def check(self, request: HealthCheckRequest) -> HealthCheckResponse:
+    async def check(self, context: Context) -> bytes:
+        async with self._watches.place(client_host(context)):
+            request = parse_message(HealthCheckRequest, await only_message(context))
         if request.service not in self._services:
             raise NotFound(f"there is no service {request.service[:100]!r} here")
-        return HealthCheckResponse(status=self._status(request.service))
+        return HealthCheckResponse(status=self._status(request.service)).SerializeToString()
 
     async def watch(self, context: Context) -> None:
         """The status, and each change of it, a stop too. A service that is not known is told as such, and the stream goes on."""
-        request = HealthCheckRequest.FromString(await context.read())
         told: object = None
         try:
-            async with self._waits.until_stop():
+            async with self._waits.until_stop(), self._watches.place(client_host(context)):
+                request = parse_message(HealthCheckRequest, await only_message(context))
                 while True:
                     status = self._status(request.service)
                     if status != told:

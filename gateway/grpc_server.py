@@ -3,19 +3,21 @@
     Log · Topics · Cluster · Groups · Access (tidelog.v1)      grpc.health.v1.Health      grpc.reflection.v1alpha.ServerReflection
 
 Limits: a message may be as long as a request, an answer as long as a fetch; so many calls at once, the next are throttled; those of
-consumer groups are counted apart, and of these the ones that wait for other members, so that none keeps out the others. A
-connection that has reached its age (which gRPC spreads by 10 % each way) is told to go, and its streams have the grace to end,
-so that clients find new brokers. Clients may ping as often as every five seconds to keep a connection open. Connections have a
-bound, and HANDSHAKE_TIMEOUT_S for TLS and the first frame of HTTP/2; the head of a call may have HEAD_BYTES_MAX.
+consumer groups are counted apart, and of these the ones that wait for other members, so that none keeps out the others; streams of
+health and reflection, which are open to all, have places of their own (open_watches.py). A connection that has reached its age
+(which gRPC spreads by 10 % each way) is told to go, and its streams have the grace to end, so that clients find new brokers.
+Clients may ping as often as every five seconds to keep a connection open. Connections have a bound, and HANDSHAKE_TIMEOUT_S for TLS
+and the first frame of HTTP/2; the head of a call may have HEAD_BYTES_MAX.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import grpc
 import grpc.aio
-from grpc_reflection.v1alpha import reflection
 
-from gateway import grpc_admin, grpc_group_admin, grpc_groups, grpc_health, grpc_log, routed_groups
+from gateway import grpc_admin, grpc_group_admin, grpc_groups, grpc_health, grpc_log, reflection, routed_groups
 from gateway.access import grpc_access_admin
 from gateway.access.grpc_guard import GrpcGuard
 from gateway.connection_ages import grace_given_s
@@ -24,9 +26,12 @@ from gateway.grpc_calls import MethodHandler
 from gateway.long_waits import LongWaits
 from gateway.observed_calls import observed
 from gateway.open_calls import OpenCalls
+from gateway.open_watches import OpenWatches
 from gateway.settings import GatewaySettings
-from gateway.tls_files import TlsFiles
 from metadata.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from gateway.tls_files import TlsFiles
 
 MESSAGE_SLACK_BYTES = 1 << 20
 """A request may be this much longer than its records; what is more is refused by gRPC before it is read whole."""
@@ -40,6 +45,8 @@ HEAD_BYTES_MAX = 16 << 10
 """The metadata of a call. Beyond it gRPC refuses the call, RESOURCE_EXHAUSTED; credentials of all kinds have room in it."""
 SPARE_CALLS = 1_000
 """Beside those that are counted, for health, reflection, and calls that are just being refused; more are refused by gRPC itself."""
+WATCHES_MAX = SPARE_CALLS // 2
+"""Streams of health and reflection, which anybody may open."""
 
 SERVICES = frozenset({grpc_log.SERVICE, grpc_admin.TOPICS, grpc_admin.CLUSTER, routed_groups.SERVICE, grpc_access_admin.SERVICE})
 
@@ -60,7 +67,6 @@ class GrpcServer:
         )
         for service, handlers in self._services().items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        reflection.enable_server_reflection((*SERVICES, grpc_health.SERVICE, reflection.SERVICE_NAME), server)
         try:
             if self._tls is None:
                 port = server.add_insecure_port(address)
@@ -110,7 +116,11 @@ class GrpcServer:
             service: {method: observed(handler, traffic, tracing, method) for method, handler in handlers.items()}
             for service, handlers in counted.items()
         }
-        return counted | {grpc_health.SERVICE: grpc_health.HealthService(broker, waits, SERVICES).handlers()}
+        watches = OpenWatches(WATCHES_MAX)
+        return counted | {
+            grpc_health.SERVICE: grpc_health.HealthService(broker, waits, SERVICES, watches).handlers(),
+            reflection.SERVICE: reflection.ReflectionService((*SERVICES, grpc_health.SERVICE), waits, watches).handlers(),
+        }
 
 
 def _calls_max(settings: GatewaySettings) -> int:

@@ -3,7 +3,7 @@
 gRPC's own bound says "Concurrent RPC limit exceeded" without details, with the status of a message that is too large. Here a call
 too many is throttled: RESOURCE_EXHAUSTED with ErrorInfo (THROTTLED, nothing was written) and RetryInfo. Invariant: at most
 `calls_max` calls of the counted methods are open, each until its answer was sent. Health and reflection are not counted, so that
-a broker with many clients still tells its probes how it is.
+a broker with many clients still tells its probes how it is; open_watches.py bounds these.
 """
 
 from __future__ import annotations

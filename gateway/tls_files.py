@@ -6,7 +6,8 @@
 
 A certificate and a key are two files: who replaces them one after the other leaves a pair that does not fit together for a moment,
 and it is refused like any broken one until the other file has come. Invariants: nothing is given out that was not checked whole
-(the pair fits, each authority can be parsed); a connection that stands is never touched; no key is ever shown.
+(the pair fits, each authority can be parsed, other brokers take it); a connection that stands is never touched; no key is ever
+shown.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from gateway.key_pair import load_key_pair
+from gateway.peer_certificate import why_refused
 from gateway.system_authorities import system_authorities
 from gateway.tls_settings import TlsSettings
 from metadata.errors import InvalidArgument
@@ -54,12 +57,14 @@ class TlsIdentity:
 
 
 class TlsFiles:
-    def __init__(self, settings: TlsSettings) -> None:
-        """Reads the files. Raises InvalidArgument, saying which of them is wrong, and how."""
+    def __init__(self, settings: TlsSettings, *, has_peers: bool = False) -> None:
+        """Reads the files. Raises InvalidArgument, saying which of them is wrong, and how. `has_peers`: other brokers must take
+        the certificate, where they require one."""
         self._settings = settings
+        self._has_peers = has_peers
         self._complaint = ""  # told once
         self._changed: list[Callable[[], Awaitable[None]]] = []
-        self.identity = read_identity(settings)
+        self.identity = read_identity(settings, has_peers=has_peers)
         _warn_of_readers(settings.tls_key_file)
         self.refused_count = 0
         """How often what the files held was refused."""
@@ -142,10 +147,10 @@ class TlsFiles:
     def _read_changed(self) -> TlsIdentity | None:
         if _read_all(self._settings) == _parts(self.identity):
             return None
-        return read_identity(self._settings)
+        return read_identity(self._settings, has_peers=self._has_peers)
 
 
-def read_identity(settings: TlsSettings) -> TlsIdentity:
+def read_identity(settings: TlsSettings, *, has_peers: bool = False) -> TlsIdentity:
     """What the files hold. Raises InvalidArgument where that is not whole, or is being replaced at this moment."""
     parts = _read_all(settings)
     cert, key, client_ca, peer_ca = parts
@@ -156,6 +161,8 @@ def read_identity(settings: TlsSettings) -> TlsIdentity:
     if peer_ca is not None and peer_ca is not client_ca:
         _parsed("tls_peer_ca_file", settings.tls_peer_ca_file, peer_ca)
     context = _http_context(settings, clients)
+    if has_peers and settings.tls_client_auth == "required":
+        _check_as_client(settings, clients)
     if _read_all(settings) != parts:  # the context reads the pair by itself
         raise InvalidArgument("the files of the certificate change while they are read", hint="They are read again in a moment.")
     return TlsIdentity(cert, key, client_ca, peer_ca, context, not_after_s)
@@ -168,14 +175,8 @@ def _http_context(settings: TlsSettings, clients: Sequence[x509.Certificate]) ->
     context.options |= ssl.OP_NO_RENEGOTIATION  # asked for by clients, it costs them nothing and us a handshake
     context.set_alpn_protocols(ALPN)
     assert settings.tls_cert_file is not None
-    try:
-        context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file, password=lambda: "")
-    except (ssl.SSLError, OSError, ValueError) as error:
-        raise InvalidArgument(
-            f"tls_key_file: {settings.tls_key_file} is not the key of the certificate in {settings.tls_cert_file}, or has a "
-            f"password ({getattr(error, 'reason', None) or error})",
-            hint="Name the PEM file of its private key, without a password.",
-        ) from None
+    assert settings.tls_key_file is not None
+    load_key_pair(context, settings.tls_cert_file, settings.tls_key_file, setting="tls_key_file")
     if settings.tls_client_auth != "off":
         try:  # as DER: of PEM, `ssl` takes no comments that are not ASCII, and gRPC and OpenSSL do
             context.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in clients))
@@ -188,6 +189,20 @@ def _http_context(settings: TlsSettings, clients: Sequence[x509.Certificate]) ->
         context.options |= ssl.OP_NO_TICKET  # who comes back shows its certificate again: it may have ended meanwhile
         context.num_tickets = 0
     return context
+
+
+def _check_as_client(settings: TlsSettings, authorities: Sequence[x509.Certificate]) -> None:
+    """Brokers are clients of each other, and have the same settings."""
+    assert settings.tls_cert_file is not None
+    assert settings.tls_key_file is not None
+    why = why_refused(settings.tls_cert_file, settings.tls_key_file, authorities)
+    if why:
+        raise InvalidArgument(
+            f"tls_cert_file: the other brokers require certificates of their clients, and would refuse {settings.tls_cert_file} by "
+            f"the authorities in {settings.tls_client_ca_file}: {why}",
+            hint="Brokers are clients of each other: have it signed, for clientAuth as well as serverAuth, by an authority of "
+            "tls_client_ca_file, or add its authority to that file at all brokers.",
+        )
 
 
 def _grpc_configuration(identity: TlsIdentity) -> grpc.ServerCertificateConfiguration:

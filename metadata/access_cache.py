@@ -8,21 +8,16 @@ can't be read counts for nothing. While the store can't be reached, what was tol
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
 from metadata.acl import EVERYONE, Acl, Rights, decode_acl
 from metadata.api_key import ApiKey, decode_key
-from metadata.errors import TidelogError, Unavailable
+from metadata.errors import Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision
 from metadata.quota import Quota, decode_quota
-from metadata.store import Event, KeyValue, MetadataStore
-from metadata.watched_range import WatchedRange
-
-_Record = TypeVar("_Record")
-log = logging.getLogger(__name__)
+from metadata.store import MetadataStore
+from metadata.watched_records import WatchedRecords
 
 
 class AccessCache:
@@ -33,9 +28,9 @@ class AccessCache:
         self.version = 0
         """Raised by each change of ACLs: who remembers a decision looks at it."""
         self._subscribers: list[Callable[[], None]] = []
-        self._keys = _Records(store, layout.api_keys, decode_key, self._tell)
-        self._acls = _Records(store, layout.acls, decode_acl, self._acls_changed)
-        self._quotas = _Records(store, layout.quotas, decode_quota, self._quotas_changed)
+        self._keys = WatchedRecords(store, layout.api_keys, decode_key, self._tell)
+        self._acls = WatchedRecords(store, layout.acls, decode_acl, self._acls_changed)
+        self._quotas = WatchedRecords(store, layout.quotas, decode_quota, self._quotas_changed)
         self._bindings: dict[str, list[Acl]] = {}
         self._limits: dict[str, Quota] = {}
         self._rights: dict[str, Rights] = {}
@@ -116,45 +111,3 @@ class AccessCache:
             raise Unavailable(
                 "the keys and ACLs of the cluster have not been read yet", hint="The broker is starting: retry in a moment."
             )
-
-
-class _Records(Generic[_Record]):
-    """One kind, by the last part of their keys."""
-
-    def __init__(
-        self, store: MetadataStore, prefix: str, decode: Callable[[KeyValue], _Record], changed: Callable[[], None]
-    ) -> None:
-        self.by_name: dict[str, _Record] = {}
-        self.damaged: set[str] = set()
-        self._prefix = prefix
-        self._decode = decode
-        self._changed = changed
-        self.watched = WatchedRange(store, prefix, replace=self._replace, apply=self._apply)
-
-    def _replace(self, items: Sequence[KeyValue]) -> None:
-        self.by_name, self.damaged = {}, set()
-        for item in items:
-            self._put(item)
-        self._changed()
-
-    def _apply(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if event.kind == "delete":
-                name = event.key.removeprefix(self._prefix)
-                self.by_name.pop(name, None)
-                self.damaged.discard(name)
-            else:
-                self._put(KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1))
-        self._changed()
-
-    def _put(self, kept: KeyValue) -> None:
-        name = kept.key.removeprefix(self._prefix)
-        try:
-            record = self._decode(kept)
-        except TidelogError as error:
-            log.error("%s", error)
-            self.by_name.pop(name, None)
-            self.damaged.add(name)
-        else:
-            self.by_name[name] = record
-            self.damaged.discard(name)

@@ -167,9 +167,15 @@ class Rights:
             allowed = self._allowed[asked] = self._decide(operation, resource, name)
         return allowed
 
+    def deny(self, operation: str, resource: str, name: str) -> bool:
+        """Whether one of them denies it, whatever others allow."""
+        return any(_denies(acl, operation, resource, name) for acl in self._bindings(resource, name))
+
     def _decide(self, operation: str, resource: str, name: str) -> bool:
-        bindings = chain(self._wide.get(resource, ()), self._named.get((resource, name), ()))
-        return decide(bindings, operation, resource, name)
+        return decide(self._bindings(resource, name), operation, resource, name)
+
+    def _bindings(self, resource: str, name: str) -> Iterable[Acl]:
+        return chain(self._wide.get(resource, ()), self._named.get((resource, name), ()))
 
 
 def rights_of_scopes(scopes: Iterable[Scope]) -> Rights:
@@ -184,14 +190,18 @@ def decide(bindings: Iterable[Acl], operation: str, resource: str, name: str) ->
     """Whether one of the bindings allows it, and none denies it. All of them are of who asks."""
     allowed = False
     for acl in bindings:
-        if acl.resource != resource or not _covers(acl, name):
-            continue
-        if acl.effect == "deny":
-            if acl.operation in {operation, "all"}:
-                return False
-        elif acl.operation in _ALLOWS[operation]:
-            allowed = True
+        if _denies(acl, operation, resource, name):
+            return False
+        allowed = allowed or _allows(acl, operation, resource, name)
     return allowed
+
+
+def _allows(acl: Acl, operation: str, resource: str, name: str) -> bool:
+    return acl.effect == "allow" and acl.operation in _ALLOWS[operation] and acl.resource == resource and _covers(acl, name)
+
+
+def _denies(acl: Acl, operation: str, resource: str, name: str) -> bool:
+    return acl.effect == "deny" and acl.operation in {operation, "all"} and acl.resource == resource and _covers(acl, name)
 
 
 def _covers(acl: Acl, name: str) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -21,8 +21,8 @@ from metadata.errors import Corrupt, InvalidArgument, NotFound, OutcomeUnknown, 
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId
 from metadata.placement import Candidate
-from metadata.store import Compare, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
-from metadata.watched_range import WatchedRange
+from metadata.store import Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
+from metadata.watched_records import WatchedRecords
 
 FORMAT_VERSION = 1
 ATTEMPTS_MAX = 8
@@ -133,29 +133,26 @@ class BrokerCache:
     """All registered brokers in memory, fed by a watch. Its owner runs `run()` as a task."""
 
     def __init__(self, store: MetadataStore, layout: EtcdLayout) -> None:
-        self._layout = layout
-        self._by_id: dict[str, Registration] = {}
         self._by_session: dict[SessionId, Registration] = {}
-        self._revisions: dict[str, Revision] = {}
         self._subscribers: list[Callable[[], None]] = []
-        self._watched = WatchedRange(store, layout.brokers, replace=self._replace, apply=self._apply)
-        self.run = self._watched.run
-        self.wait_for = self._watched.wait_for
+        self._records = WatchedRecords(store, layout.brokers, lambda kept: decode_registration(kept).registration, self._changed)
+        self.run = self._records.watched.run
+        self.wait_for = self._records.watched.wait_for
 
     @property
     def brokers(self) -> Mapping[str, Registration]:
         """By broker id."""
-        return self._by_id
+        return self._records.by_name
 
     @property
     def revisions(self) -> Mapping[str, Revision]:
         """In which each registration was written, by broker id."""
-        return self._revisions
+        return self._records.revisions
 
     @property
     def revision(self) -> Revision:
         """Of the store, up to which all changes were told."""
-        return self._watched.revision
+        return self._records.watched.revision
 
     def by_session(self, session: SessionId) -> Registration | None:
         """None: not registered, as far as is known here."""
@@ -166,32 +163,7 @@ class BrokerCache:
         self._subscribers.append(changed)
         return lambda: self._subscribers.remove(changed)
 
-    def _replace(self, items: Sequence[KeyValue]) -> None:
-        self._by_id.clear()
-        self._revisions.clear()
-        for item in items:
-            self._put(item)
-        self._changed()
-
-    def _apply(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if event.kind == "delete":
-                self._by_id.pop(event.key.removeprefix(self._layout.brokers), None)
-                self._revisions.pop(event.key.removeprefix(self._layout.brokers), None)
-            else:
-                self._put(KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1))
-        self._changed()
-
-    def _put(self, kept: KeyValue) -> None:
-        broker_id = kept.key.removeprefix(self._layout.brokers)
-        self._revisions[broker_id] = kept.mod_revision
-        try:
-            self._by_id[broker_id] = decode_registration(kept).registration
-        except Corrupt as error:
-            self._by_id.pop(broker_id, None)
-            log.error("%s", error)
-
     def _changed(self) -> None:
-        self._by_session = {registration.session: registration for registration in self._by_id.values()}
+        self._by_session = {registration.session: registration for registration in self.brokers.values()}
         for changed in tuple(self._subscribers):
             changed()

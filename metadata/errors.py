@@ -162,7 +162,7 @@ class NotAuthorized(Denied):
     """Told of a topic or group whether it is there or not. `details`: principal, operation, resource, name."""
 
     code = "PERMISSION_DENIED"
-    default_hint = "Ask who runs the cluster for the right: tidelog acl add PRINCIPAL OPERATION --topic NAME"
+    default_hint = "Ask for the right (tidelog acl add PRINCIPAL OPERATION --topic NAME), or for a key of wider scope."
 
 
 class MemberIdRequired(Rejected):
@@ -291,6 +291,8 @@ class StaleGeneration(StaleMember):
 
 
 class RebalanceInProgress(StaleMember):
+    """`details`: waits, told to a heartbeat where the member's request to join waits for the others."""
+
     code = "REBALANCE_IN_PROGRESS"
     default_hint = "Commit what was read, and join the group again with the same member id."
 

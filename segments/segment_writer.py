@@ -240,9 +240,9 @@ class SegmentWriter:
         self._counters.linger_seconds.observe(segment.sent_at_s - segment.opened_at_s)
         seq = self._order.issue((segment, encoded))
         self._issued[seq] = segment
-        self._uploads[seq] = uploads.create_task(self._upload(seq, encoded, uploads), name=f"put segment {seq}")
+        self._uploads[seq] = uploads.create_task(self._upload(seq, segment, encoded, uploads), name=f"put segment {seq}")
 
-    async def _upload(self, seq: SegmentSeq, encoded: EncodedSegment, uploads: asyncio.TaskGroup) -> None:
+    async def _upload(self, seq: SegmentSeq, segment: PendingSegment, encoded: EncodedSegment, uploads: asyncio.TaskGroup) -> None:
         try:
             ours = await self._put_until_certain(seq, encoded)
         except Corrupt as error:
@@ -250,7 +250,7 @@ class SegmentWriter:
             self._end(seq, taken=error)
         else:
             if ours:
-                self._landed(self._issued[seq])
+                self._landed(segment)
                 self._commit(seq, uploads)
             else:
                 self._end(seq)

@@ -101,7 +101,8 @@ def backfill(
     settings: CompactionSettings = SETTINGS,
     told: Callable[[str], None] = lambda line: None,
 ) -> BackfillReport:
-    """All that waits of these topics. `units`: cores that make files; `told` is given a line for people after each wave.
+    """All that waits of these topics. `units`: cores that make files; `told` is given lines for people: what was found, and what
+    becomes of it, wave by wave.
 
     Raises UnknownTopic, UnknownPartition, InvalidArgument, Denied and Rejected before a task starts; Unavailable where a task or
     the bucket has failed: what was committed until then stays.
@@ -111,13 +112,15 @@ def backfill(
     in_vain = 0
     with BucketThread(bucket) as opened:
         driver = opened.run(lambda store: _Driver.begin(store, topics, settings))
+        told(f"{'' if driver.has_read_all else 'at least '}{_mb(driver.bytes_waiting)} of batches wait in segments")
         while in_vain < IN_VAIN_MAX and (planned := driver.plan(units)):
+            size_bytes = sum(unit.size_bytes for unit in planned)
+            told(f"making Parquet of {_mb(size_bytes)}, in {len(planned)} task{'s' * (len(planned) != 1)}")
             made = run_tasks([driver.task(bucket, unit) for unit in planned])
             committed = opened.run(lambda store, made=made: driver.commit(made, topics))  # type: ignore[misc]  # bound here
             in_vain = 0 if committed else in_vain + 1
             done |= committed
-            size_bytes = sum(unit.size_bytes for unit in planned)
-            told(f"{size_bytes / 1e6:,.1f} MB in units: {len(planned)}; partitions that have gone on: {len(committed)}")
+            told(f"partitions that have gone on: {len(committed)}; {_mb(driver.bytes_waiting)} wait still")
     counters = driver.context.counters
     return BackfillReport(
         partitions=len(done),
@@ -164,11 +167,12 @@ class _Driver:
             for where in state.pending.keys() - self._wanted.keys():
                 state.put_runs_aside(where)
             await self._read_manifests(set(state.without_floor()))
-            if self._has_read_all or state.run_count >= room:
+            if self.has_read_all or state.run_count >= room:
                 return
 
     @property
-    def _has_read_all(self) -> bool:
+    def has_read_all(self) -> bool:
+        """Else there are more segments than it has room to know at a time."""
         return all(session.is_read for session in self._view.state.sessions.values())
 
     @property
@@ -224,7 +228,7 @@ class _Driver:
                 stuck = {where: why for where, why in stuck.items() if self._manifests[where].version == floors[where]}
             self.damaged |= stuck
         await self._read_manifests(lost)
-        if not self._has_read_all:
+        if not self.has_read_all:
             await self._look()
         return committed
 
@@ -271,6 +275,10 @@ def make_files(task: MakingTask) -> MadeUnit:
 def _context(store: ObjectStore, topics: MirroredTopics, settings: CompactionSettings) -> CompactionContext:
     manifests = Manifests(store, bytes_max=_MANIFESTS_BYTES_MAX)
     return CompactionContext(store, topics, manifests, settings, _now_ms, secrets.token_hex, lambda name: True)
+
+
+def _mb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f} MB"
 
 
 def _now_ms() -> int:

@@ -41,9 +41,10 @@ def backfill(
     from spark.topics_on_bucket import find_partitions
 
     topics = Subscribed(tuple(map(check_topic_name, topic))) if topic else Matching(re.compile(".*"))
-    with BucketThread(bucket) as opened:
-        opened.run(lambda store: find_partitions(store, topics))  # what is wrong with it is told before Spark takes its time
+    with BucketThread(bucket) as opened:  # what is wrong with it is told before Spark takes its time
+        found = opened.run(lambda store: find_partitions(store, topics))
     check_spark()
+    say(f"{bucket}: topics {len(set(found.values())):,}, partitions {len(found):,}; starting Spark")
     spark = spark_session("tidelog backfill", master=master)
     try:
         report = on_spark.backfill(

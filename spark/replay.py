@@ -16,7 +16,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -99,6 +99,27 @@ def target_partitions(asked: Asked, running: Running) -> int | None:
     return asyncio.run(ask_brokers(options))[asked.into].partition_count
 
 
+def check_source(asked: Asked) -> None:
+    """Whether there are such topics, and such places in them, as far as names tell: before Spark takes its time to start.
+
+    What may have changed since a replay began (how far the places reach, new partitions) is not looked at: one that goes on has its
+    offsets already. Raises UnknownTopic, InvalidArgument, and what the bucket raises.
+    """
+    with BucketThread(asked.bucket) as bucket:
+        partitions = bucket.run(lambda store: find_partitions(store, Subscribed(asked.topics)))
+    options = _options(asked, partitions, now_ms=time.time_ns() // 1_000_000)
+    there = {(topic, int(partition.partition)) for partition, topic in partitions.items()}
+    for flag, position in (("--from", options.start), ("--to", options.end)):
+        named = position.offsets if isinstance(position, source_options.AtOffsets) else {}
+        unknown = {(topic, number) for topic, numbers in named.items() for number in numbers} - there
+        if unknown:
+            topic, number = min(unknown)
+            raise InvalidArgument(
+                f"{flag} names {topic}/{number}, which is no partition of {', '.join(asked.topics)}. Nothing was written",
+                hint="Name each partition that is read, and no other.",
+            )
+
+
 def replay(
     spark: SparkSession,
     asked: Asked,
@@ -147,18 +168,8 @@ async def resolve_range(
     store: ObjectStore, asked: Asked, *, now_ms: int
 ) -> tuple[dict[TopicPartition, PartitionSnapshot], dict[TopicPartition, OffsetRange]]:
     """The offsets that are meant, as things are now. Raises InvalidArgument, OutOfRange, UnknownTopic, Corrupt."""
-    topics = Subscribed(asked.topics)
-    names = await find_partitions(store, topics)
-    numbers: dict[str, list[int]] = {}
-    for partition, topic in names.items():
-        numbers.setdefault(topic, []).append(partition.partition)
-    options = SourceOptions(
-        bucket=asked.bucket,
-        topics=topics,
-        start=_position("--from", asked.start, numbers, now_ms),
-        end=_position("--to", asked.end, numbers, now_ms),
-        unmatched=Unmatched.LATEST,
-    )
+    names = await find_partitions(store, Subscribed(asked.topics))
+    options = _options(asked, names, now_ms=now_ms)
     snapshots = await take_snapshot(store, names)
     first_at = await look_up(store, snapshots, times_asked(options, snapshots))
     try:
@@ -166,6 +177,20 @@ async def resolve_range(
     except OutOfRange as error:
         told = error.message.replace("startingOffsets", "--from").replace("endingOffsets", "--to")
         raise OutOfRange(f"{told}. Nothing was written", hint="Give a place that is there: see `tidelog topic describe`.") from None
+
+
+def _options(asked: Asked, partitions: Mapping[TopicPartition, str], *, now_ms: int) -> SourceOptions:
+    """As those of the data source. Raises InvalidArgument."""
+    numbers: dict[str, list[int]] = {}
+    for partition, topic in partitions.items():
+        numbers.setdefault(topic, []).append(partition.partition)
+    return SourceOptions(
+        bucket=asked.bucket,
+        topics=Subscribed(asked.topics),
+        start=_position("--from", asked.start, numbers, now_ms),
+        end=_position("--to", asked.end, numbers, now_ms),
+        unmatched=Unmatched.LATEST,
+    )
 
 
 def _position(flag: str, text: str, numbers: dict[str, list[int]], now_ms: int) -> Position:

@@ -143,6 +143,7 @@ def _run(
         batch_offsets=batch_offsets,
     )
     config = dict(one.split("=", 1) for one in conf)
+    replays.check_source(asked)
     partitions = replays.target_partitions(asked, running)
     say(f"starting Spark ({master})")
     spark = spark_session("tidelog replay", master=master, config=config)

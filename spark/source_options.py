@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -33,6 +33,16 @@ LATEST: Final = -1
 
 _WAITING: Final = ("minOffsetsPerTrigger", "maxTriggerDelay")
 """By which Kafka's source waits until a batch is worth it."""
+_KAFKAS: Final = (
+    *_WAITING,
+    "maxOffsetsPerTrigger",
+    "groupIdPrefix",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+    "useDeprecatedOffsetFetching",
+)
+"""What its users may have left in: only to be spelled as they did."""
 
 T = TypeVar("T")
 ByPartition = Mapping[str, Mapping[int, int]]
@@ -114,6 +124,7 @@ class Options:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
+        self._as_given = {name.lower(): name for name in given}
         self._known: dict[str, str] = {}
 
     def text(self, name: str) -> str | None:
@@ -141,11 +152,24 @@ class Options:
         for name, value in self._given.items():
             if name in self._known or name in passed_over:
                 continue
+            shown = self._as_given[name]
+            if shown == name:
+                shown = _recased(name, (*self._known.values(), *_KAFKAS))
             if name.startswith("kafka."):
-                raise _refused(name, value, "is an option of Kafka's brokers", in_place_of_kafkas)
+                raise _refused(shown, value, "is an option of Kafka's brokers", in_place_of_kafkas)
             near = difflib.get_close_matches(name, self._known, n=1)
             meant = f"Did you mean {self._known[near[0]]}?" if near else f"There are: {', '.join(sorted(self._known.values()))}."
-            raise _refused(name, value, f"is no option of this {of}", meant)
+            raise _refused(shown, value, f"is no option of this {of}", meant)
+
+
+def _recased(name: str, known: Sequence[str]) -> str:
+    """The name as its writer most likely has it, by the nearest known one: Spark hands all names over in lower case."""
+    spelled = {each.lower(): each for each in known}
+    letters = list(name)
+    for near in difflib.get_close_matches(name, spelled, n=1):
+        for at, at_near, count in difflib.SequenceMatcher(None, name, near, autojunk=False).get_matching_blocks():
+            letters[at : at + count] = spelled[near][at_near : at_near + count]
+    return "".join(letters)
 
 
 def parse_source_options(given: Mapping[str, str], *, stream: bool = False) -> SourceOptions:

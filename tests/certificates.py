@@ -46,13 +46,23 @@ class Authority:
         organization: str = "",
         ended: bool = False,
         valid: datetime.timedelta = _VALID,
+        for_clients: bool = True,
     ) -> tuple[bytes, bytes]:
-        """A certificate and its key. `hosts`: names and addresses that it holds for; `ended`: half an hour ago."""
+        """A certificate and its key. `hosts`: names and addresses that it holds for; `ended`: half an hour ago; `for_clients`:
+        whether it may be shown by a client, too."""
         private = ec.generate_private_key(ec.SECP256R1())
         subject = [(NameOID.COMMON_NAME, name)]
         if organization:
             subject.insert(0, (NameOID.ORGANIZATION_NAME, organization))
-        signed = _signed(subject, private, self._key, issuer=self._certificate, hosts=hosts, valid=-valid / 2 if ended else valid)
+        signed = _signed(
+            subject,
+            private,
+            self._key,
+            issuer=self._certificate,
+            hosts=hosts,
+            valid=-valid / 2 if ended else valid,
+            for_clients=for_clients,
+        )
         return signed.public_bytes(serialization.Encoding.PEM), private.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -80,6 +90,7 @@ def _signed(
     issuer: x509.Certificate | None,
     hosts: tuple[str, ...] = (),
     valid: datetime.timedelta = _VALID,
+    for_clients: bool = True,
 ) -> x509.Certificate:
     subject = x509.Name([x509.NameAttribute(kind, name) for kind, name in names])
     now = datetime.datetime.now(datetime.UTC)
@@ -94,7 +105,7 @@ def _signed(
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
     )
     if issuer is not None:
-        usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if for_clients else [])]
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)

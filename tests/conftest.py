@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.quick_tests import pytest_collection_finish, pytest_collection_modifyitems, pytest_runtest_call, pytest_runtest_setup
 from tests.servers import moto, moto_bucket
+from tests.stuck_tests import pytest_runtest_protocol
 from tests.workers import pytest_xdist_make_scheduler
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_runtest_call",
+    "pytest_runtest_protocol",
     "pytest_runtest_setup",
     "pytest_xdist_make_scheduler",
 ]

@@ -26,7 +26,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, AnyStr, Final
+from typing import Any, AnyStr, Final, Literal
+
+from tidelog.broker_process import BrokerProcess
 
 ROOT: Final = Path(__file__).parent.parent
 TIDELOG: Final = (sys.executable, "-m", "tidelog.cli.main")
@@ -76,10 +78,11 @@ class TidelogProcess(subprocess.Popen[AnyStr]):
                 "arguments": list(args[len(TIDELOG) :]),
                 "cwd": str(cwd or Path.cwd()),
                 "environment": dict(env or os.environ),
+                "process_group": others[-1],
             }
             given = [own if theirs == -1 else theirs for own, theirs in enumerate((p2cread, c2pwrite, errwrite))]
-            self._child_created: bool = True
             self.pid = _SERVER.fork(request, given)
+            self._child_created: bool = True
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
 
@@ -93,6 +96,13 @@ def run_tidelog(
         finally:
             process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+class ForkedBroker(BrokerProcess):
+    """A broker as a child process, forked: 0.3 s of a core in place of 2."""
+
+    def __init__(self, directory: Path, *, flags: Sequence[str] = (), command: Literal["dev", "serve"] = "dev") -> None:
+        super().__init__(directory, flags=flags, command=command, start_process=TidelogProcess)
 
 
 class _Server:
@@ -153,10 +163,13 @@ def serve(asked: socket.socket) -> list[str] | None:
         packet, descriptors, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, 3)
         if not packet:
             return None
+        request = json.loads(packet)
         told, tells = os.pipe()
         if (between := os.fork()) == 0:
             if (command := os.fork()) == 0:
                 break
+            if request["process_group"] >= 0:
+                os.setpgid(command, request["process_group"])
             os.write(tells, str(command).encode())
             os._exit(0)
         for descriptor in (tells, *descriptors):
@@ -173,7 +186,6 @@ def serve(asked: socket.socket) -> list[str] | None:
         os.close(descriptor)
     asked.close()
     sys.stdout.reconfigure(line_buffering=os.isatty(1))  # type: ignore[union-attr]
-    request = json.loads(packet)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])

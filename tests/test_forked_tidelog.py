@@ -47,6 +47,16 @@ def test_a_broker_serves_is_ours_and_ends_by_the_signal_that_it_gets(tmp_path: P
             assert broker.wait(60) == code
 
 
+@pytest.mark.parametrize("process_group", [None, 0])
+def test_it_is_in_the_process_group_that_was_asked_for(process_group: int | None) -> None:
+    with TidelogProcess[bytes](
+        [*TIDELOG, "produce", "orders"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, process_group=process_group
+    ) as producer:
+        given = os.getpgid(producer.pid)
+        producer.kill()
+    assert given == (os.getpgrp() if process_group is None else producer.pid)
+
+
 def test_what_it_reads_is_what_it_is_given() -> None:
     with TidelogProcess[bytes](
         [*TIDELOG, "produce", "orders", "--url", "http://127.0.0.1:1"], stdin=subprocess.PIPE, stderr=subprocess.PIPE

@@ -16,6 +16,7 @@ from typing import Final
 
 import grpc
 
+from gateway.key_pair import load_key_pair
 from gateway.system_authorities import system_authorities
 from metadata.errors import Denied, InvalidArgument
 from metadata.secret import Secret
@@ -105,14 +106,7 @@ class Credentials:
             except (ssl.SSLError, OSError) as error:
                 raise InvalidArgument(f"ca_file: {settings.ca_file} can't be used ({error})", hint="Name a PEM file.") from None
         if settings.cert_file is not None and settings.key_file is not None:
-            try:
-                context.load_cert_chain(settings.cert_file, settings.key_file, password=lambda: "")
-            except (ssl.SSLError, OSError, ValueError) as error:
-                raise InvalidArgument(
-                    f"key_file: {settings.key_file} is not the key of {settings.cert_file}, or has a password "
-                    f"({getattr(error, 'reason', None) or error})",
-                    hint="Name the PEM file of its private key, without a password.",
-                ) from None
+            load_key_pair(context, settings.cert_file, settings.key_file, setting="key_file")
         return context
 
 

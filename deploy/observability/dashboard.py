@@ -1,5 +1,5 @@
-"""Writes tidelog-dashboard.json: `python deploy/observability/dashboard.py`, and copies it and the rules to the chart. A test sees
-that the files are fresh, another one that no expression in them is empty on the metrics of a real cluster.
+"""Writes the dashboard that the chart installs: `python deploy/observability/dashboard.py`. A test sees that the file is fresh,
+another one that no expression in it is empty on the metrics of a real cluster.
 
 Twelve panels for who asks "is it well, and what does it cost?", and a row below them for who looks for the reason. One board for
 all: `cluster` and `job` are variables, and both match where their label is missing.
@@ -11,9 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PAGE = Path(__file__).with_name("tidelog-dashboard.json")
-RULES = Path(__file__).with_name("tidelog-rules.yaml")
-CHART = Path(__file__).parents[1] / "helm" / "files"
+PAGE = Path(__file__).parents[1] / "helm" / "files" / "dashboard.json"
 OF = 'cluster=~"$cluster", job=~"$job"'
 CLIENTS = f'{OF}, door!="peer"'
 RATE = "$__rate_interval"
@@ -296,6 +294,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    rules = RULES.read_text(encoding="utf-8")
-    for file, text in ((PAGE, page()), (CHART / "dashboard.json", page()), (CHART / "rules.yaml", rules)):
-        file.write_text(text, encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

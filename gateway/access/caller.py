@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, Protocol
 
+from gateway.access.refusals import Hindrance, not_authorized
 from metadata.acl import CLUSTER_NAME, Rights
 from metadata.api_key import ApiKey, check_counts
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
     from gateway.access.calls import Needs
 
 GRANTED_MAX: Final = 10_000
-_LOOKED_UP_TO: Final = {
-    "topic": (("To write", "write"), ("to read", "read"), ("only to look at it", "describe")),
-    "group": (("To be a member", "read"), ("only to look at it", "describe")),
-}
-"""What a topic or group is looked up for, and the operation that it needs, which allows the look as well."""
 REFUSALS_TOLD_MAX: Final = 20
 """Refusals of one call that the audit log tells one by one."""
 
@@ -116,6 +112,16 @@ class Caller:
                 return False
         return self._scopes is None or self._scopes.allow(operation, resource, name)
 
+    def refusal(self, operation: str, resource: str, name: str) -> NotAuthorized:
+        """Of what it may not, saying what would help. Raises as `may` does."""
+        rights = None if self.is_admin else self._book.rights(self.principal)
+        hindrance = Hindrance(
+            no_right=rights is not None and not rights.allow(operation, resource, name),
+            denied=rights is not None and rights.deny(operation, resource, name),
+            narrowed=self._scopes is not None and not self._scopes.allow(operation, resource, name),
+        )
+        return not_authorized(self.principal, operation, resource, name, hindrance)
+
 
 class CheckedCall:
     """One call of a caller: what it needs, and what it was granted."""
@@ -183,7 +189,7 @@ class CheckedCall:
             self.resources[f"{kind}:{name[:249]}"] = None
         if not caller.may(operation, kind, name):
             self._tell_refusal(operation, kind, name)
-            raise not_authorized(caller.principal, operation, kind, name)
+            raise caller.refusal(operation, kind, name)
         if needs.lasts and len(self.granted) < GRANTED_MAX:
             self.granted.add((operation, kind, name))
 
@@ -198,7 +204,7 @@ class CheckedCall:
             self.caller.check_counts()
             for operation, kind, name in self.granted:
                 if not self.caller.may(operation, kind, name):
-                    return not_authorized(self.caller.principal, operation, kind, name)
+                    return self.caller.refusal(operation, kind, name)
         except Unauthenticated as error:
             return error.with_traceback(None)
         except TidelogError:
@@ -216,23 +222,6 @@ class CheckedCall:
     def was_refused(self) -> bool:
         """The audit log knows of it already."""
         return self._refused is not None
-
-
-def not_authorized(principal: str, operation: str, kind: str, name: str) -> NotAuthorized:
-    shown = name[:249]
-    what = "the cluster" if kind == "cluster" else f"{kind} {shown}"
-    right = "--cluster" if kind == "cluster" else f"--{kind} {shown}"
-    hint = f"Ask who runs the cluster for it: tidelog acl add {principal} {operation} {right}"
-    if operation == "describe" and kind in _LOOKED_UP_TO:
-        # Clients look things up before they use them: `describe` alone would have them refused at the next step.
-        ways = (f"{to}: tidelog acl add {principal} {needed} {right}" for to, needed in _LOOKED_UP_TO[kind])
-        hint = f"Ask who runs the cluster for what is to be done. {'; '.join(ways)}"
-    return NotAuthorized(
-        f"{principal} has no right to {operation} {what}",
-        hint=hint,
-        principal=principal,
-        operation=operation,
-    )
 
 
 _present: ContextVar[CheckedCall | None] = ContextVar("checked_call", default=None)

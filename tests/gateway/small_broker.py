@@ -48,6 +48,8 @@ from segments.watched_store import Trouble
 NOW_MS = 1_750_000_000_000
 FAST = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)
 GROUPS = GroupSettings(group_initial_rebalance_delay_ms=20, commit_linger_ms=0)
+PATIENCE_S = 240.0
+"""For a whole test: it is there for what hangs, and less than the limit of pytest, which tells less."""
 
 
 class HeldStore(MemoryStore):
@@ -233,6 +235,7 @@ async def small_broker(
 ) -> AsyncIterator[SmallBroker]:
     """With both doors open on free ports of the loopback, and the topics `orders` (3 partitions) and `single` (1)."""
     metadata = SqliteStore(tmp_path / "metadata.sqlite")
+    metadata._history._all("PRAGMA synchronous = OFF")  # the disk takes longer than most tests, and far longer where others write
     store = HeldStore()
     try:
         session = await claim(
@@ -244,11 +247,11 @@ async def small_broker(
             background = [tasks.create_task(part.run()) for part in parts]
             log = broker.log
             writing = tasks.create_task(log.run())
-            broker.http_address = await broker.http.start("127.0.0.1:0")
-            broker.grpc_address = await broker.grpc.start("127.0.0.1:0")
-            await broker.create_topic("orders", 3)
-            await broker.create_topic("single", 1)
             try:
+                broker.http_address = await broker.http.start("127.0.0.1:0")
+                broker.grpc_address = await broker.grpc.start("127.0.0.1:0")
+                await broker.create_topic("orders", 3)
+                await broker.create_topic("single", 1)
                 yield broker
             finally:
                 store.let_go()
@@ -269,10 +272,13 @@ def with_broker(
     segments: SegmentSettings = FAST,
     groups: GroupSettings = GROUPS,
 ) -> None:
-    """Runs the scenario against a small broker, in the loop that brokers run in. Nothing in it takes more than 60 s."""
+    """Runs the scenario against a small broker, in the loop that brokers run in."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), small_broker(tmp_path, settings=settings, segments=segments, groups=groups) as broker:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            small_broker(tmp_path, settings=settings, segments=segments, groups=groups) as broker,
+        ):
             await scenario(broker)
 
     uvloop.run(run())

@@ -15,6 +15,7 @@ from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
 from segments.record_columns import encode_records
 from segments.settings import MIB
+from tests.forked_tidelog import ForkedBroker
 from tests.gateway.stalled_readers import closing, stalled_grpc, stalled_http
 from tidelog.broker_process import BrokerProcess
 
@@ -28,7 +29,7 @@ OTHER_BYTES = 128 * MIB
 @contextmanager
 def filled_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     """With 9 MiB of records in the one partition of the topic `t`."""
-    with BrokerProcess(tmp_path) as broker:
+    with ForkedBroker(tmp_path) as broker:
         broker.start()
         post(broker, "/v1/topics", json.dumps({"name": "t", "partition_count": 1}).encode(), "application/json")
         batch = encode_records([(b"key", b"x" * 1000, (), 0)] * 1000)

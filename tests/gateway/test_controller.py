@@ -187,7 +187,7 @@ def test_a_broker_that_only_the_cache_does_not_know_is_not_sealed() -> None:
         topic = await stage.topic("orders", 1)
         contender = await stage.stand(1)
         await soon()
-        contender.brokers._watched._apply = lambda events: None
+        contender.brokers._records.watched._apply = lambda events: None
         await stage.register(2)
         await stage.put_state(topic, 0, appointed(appointed(None, SessionId(1)), SessionId(2)))
         await soon()

@@ -66,6 +66,41 @@ def test_a_stop_is_told_to_who_watches_before_the_stream_ends(tmp_path: Path) ->
     serve(tmp_path, scenario)
 
 
+def test_a_stranger_who_watches_without_end_ends_his_own_watches_and_holds_no_calls_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.grpc_server.WATCHES_MAX", 3)
+
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        health = health_stub(channel)
+        watching = []
+        for _ in range(2):
+            watching.append(health.Watch(health_pb2.HealthCheckRequest()))
+            assert (await watching[-1].read()).status == health_pb2.HealthCheckResponse.SERVING
+        silent: Any = channel.stream_stream("/grpc.health.v1.Health/Watch")()
+        await silent.write(b"")
+        assert health_pb2.HealthCheckResponse.FromString(await silent.read()).status == health_pb2.HealthCheckResponse.SERVING
+        asking = reflection_stub(channel).ServerReflectionInfo()
+        await asking.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        assert (await asking.read()).list_services_response.service
+        assert await refusal(watching[0].read()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "THROTTLED")
+        assert "the oldest of the address that has most" in await watching[0].details()
+        assert not watching[1].done()
+        assert not asking.done()
+
+    serve(tmp_path, scenario)
+
+
+def test_a_watch_without_a_question_is_told_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        watch: Any = channel.stream_stream("/grpc.health.v1.Health/Watch")()
+        await watch.done_writing()
+        assert await watch.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "a call failed" not in caplog.text
+
+    serve(tmp_path, scenario)
+
+
 def test_reflection_tells_every_service_and_its_methods(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         call = reflection_stub(channel).ServerReflectionInfo()

@@ -170,3 +170,35 @@ def test_without_an_authority_brokers_check_each_other_by_those_of_the_system(
     monkeypatch.setattr(grpc, "ssl_channel_credentials", lambda **files: given.update(files))
     TlsFiles(TlsSettings(tls_cert_file=made.cert, tls_key_file=made.key)).channel_credentials()
     assert given["root_certificates"] == b"the system's"
+
+
+def test_a_certificate_that_the_other_brokers_would_refuse_is_refused_at_the_start(made: Certificates) -> None:
+    """Each of them asks its clients for one, other brokers among them."""
+    made.ca.write_bytes(Authority("another").pem)
+    with pytest.raises(
+        InvalidArgument, match=f"would refuse {made.cert} by the authorities in {made.ca}: unable to get"
+    ) as refused:
+        TlsFiles(settings_of(made), has_peers=True)
+    assert "Brokers are clients of each other" in refused.value.hint
+    TlsFiles(settings_of(made))  # where there are no others, clients may have an authority of their own
+    TlsFiles(settings_of(made, "optional"), has_peers=True)
+
+
+def test_a_certificate_for_servers_alone_is_none_that_other_brokers_take(made: Certificates, authority: Authority) -> None:
+    files = TlsFiles(settings_of(made), has_peers=True)
+    before = files.identity
+    cert, key = authority.sign("server", for_clients=False)
+    made.cert.write_bytes(cert)
+    made.key.write_bytes(key)
+    assert not look(files)
+    assert files.identity is before
+    with pytest.raises(InvalidArgument, match=r"unsuitable certificate purpose|unsupported certificate purpose"):
+        TlsFiles(settings_of(made), has_peers=True)
+
+
+def test_a_certificate_that_has_ended_keeps_no_broker_from_starting(made: Certificates, authority: Authority) -> None:
+    """Clients and its alert tell of that; who replaces it wants a broker that runs."""
+    cert, key = authority.sign("server", ended=True)
+    made.cert.write_bytes(cert)
+    made.key.write_bytes(key)
+    assert TlsFiles(settings_of(made), has_peers=True).identity.cert == cert

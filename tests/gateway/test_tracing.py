@@ -12,9 +12,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 import uvloop
-from aiohttp import web
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 import gateway.tracing
@@ -23,6 +20,7 @@ from gateway.broker import Broker, running
 from gateway.observability_settings import ObservabilitySettings
 from gateway.settings import load_settings
 from gateway.tracing import OtlpTracing
+from tests.gateway.otlp_receiver import Receiver, receiving
 
 pytestmark = pytest.mark.slow
 
@@ -33,47 +31,18 @@ NOT_SAMPLED = f"00-{TRACE_ID}-{CLIENT_SPAN}-00"
 CANARY = "a-payload-that-must-not-show"
 
 
-class Receiver:
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.bodies: list[bytes] = []
-
-    async def take(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        self.bodies.append(body)
-        message = ExportTraceServiceRequest.FromString(body)
-        self.spans += [span for each in message.resource_spans for scope in each.scope_spans for span in scope.spans]
-        return web.Response(body=b"", content_type="application/x-protobuf")
-
-    def named(self, name: str) -> list[Span]:
-        return [span for span in self.spans if span.name == name]
-
-
 def traced(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: object) -> Receiver:
     """What a collector has got when the broker has ended."""
-    receiver = Receiver()
 
-    async def run() -> None:
-        app = web.Application()
-        app.router.add_post("/v1/traces", receiver.take)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        given = {"data_dir": str(tmp_path), "http": "127.0.0.1:0", "grpc": "127.0.0.1:0", "otlp_endpoint": endpoint, **settings}
-        try:
-            async with running(load_settings(given, {})) as broker:
+    async def run() -> Receiver:
+        async with asyncio.timeout(120), receiving() as receiver:
+            given = {"data_dir": str(tmp_path), "http": "127.0.0.1:0", "grpc": "127.0.0.1:0", **settings}
+            async with running(load_settings(given | {"otlp_endpoint": receiver.endpoint}, {})) as broker:
                 await broker.create_topic("orders", 2)
                 await scenario(broker)
-        finally:
-            await runner.cleanup()
+        return receiver
 
-    async def bounded() -> None:
-        async with asyncio.timeout(120):
-            await run()
-
-    uvloop.run(bounded())
-    return receiver
+    return uvloop.run(run())
 
 
 async def produce(broker: Broker, **headers: str) -> None:

@@ -62,7 +62,7 @@ async def put_many(store: EtcdStore, keys: list[str], value: bytes = b"") -> Non
 
 def test_a_hundred_thousand_keys_are_read_at_one_revision_in_bounded_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with opened() as store:
+        async with opened(etcd_request_timeout_s=120.0, etcd_deadline_s=240.0) as store:  # all are deleted at once
             prefix = new_prefix()
             keys = [f"{prefix}{n:06d}" for n in range(100_000)]
             await put_many(store, keys)

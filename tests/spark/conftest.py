@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from metadata.errors import NotFound
 from spark.session import check_spark
+from tidelog.demo_spark import COMPILED_QUICKLY
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +22,7 @@ def java() -> None:
         check_spark()
     except NotFound as missing:
         pytest.skip(f"{missing.message}. {missing.hint}")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", COMPILED_QUICKLY)  # no JVM of the tests runs long enough for more
 
 
 @pytest.fixture(scope="session")

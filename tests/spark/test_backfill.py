@@ -95,6 +95,24 @@ def unnamed(log: MadeLog) -> list[str]:
     return [path.name for path in log.root.glob("topics/**/*.parquet") if path.name not in named]
 
 
+def test_what_was_found_and_what_becomes_of_it_is_told_as_it_goes(log: MadeLog) -> None:
+    told: list[str] = []
+
+    def noted(tasks: Sequence[MakingTask]) -> list[MadeUnit]:
+        told.append("tasks run")
+        return in_this_process(tasks)
+
+    backfill(log.url, ALL, noted, units=2, settings=SMALL, told=told.append)
+    assert [line.partition(" MB")[2] for line in told[:1]] == [" of batches wait in segments"]
+    assert told[1].startswith("making Parquet of 0.0 MB, in 2 tasks")
+    assert told[2] == "tasks run"
+    assert told[-1].startswith("partitions that have gone on: ")
+    assert told[-1].endswith("; 0.0 MB wait still")
+    told.clear()
+    backfill(log.url, ALL, noted, units=2, settings=SMALL, told=told.append)
+    assert told == ["0.0 MB of batches wait in segments"]
+
+
 def test_all_that_waits_is_history_then_and_a_second_run_finds_nothing(log: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compaction.partition_file.DECODED_AT_ONCE", 1)  # files of a few KB end where they are to end
     report = run(log.url)

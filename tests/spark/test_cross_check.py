@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -24,6 +22,7 @@ from pyspark.sql.window import Window
 
 import pyspark_tidelog
 from segments.manifest import decode_manifest
+from tests.forked_tidelog import ForkedBroker, run_tidelog
 from tidelog import Message, Record, connect
 from tidelog.broker_process import BrokerProcess, surroundings
 from tidelog.settings import CompressionName
@@ -75,8 +74,9 @@ async def read_by_sdk(broker: BrokerProcess, topic: str) -> list[Record]:
 
 def compact(broker: BrokerProcess) -> None:
     """All that lies in segments, and keys; while the broker is stopped."""
-    command = [sys.executable, "-m", "tidelog.cli.main", "compact", "--data-dir", str(broker.data_dir), "--once", "--all", *EAGER]
-    subprocess.run(command, env=surroundings(), check=True, capture_output=True, timeout=200)
+    arguments = ["compact", "--data-dir", str(broker.data_dir), "--once", "--all", *EAGER]
+    done = run_tidelog(arguments, env=surroundings(), timeout_s=200)
+    assert done.returncode == 0, done.stderr
 
 
 # ── what both are reduced to ────────────────────────────────────────────────────────────────────────────────────────────
@@ -148,7 +148,7 @@ class Topic(NamedTuple):
 @pytest.fixture(scope="module")
 def topic(tmp_path_factory: pytest.TempPathFactory) -> Topic:
     directory = tmp_path_factory.mktemp("cross")
-    with BrokerProcess(directory, flags=("--compact", "false")) as broker:
+    with ForkedBroker(directory, flags=("--compact", "false")) as broker:
         broker.start()
         asyncio.run(_created(broker))
         for seed in (0, 100):  # the second time, what is Parquet already is compacted by key and merged
@@ -213,7 +213,7 @@ def test_the_same_offsets_give_the_same_rows_while_a_broker_produces_compacts_me
 ) -> None:
     """The broker compacts all the time; what is asked for lies above what is deleted."""
     flags = ("--compaction-interval-ms", "100", "--compaction-due-age-ms", "1", "--merge-files-min", "2")
-    with BrokerProcess(tmp_path, flags=flags) as broker:
+    with ForkedBroker(tmp_path, flags=flags) as broker:
         broker.start()
         bucket = f"file://{broker.data_dir / 'bucket'}"
         asyncio.run(_begin(broker))

@@ -146,7 +146,7 @@ def test_a_file_that_is_gone_or_damaged_fails_the_query_whatever_the_session_say
 def test_what_is_wrong_is_told_before_anything_is_read(spark: SparkSession, log: MadeLog) -> None:
     with pytest.raises(UnknownTopic, match="there is no topic nowhere"):
         pyspark_tidelog.read(spark, bucket=log.url, subscribe="nowhere")
-    with pytest.raises(InvalidArgument, match="startingofsets") as wrong:
+    with pytest.raises(InvalidArgument, match="startingOfsets") as wrong:
         pyspark_tidelog.read(spark, bucket=log.url, subscribe="orders", startingOfsets="latest")
     assert wrong.value.__notes__ == ["Did you mean startingOffsets?"]
     with pytest.raises(OutOfRange, match="it ends at 50"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
 from spark.pipelines.aircraft_days import aircraft_days
+from spark.pipelines.delay_chart import Drawn
 from spark.pipelines.flights import flights
 from spark.pipelines.hot_keys import hot_keys, partition_skew, sized
-from spark.pipelines.hourly_delays import by_hour_of_day, hourly_delays
+from spark.pipelines.hourly_delays import by_hour_of_day, hourly_delays, show
 from spark.pipelines.knock_on_delays import departures, knock_on_delays, late_arrivals
 from spark.pipelines.latest_by_key import latest_by_key
 from spark.pipelines.rolling_delays import rolling_delays
@@ -87,6 +90,21 @@ def test_delays_are_added_up_by_carrier_and_hour_and_then_by_the_hour_of_the_day
         ("07-01 09:00", "UA", 1, 1, 100, 1),
     ]
     assert rows(by_hour_of_day(hourly)) == [(5, 5, 4, 122, 2), (6, 1, 1, 20, 1)]
+
+
+def test_the_chart_is_told_the_days_of_its_flights_by_the_clocks_of_new_york_and_the_table_stays_as_it_was(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[Drawn] = []
+    monkeypatch.setattr("spark.pipelines.delay_chart.draw_delays", lambda rows, path, of: drawn.append(of))
+    read = flights(records(spark, flight_value("2026-03-02 02"), flight_value("2026-03-04 18", dep_delay=30)))
+    show(hourly_delays(read), argparse.Namespace(json=True, chart=Path("c.png"), topic="flights"))
+    assert drawn == [Drawn("flights", date(2026, 3, 1), date(2026, 3, 4))]
+    table = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert table == [
+        {"hour": 13, "flights": 1, "departed": 1, "delay_minutes": 30, "late": 1},
+        {"hour": 21, "flights": 1, "departed": 1, "delay_minutes": 0, "late": 0},
+    ]
 
 
 def test_each_flight_counts_in_the_three_windows_that_hop_over_it(spark: SparkSession) -> None:

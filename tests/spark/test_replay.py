@@ -13,6 +13,7 @@ import tidelog
 from metadata.errors import InvalidArgument, TidelogError
 from spark.replay import Progress, Running, replay, target_partitions
 from spark.replay_plan import Asked, Placement, Plan, Target, Verdict
+from tests.forked_tidelog import ForkedBroker
 from tests.spark.topics_on_disk import Bucket, records
 from tidelog import Message
 from tidelog.broker_process import BrokerProcess
@@ -90,7 +91,7 @@ def test_a_replay_makes_a_table_and_takes_none_whose_rows_spark_would_hide(
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as started:
+    with ForkedBroker(tmp_path_factory.mktemp("broker")) as started:
         started.start()
         yield started
 

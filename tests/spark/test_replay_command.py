@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import spark.session
-from metadata.errors import InvalidArgument, NotFound, TidelogError
+from metadata.errors import InvalidArgument, NotFound, TidelogError, UnknownTopic
 from spark import replay as replays
-from spark.replay_plan import Asked, Plan, Target, Verdict
+from spark.replay_plan import Asked, Placement, Plan, Target, Verdict
 from spark.scan_plan import OffsetRange
+from tests.spark.made_log import MadeLog
 from tidelog.cli.commands import app
 
 BUCKET = ("replay", "orders", "--bucket", "file:///log")
@@ -82,6 +84,7 @@ def running(
         return verdict
 
     monkeypatch.setattr(replays, "replay", replay)
+    monkeypatch.setattr(replays, "check_source", lambda asked: None)
     monkeypatch.setattr(replays, "target_partitions", lambda asked, running: 1 if asked.target is Target.TOPIC else None)
     return calls
 
@@ -119,6 +122,37 @@ def test_an_interruption_tells_how_to_go_on(monkeypatch: pytest.MonkeyPatch, ses
     assert code == 130
     assert "Run the same command line again: it goes on from its checkpoint" in said
     assert session.stopped
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "told"),
+    [
+        (("--from", "yesterday"), InvalidArgument, "yesterday"),
+        (("--to", "earliest"), InvalidArgument, "--to earliest is no place where a replay can end"),
+        (("--from", '{"orders":'), InvalidArgument, "--from .* is malformed"),
+        (("--to", '{"orders":{"0":1,"3":1}}'), InvalidArgument, "--to names orders/3, which is no partition of orders"),
+        (("--from", '{"ordesr":{"0":1}}'), InvalidArgument, "--from names ordesr/0"),
+        (("others",), UnknownTopic, "there is no topic others"),
+    ],
+)
+def test_topics_and_places_that_are_none_are_told_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], kind: type[TidelogError], told: str
+) -> None:
+    def started(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(spark.session, "check_spark", lambda: None)
+    monkeypatch.setattr(spark.session, "spark_session", started)
+    log = MadeLog(tmp_path / "bucket")
+    with pytest.raises(kind, match=told):
+        typed("--bucket", log.url, "--into-parquet", str(tmp_path / "rows"), *arguments)
+    assert not (tmp_path / "rows").exists()
+
+
+def test_one_that_goes_on_is_not_held_up_by_partitions_that_came_since(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path / "bucket", partitions=3)
+    asked = Asked(("orders",), log.url, '{"orders":{"0":5,"1":5}}', "latest", Target.PARQUET, "/rows", "", Placement.AUTO)
+    replays.check_source(asked)
 
 
 def test_a_machine_without_java_is_told_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from spark.data_source import TidelogDataSource
 from spark.sink import write_of_query
 from spark.sink_commit import newest_done
 from spark.staging import STAGE_BYTES
+from tests.forked_tidelog import ForkedBroker
 from tests.servers import ROOT
 from tidelog.broker_process import BrokerProcess
 
@@ -78,7 +79,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker")) as broker:
+    with ForkedBroker(tmp_path_factory.mktemp("broker")) as broker:
         broker.start()
         yield Cluster(broker)
 
@@ -224,7 +225,7 @@ def test_what_executors_find_wrong_leaves_nothing_behind(cluster: Cluster) -> No
 
 
 def test_a_broker_that_is_killed_while_a_batch_is_sent_has_each_row_once(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker:
+    with ForkedBroker(tmp_path) as broker:
         broker.start()
         cluster = Cluster(broker)
         topic = cluster.make("killed", 4)
@@ -274,7 +275,7 @@ def test_an_attempt_goes_on_where_a_broker_says_that_an_earlier_one_ended(
 
 
 def test_rows_are_staged_on_s3_as_in_a_directory(moto_bucket: str, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, command="serve", flags=["--bucket", moto_bucket]) as broker:
+    with ForkedBroker(tmp_path, command="serve", flags=["--bucket", moto_bucket]) as broker:
         broker.start()
         cluster = Cluster(broker)
         options = {"brokers": cluster.url, "bucket": moto_bucket, "topic": cluster.make("on-s3"), "compression.type": "lz4"}

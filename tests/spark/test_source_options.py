@@ -88,6 +88,23 @@ def test_what_is_malformed_is_refused_with_option_value_and_remedy(given: dict[s
     assert refused.value.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("startingofsets", "startingOfsets"),
+        ("groupidprefix", "groupIdPrefix"),
+        ("maxoffsetspertrigger", "maxOffsetsPerTrigger"),
+        ("kafkaconsumer.polltimeoutms", "kafkaConsumer.pollTimeoutMs"),
+        ("xyz", "xyz"),
+    ],
+)
+def test_an_option_is_told_as_its_writer_spells_it_though_spark_hands_it_over_in_lower_case(name: str, shown: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^option {shown}: 'a' is"):
+        parse_source_options({**ORDERS, name: "a"})
+    with pytest.raises(InvalidArgument, match=r"^option StartingOfSets: 'a' is"):
+        parse_source_options({**ORDERS, "StartingOfSets": "a"})
+
+
 def test_an_unknown_option_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(InvalidArgument) as refused:
         parse_source_options({**ORDERS, "startingOfsets": "earliest"})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tidelog
 from metadata.errors import Unavailable
 from tidelog.broker_process import BrokerProcess
 
@@ -44,3 +45,16 @@ def test_a_broker_that_does_not_start_is_told_in_its_own_words_and_not_in_those_
         broker.start()
     assert "Did you mean '--linger-ms'?" in refused.value.message
     assert "earlier process" not in refused.value.message
+
+
+def test_the_fixture_that_users_get_is_a_broker_that_may_be_killed_and_started_again(
+    broker_of_users: BrokerProcess, pytestconfig: pytest.Config
+) -> None:
+    assert pytestconfig.pluginmanager.has_plugin("tidelog"), "whoever installs Tidelog has it"
+    with tidelog.connect_sync(broker_of_users.http_url, retry_pause_ms_max=100) as log:
+        log.topics.create("orders", partitions=1)
+        log.produce("orders", "before")
+        broker_of_users.kill()
+        broker_of_users.start()
+        log.produce("orders", "after")
+        assert [record.text() for record in log.consume("orders", follow=False)] == ["before", "after"]

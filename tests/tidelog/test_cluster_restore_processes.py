@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -23,8 +22,8 @@ import pytest
 
 from tests.chaos.cluster import TIDELOG, Broker
 from tests.etcd_server import EtcdMember, running_etcd
-from tests.forked_tidelog import TidelogProcess
-from tests.servers import ROOT, S3Server, chosen_s3_server, free_port
+from tests.forked_tidelog import TidelogProcess, run_tidelog
+from tests.servers import S3Server, chosen_s3_server, free_port
 from tests.tcp_proxy import TcpProxy
 from tests.tidelog.dying_restore import restore_that_dies
 
@@ -69,8 +68,8 @@ class Place:
         arguments = ["--bucket", self.bucket_url, "--etcd", etcd.url, "-o", "json"]
         if dies is not None:
             return restore_that_dies(*dies, arguments, self.environment, self.directory, timeout_s=PATIENCE_S)
-        command = [sys.executable, "-m", "tidelog.cli.main", "cluster", "restore", *arguments]
-        return subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        ran = run_tidelog(["cluster", "restore", *arguments], env=self.environment, timeout_s=PATIENCE_S)
+        return subprocess.CompletedProcess(ran.args, ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
 
 @pytest.fixture

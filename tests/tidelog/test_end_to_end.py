@@ -13,6 +13,7 @@ import pytest
 import tidelog
 from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, OutOfRange, TooLarge, UnknownPartition, UnknownTopic
 from segments.directory_store import DirectoryStore
+from tests.forked_tidelog import ForkedBroker
 from tidelog.broker_process import BrokerProcess
 from tidelog.bucket_audit import Audit, audit_bucket
 
@@ -117,7 +118,7 @@ def test_a_topic_that_is_made_anew_takes_records_of_a_producer_that_wrote_to_the
 
 def test_a_broker_with_small_limits_is_fed_and_says_early_what_it_does_not_take(tmp_path: Path) -> None:
     flags = ["--request-bytes-max", "100KiB", "--message-bytes-max", "60KiB"]
-    with BrokerProcess(tmp_path, flags=flags) as broker:
+    with ForkedBroker(tmp_path, flags=flags) as broker:
         broker.start()
         with tidelog.connect_sync(broker.http_url, compression="lz4") as log:
             log.topics.create("orders", partitions=2)
@@ -153,7 +154,7 @@ def test_a_topic_that_grows_is_made_anew_and_shrinks_takes_records_all_the_while
 
 
 def test_a_broker_that_comes_back_at_another_grpc_port_is_found_through_its_http_port(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker:
+    with ForkedBroker(tmp_path) as broker:
         broker.start()
         with tidelog.connect_sync(broker.http_url, retry_pause_ms=20, retry_pause_ms_max=100) as log:
             log.topics.create("orders", partitions=1)
@@ -190,7 +191,7 @@ def test_kill_minus_nine_under_an_idempotent_producer_loses_nothing_and_doubles_
             assert sorted(record.offset for record in again) == sorted(record.offset for record in records)
             return records
 
-    with BrokerProcess(tmp_path) as broker:
+    with ForkedBroker(tmp_path) as broker:
         broker.start()
         records = asyncio.run(run(broker))
         broker.stop()

@@ -12,7 +12,7 @@ import pytest
 import tidelog
 from metadata.errors import NotLeader, OutcomeUnknown, Throttled, TidelogError
 from segments.record_batch import BatchHeader
-from tests.tidelog.producing import outcome_of, quick, until
+from tests.tidelog.producing import impatient, outcome_of, quick, until
 from tests.tidelog.small_broker import BreakStream, SmallBroker
 from tidelog import lane
 
@@ -98,10 +98,10 @@ def test_each_record_is_there_once_and_in_order_or_its_failure_was_told(seed: in
             batch_bytes_max=chance.choice([400, 1_500]),
             linger_ms=1,
             topic_age_ms_max=20,
-            connect_timeout_ms=200,
             delivery_timeout_ms=25 if seed % 2 else 20_000,
         )
         async with asyncio.timeout(60), tidelog.connect(broker.address, **settings) as log:
+            impatient(log, connect_timeout_ms=200)
             weather = Weather(broker, chance)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(weather.blow())

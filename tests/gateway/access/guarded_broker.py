@@ -17,6 +17,7 @@ from google.rpc.status_pb2 import Status
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker, running
 from gateway.grpc_status import DETAILS_TRAILER, error_of
+from gateway.observability_settings import ObservabilitySettings
 from gateway.settings import BrokerSettings
 from metadata.errors import TidelogError
 from segments.settings import SegmentSettings
@@ -84,7 +85,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def guarded(folder: Path, **access: Any) -> AsyncIterator[Guarded]:
+async def guarded(folder: Path, *, otlp_endpoint: str = "", **access: Any) -> AsyncIterator[Guarded]:
     key_file, audit_file = folder / "admin.key", folder / "audit.jsonl"
     key_file.write_text(ADMIN_KEY + "\n")
     settings = BrokerSettings(
@@ -92,6 +93,7 @@ async def guarded(folder: Path, **access: Any) -> AsyncIterator[Guarded]:
         http="127.0.0.1:0",
         grpc="127.0.0.1:0",
         segments=FAST,
+        observability=ObservabilitySettings(otlp_endpoint=otlp_endpoint),
         access=AccessSettings(**{"authentication": True, "admin_key_file": key_file, "audit_log": str(audit_file), **access}),
     )
     async with (

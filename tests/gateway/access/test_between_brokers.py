@@ -23,6 +23,7 @@ from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serv
 from tests.gateway.access.test_both_doors import append
 from tests.gateway.broker_cluster import broker_cluster
 from tests.gateway.http_client import Client
+from tests.gateway.small_broker import PATIENCE_S
 from tests.segments.batches import batch_of
 
 FORWARDED = ("tidelog-forwarded-by", "broker-2")
@@ -61,7 +62,7 @@ def test_through_any_broker_a_principal_may_do_the_same(tmp_path: Path) -> None:
     access = AccessSettings(authentication=True, admin_key_file=key_file, audit_log="off")
 
     async def scenario() -> None:
-        async with asyncio.timeout(60), broker_cluster(tmp_path, 2, access=access) as cluster:
+        async with asyncio.timeout(PATIENCE_S), broker_cluster(tmp_path, 2, access=access) as cluster:
             first, second = cluster.brokers
             async with (
                 aiohttp.ClientSession(f"http://{first.http_address}") as one,

@@ -20,9 +20,11 @@ from gateway.access.calls import GRPC_CALLS, HTTP_CALLS, NO_ROUTE, Needs, http_r
 from gateway.grpc_health import SERVICE as HEALTH
 from gateway.grpc_server import GrpcServer
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
+from gateway.reflection import SERVICE as REFLECTION
 from metadata.access_records import AccessRecords
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, told
+from tests.gateway.otlp_receiver import Receiver, receiving
 from tests.gateway.small_broker import SmallBroker, with_broker
 from tests.segments.batches import batch_of
 
@@ -114,9 +116,8 @@ def test_every_route_has_a_row_and_every_row_a_route(tmp_path: Path) -> None:
         rows = {(method, without_names(path)) for method, path in HTTP_CALLS}
         assert rows == routes | {("GET", "/openapi.json")}
         services = GrpcServer(broker)._services()
-        assert GRPC_CALLS.keys() == {
-            f"/{service}/{method}" for service, handlers in services.items() if service != HEALTH for method in handlers
-        }
+        guarded = services.keys() - {HEALTH, REFLECTION}
+        assert GRPC_CALLS.keys() == {f"/{service}/{method}" for service in guarded for method in services[service]}
         assert GRPC_CALLS.keys() == REQUESTS.keys()
 
     with_broker(tmp_path, scenario)
@@ -179,8 +180,8 @@ def names_a_topic(row: tuple[str, str] | str) -> bool:
 
 
 @asynccontextmanager
-async def with_canary(folder: Path) -> AsyncIterator[Guarded]:
-    async with guarded(folder, admin_principals="administrator") as at:
+async def with_canary(folder: Path, *, otlp_endpoint: str = "") -> AsyncIterator[Guarded]:
+    async with guarded(folder, otlp_endpoint=otlp_endpoint, admin_principals="administrator") as at:
         await with_records(at)
         yield at
 
@@ -203,8 +204,9 @@ def all_that_is_logged() -> Iterator[io.StringIO]:
 
 
 def test_credentials_that_count_for_nothing_open_nothing(tmp_path: Path, all_that_is_logged: io.StringIO) -> None:
-    async def scenario() -> None:
-        async with with_canary(tmp_path) as at:
+    async def scenario(traces: Receiver) -> list[str]:
+        """The secrets, all of which were shown."""
+        async with with_canary(tmp_path, otlp_endpoint=traces.endpoint) as at:
             keys = await bad_keys(at)
             for key in keys.values():
                 for (method, template), needs in HTTP_CALLS.items():
@@ -226,10 +228,19 @@ def test_credentials_that_count_for_nothing_open_nothing(tmp_path: Path, all_tha
             everything = all_that_is_logged.getvalue() + at.audit_file.read_text() + metrics
             assert at.broker.guard is not None
             peer_secret = at.broker.guard._peer_secret.decode()
-            for secret in (peer_secret, *(key.split("_")[2] for key in (ADMIN_KEY, *keys.values()) if key)):
-                assert secret not in everything
+            secrets = [peer_secret, *(key.split("_")[2] for key in (ADMIN_KEY, *keys.values()) if key)]
+            assert not [secret for secret in secrets if secret in everything]
+            return secrets
 
-    asyncio.run(scenario())
+    async def traced() -> None:
+        async with receiving() as traces:
+            secrets = await scenario(traces)
+        codes = [each.value.string_value for span in traces.spans for each in span.attributes if each.key == "error.type"]
+        assert codes.count("UNAUTHENTICATED") > len(GRPC_CALLS), "refused calls are traced, too"
+        assert traces.named("produce")
+        assert not [secret for secret in secrets for body in traces.bodies if secret.encode() in body]
+
+    asyncio.run(traced())
 
 
 def test_who_lacks_the_one_right_that_a_call_needs_may_not_make_it(tmp_path: Path) -> None:

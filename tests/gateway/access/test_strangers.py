@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
 from gateway.access.authentication import read_admin_key
+from gateway.access.calls import GRPC_CALLS
 from gateway.access.settings import AccessSettings
 from gateway.broker import running
 from gateway.settings import BrokerSettings
@@ -27,13 +30,41 @@ def test_probes_need_no_credentials_and_learn_no_names(tmp_path: Path) -> None:
             for headers in ({}, bearer("tlk_wrong")):
                 answer = await at.http.ask("GET", path, headers=headers)
                 assert (answer.status, answer.json) == (200, {"status": "ok"})
+        nobody = bearer(await at.key("nobody"))
         at.broker._leadership.stop()
         stranger, admin = await at.http.get("/readyz"), await at.http.get("/readyz", **bearer(ADMIN_KEY))
         assert stranger.json.keys() == {"status"}
-        assert (await at.http.get("/readyz", **bearer(await at.key("nobody")))).json.keys() == {"status"}
+        assert (await at.http.get("/readyz", **nobody)).json.keys() == {"status"}
         assert {"status", "reason", "hint"} <= admin.json.keys()
         health = await health_stub(at.channel).Check(health_pb2.HealthCheckRequest())
         assert health.status in {health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING}
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_a_call_whose_message_never_comes_is_held_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stranger, of anybody at the methods that are open to all, and of who has credentials."""
+    monkeypatch.setattr("gateway.grpc_calls.MESSAGE_TIMEOUT_S", 0.05)
+
+    async def scenario(at: Guarded) -> None:
+        shown = (("authorization", f"Bearer {ADMIN_KEY}"),)
+        services = {service for service, _, _ in (path[1:].partition("/") for path in GRPC_CALLS)}
+        assert len(services) == 5
+        for path in (*GRPC_CALLS, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"):
+            silent: Any = at.channel.stream_stream(path)()
+            if "health" in path:
+                assert await silent.code() is grpc.StatusCode.INVALID_ARGUMENT, path
+                assert "has not come within" in await silent.details()
+            else:
+                assert await silent.code() is grpc.StatusCode.UNAUTHENTICATED, path
+        known: Any = at.channel.stream_stream("/tidelog.v1.Access/CreateKey")(metadata=shown)
+        assert await known.code() is grpc.StatusCode.INVALID_ARGUMENT
+        empty: Any = at.channel.stream_stream("/tidelog.v1.Access/CreateKey")(metadata=shown)
+        await empty.done_writing()
+        assert await empty.code() is grpc.StatusCode.INVALID_ARGUMENT
+        told = [line["outcome"] for line in await at.audited() if line["call"] == "/tidelog.v1.Access/CreateKey"]
+        assert told == ["UNAUTHENTICATED", "INVALID_ARGUMENT", "INVALID_ARGUMENT"], "nothing was made"
 
     serve(tmp_path, scenario)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.forked_tidelog import TIDELOG, TidelogProcess, run_tidelog
+from tests.forked_tidelog import TIDELOG, ForkedBroker, TidelogProcess, run_tidelog
 from tidelog.broker_process import BrokerProcess
 from tidelog.cli.main import run
 
@@ -253,7 +253,7 @@ def test_the_bucket_is_verified_and_measured_with_the_broker_running(tidelog: Co
 
 
 def test_a_damaged_bucket_exits_3_and_names_the_object(tidelog: CommandLine, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker:
+    with ForkedBroker(tmp_path) as broker:
         broker.start()
         tidelog("topic", "create", "t", "-p", "1", "--url", broker.http_url)
         tidelog("produce", "t", "--url", broker.http_url, stdin=b"a\n")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tidelog
-from tests.forked_tidelog import TIDELOG, TidelogProcess, run_tidelog
+from tests.forked_tidelog import TIDELOG, ForkedBroker, TidelogProcess, run_tidelog
 from tidelog.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow
@@ -186,7 +186,7 @@ def test_so_many_records_are_written_and_no_more(tidelog_broker: BrokerProcess, 
 
 
 def test_a_broker_that_is_killed_and_comes_back_is_waited_for_and_told_once(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker:
+    with ForkedBroker(tmp_path) as broker:
         broker.start()
         with tidelog.connect_sync(broker.http_url, retry_pause_ms_max=100) as log:
             log.topics.create("orders", partitions=2)
@@ -236,7 +236,7 @@ def test_partitions_that_are_added_are_followed_from_their_start(
 
 
 def test_a_damaged_partition_does_not_stop_the_others(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path) as broker:
+    with ForkedBroker(tmp_path) as broker:
         broker.start()
         with tidelog.connect_sync(broker.http_url) as log:
             log.topics.create("orders", partitions=2)

@@ -13,7 +13,7 @@ import pytest
 
 import tidelog
 from metadata.errors import InvalidArgument, UnknownGroup
-from tests.forked_tidelog import run_tidelog
+from tests.forked_tidelog import ForkedBroker, run_tidelog
 from tests.tidelog.cli.test_consume import a_line_of, consume, following, interrupt
 from tidelog.broker_process import BrokerProcess
 from tidelog.cli.consume import group_reset
@@ -22,7 +22,7 @@ from tidelog.cli.consume import group_reset
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Whose groups do not wait long for members that may still come."""
-    with BrokerProcess(tmp_path_factory.mktemp("groups"), flags=["--group-initial-rebalance-delay-ms", "20"]) as process:
+    with ForkedBroker(tmp_path_factory.mktemp("groups"), flags=["--group-initial-rebalance-delay-ms", "20"]) as process:
         process.start()
         yield process
         process.stop()

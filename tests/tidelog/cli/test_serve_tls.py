@@ -12,7 +12,7 @@ from gateway.access.settings import AccessSettings
 from gateway.settings import BrokerSettings
 from gateway.tls_settings import TlsSettings
 from tests.certificates import make_certificates
-from tidelog.broker_process import BrokerProcess
+from tests.forked_tidelog import ForkedBroker
 from tidelog.cli.main import run
 from tidelog.cli.serve import welcome_credentials
 
@@ -75,7 +75,7 @@ def test_commands_talk_to_a_broker_with_tls_by_flags_and_by_a_context(
     made = make_certificates(tmp_path / "certificates")
     monkeypatch.setenv("TIDELOG_CONFIG", str(tmp_path / "contexts.toml"))
     flags = ["--tls-cert-file", str(made.cert), "--tls-key-file", str(made.key), "--tls-client-ca-file", str(made.ca)]
-    with BrokerProcess(tmp_path, flags=[*flags, "--tls-client-auth", "required"], command="serve") as broker:
+    with ForkedBroker(tmp_path, flags=[*flags, "--tls-client-auth", "required"], command="serve") as broker:
         broker.start()
         url = f"https://{broker.http_address}"
         shown = ["--ca-file", str(made.ca), "--cert-file", str(made.client_cert), "--key-file", str(made.client_key)]

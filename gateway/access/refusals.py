@@ -1,0 +1,69 @@
+"""Why somebody may not do something, and what would help, in words. Pure.
+
+no ACL allows it            ─▶ acl add
+an ACL denies it            ─▶ acl remove: whatever else allows it, that one goes before
+its key has other scopes    ─▶ key create --scope …, as well as an ACL where there is none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from shlex import quote
+from typing import Final, NamedTuple
+
+from metadata.errors import NotAuthorized
+
+_LOOKED_UP_TO: Final = {
+    "topic": (("to write", "write"), ("to read", "read"), ("only to look at it", "describe")),
+    "group": (("to be a member", "read"), ("only to look at it", "describe")),
+}
+"""What a topic or group is looked up for, and the operation that it needs, which allows the look as well."""
+
+
+class Hindrance(NamedTuple):
+    """What stands in the way, at least one of these."""
+
+    no_right: bool = False
+    """No ACL allows it to the principal, or one denies it."""
+    denied: bool = False
+    """One does."""
+    narrowed: bool = False
+    """The scopes of its key leave it out."""
+
+
+def not_authorized(principal: str, operation: str, kind: str, name: str, hindrance: Hindrance) -> NotAuthorized:
+    shown = name[:249]
+    what = "the cluster" if kind == "cluster" else f"{kind} {shown}"
+    if hindrance.denied:
+        said = f"{principal} is denied the right to {operation} {what}"
+    elif hindrance.no_right:
+        said = f"{principal} has no right to {operation} {what}"
+    else:
+        said = f"this API key of {principal} is narrowed to scopes that leave out the right to {operation} {what}"
+    return NotAuthorized(said, hint=_hint(principal, operation, kind, shown, hindrance), principal=principal, operation=operation)
+
+
+def _hint(principal: str, operation: str, kind: str, name: str, hindrance: Hindrance) -> str:
+    who = quote(principal)
+    on = "--cluster" if kind == "cluster" else f"--{kind} {quote(name)}"
+    scope = kind if kind == "cluster" else f"{kind}:{name}"
+    hints = []
+    if hindrance.denied:
+        hints.append("An ACL denies it, whatever others allow: ask who runs the cluster to remove that (tidelog acl list shows it)")
+    elif hindrance.no_right:
+        ways = _ways(operation, kind, lambda needed: f"tidelog acl add {who} {needed} {on}")
+        hints.append(f"Ask who runs the cluster for {ways}")
+    if hindrance.narrowed:
+        ways = _ways(operation, kind, lambda needed: f"tidelog key create {who} --scope {quote(f'{needed}:{scope}')}")
+        asked = "the API key is narrowed as well: ask for a key" if hindrance.no_right else "Ask who runs the cluster for a key"
+        hints.append(f"{asked} whose scopes, beside those that this one has, hold {ways}")
+    return "; ".join(hints)
+
+
+def _ways(operation: str, kind: str, command: Callable[[str], str]) -> str:
+    """Clients look things up before they use them: `describe` alone would have them refused at the next step."""
+    ways = _LOOKED_UP_TO.get(kind, ()) if operation == "describe" else ()
+    if not ways:
+        return f"it: {command(operation)}"
+    told = "; ".join(f"{to}: {command(needed)}" for to, needed in ways)
+    return f"what is to be done. {told[0].upper()}{told[1:]}"

@@ -1,0 +1,93 @@
+"""Who may not do something is told what would help: an ACL, a key of wider scope, both, or that a denial stands in the way."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from gateway.access.caller import Caller
+from metadata.acl import Acl, Rights, Scope, rights_of_scopes
+from metadata.api_key import ApiKey
+from metadata.errors import NotAuthorized
+
+WRITE = Acl(principal="billing", operation="write", resource="topic", name="orders")
+ALL = Acl(principal="billing", operation="all", resource="topic")
+DENIAL = Acl(principal="billing", operation="write", resource="topic", name="ord", pattern="prefix", effect="deny")
+READS = Scope("read", "topic", "orders")
+
+
+class Book:
+    version = 1
+
+    def __init__(self, *acls: Acl) -> None:
+        self._rights = Rights(acls)
+
+    def key(self, key_id: str) -> ApiKey | None:
+        return None
+
+    def rights(self, principal: str) -> Rights:
+        return self._rights
+
+
+def refusal(
+    *acls: Acl, asked: tuple[str, str, str], scopes: tuple[Scope, ...] = (), principal: str = "billing", is_admin: bool = False
+) -> NotAuthorized:
+    narrowed = rights_of_scopes(scopes) if scopes else None
+    caller = Caller(principal, Book(*acls), lambda: 0, credential="API key", is_admin=is_admin, scopes=narrowed)
+    assert not caller.may(*asked)
+    return caller.refusal(*asked)
+
+
+def test_who_has_no_right_is_told_the_acl_that_gives_it() -> None:
+    error = refusal(asked=("write", "topic", "orders"))
+    assert error.message == "billing has no right to write topic orders"
+    assert error.hint == "Ask who runs the cluster for it: tidelog acl add billing write --topic orders"
+    assert refusal(asked=("admin", "cluster", "cluster")).hint.endswith("tidelog acl add billing admin --cluster")
+
+
+def test_a_key_whose_own_scopes_refuse_is_told_of_a_key_and_of_no_acl() -> None:
+    error = refusal(ALL, asked=("write", "topic", "orders"), scopes=(READS,))
+    assert error.message == "this API key of billing is narrowed to scopes that leave out the right to write topic orders"
+    assert "acl add" not in error.hint
+    assert error.hint.endswith(
+        "for a key whose scopes, beside those that this one has, hold it: tidelog key create billing --scope write:topic:orders"
+    )
+
+
+def test_an_administrators_narrow_key_needs_no_acl_either() -> None:
+    error = refusal(asked=("admin", "cluster", "cluster"), scopes=(READS,), principal="admin", is_admin=True)
+    assert error.message.startswith("this API key of admin is narrowed")
+    assert error.hint.endswith("tidelog key create admin --scope admin:cluster")
+
+
+def test_where_neither_the_principal_nor_its_key_may_both_are_told() -> None:
+    error = refusal(asked=("write", "topic", "orders"), scopes=(READS,))
+    assert error.message == "billing has no right to write topic orders"
+    assert "tidelog acl add billing write --topic orders; the API key is narrowed as well" in error.hint
+    assert error.hint.endswith("tidelog key create billing --scope write:topic:orders")
+
+
+def test_a_denial_is_told_as_such_since_another_acl_would_not_help() -> None:
+    error = refusal(WRITE, ALL, DENIAL, asked=("write", "topic", "orders"))
+    assert error.message == "billing is denied the right to write topic orders"
+    assert "An ACL denies it" in error.hint
+    assert "acl add" not in error.hint
+
+
+def test_who_looks_a_topic_up_is_told_what_it_wants_to_do_with_it() -> None:
+    assert refusal(asked=("describe", "topic", "orders")).hint == (
+        "Ask who runs the cluster for what is to be done. To write: tidelog acl add billing write --topic orders; "
+        "to read: tidelog acl add billing read --topic orders; only to look at it: tidelog acl add billing describe --topic orders"
+    )
+    hint = refusal(ALL, asked=("describe", "topic", "invoices"), scopes=(READS,)).hint
+    assert "To write: tidelog key create billing --scope write:topic:invoices; to read: tidelog key" in hint
+
+
+@pytest.mark.parametrize("name", ["o'brien {and} $(sons)", "; rm -rf /"])
+def test_a_hint_can_be_pasted_into_a_shell_whatever_the_names(name: str) -> None:
+    hint = refusal(asked=("read", "group", name), scopes=(READS,), principal=f"CN={name}").hint
+    acl, key = hint.split("; the API key is narrowed as well")
+    assert shlex.split(acl.partition(": ")[2]) == ["tidelog", "acl", "add", f"CN={name}", "read", "--group", name]
+    typed = shlex.split(key[key.index("tidelog") :])
+    assert typed == ["tidelog", "key", "create", f"CN={name}", "--scope", f"read:group:{name}"]

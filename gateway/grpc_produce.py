@@ -26,7 +26,7 @@ from gateway.incoming_messages import FIRST_TURN_S, FOREVER_S, TURN_S, IncomingM
 from gateway.long_waits import LongWaits
 from gateway.long_work import LoopTurns, WorkThreads
 from gateway.message_appends import MessageAppends, Taken
-from gateway.produce import Outcome, outcomes
+from gateway.produce import Outcome, outcomes, settle_doubts
 from gateway.produce_wire import ProduceCall, parse_produce
 from gateway.proto import log_pb2
 from gateway.record_routing import outcome_by_record
@@ -158,6 +158,8 @@ class GrpcProduce:
         response = log_pb2.ProduceResponse(correlation_id=unanswered.correlation_id)
         turns = LoopTurns()
         became: list[Outcome] = []
+        refused = (each for taken in unanswered.taken if isinstance(taken, Taken) for each in taken.pending)
+        await settle_doubts(refused, deadline_s=unanswered.deadline_s)
         for taken in unanswered.taken:
             result = response.results.add()
             if isinstance(taken, TidelogError):

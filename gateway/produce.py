@@ -9,8 +9,8 @@ was refused, no later batch of the same request goes to that partition, so that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from gateway.access.caller import check_topic
@@ -32,7 +32,7 @@ from metadata.model import TopicPartition, check_topic_name
 from metadata.topic import Topic
 from segments.byte_budget import Admission
 from segments.compression import Codec
-from segments.doubted_refusal import DoubtedRefusal
+from segments.doubted_refusal import DoubtedRefusal, decide
 from segments.log import Acks, PendingAppend
 from segments.object_store import Buffer
 from segments.partition_log import Appended
@@ -191,9 +191,12 @@ async def outcomes(
     """
     found: list[Outcome] = []
     turns = LoopTurns()
+    await settle_doubts(pending, deadline_s=deadline_s)
     for append_pending in pending:
-        if isinstance(append_pending, TidelogError):
-            found.append(await _certain(append_pending))
+        if isinstance(append_pending, DoubtedRefusal):
+            found.append(append_pending.told)
+        elif isinstance(append_pending, TidelogError):
+            found.append(append_pending)
         else:
             try:
                 if isinstance(append_pending, PendingAppend):
@@ -203,15 +206,23 @@ async def outcomes(
                     left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
                     found.append(await log.outcome(append_pending, acks=acks, timeout_s=left_s))
             except TidelogError as error:
-                found.append((await _certain(error)).with_traceback(None))  # one error may be told to thousands
+                await settle_doubts([error], deadline_s=deadline_s)
+                told = error.told if isinstance(error, DoubtedRefusal) else error
+                found.append(told.with_traceback(None))  # one error may be told to thousands
             except TimeoutError:
                 found.append(_not_confirmed(timeout_s))
         await turns.give()
     return found
 
 
-async def _certain(error: TidelogError) -> TidelogError:
-    return await error.decided() if isinstance(error, DoubtedRefusal) else error
+async def settle_doubts(pending: Iterable[Pending | TidelogError], *, deadline_s: float) -> None:
+    """Finds out, for all that was refused at once, whether this broker led when it refused it: see DoubtedRefusal. What is not
+    known by the deadline is told as it is, and may be sent again."""
+    doubted = [each for each in pending if isinstance(each, DoubtedRefusal)]
+    if doubted:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline_s):
+                await decide(doubted)
 
 
 def _not_confirmed(timeout_s: float) -> OutcomeUnknown:

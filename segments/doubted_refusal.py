@@ -10,10 +10,12 @@ pass is doubted, so not a producer's old epoch, nor a key that was used: epochs 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from metadata.errors import TidelogError, Unavailable
+from segments.shared_errors import own_copy
 
 
 class DoubtedRefusal(Unavailable):
@@ -26,15 +28,31 @@ class DoubtedRefusal(Unavailable):
         self._check_appointed = check_appointed
         self._decided: TidelogError | None = None
 
+    @property
+    def told(self) -> TidelogError:
+        """The refusal, where the broker that refused did lead then; else why it can't be told (SessionFenced, Unavailable). Itself
+        before that was decided."""
+        return self._decided or self
+
     async def decided(self) -> TidelogError:
-        """The refusal, where the broker that refused did lead then; else why it can't be told (SessionFenced, Unavailable)."""
-        if self._decided is None:
-            try:
-                await self._check_appointed()
-                self._decided = self.refusal
-            except TidelogError as error:
-                self._decided = error.with_traceback(None)
-        return self._decided
+        await decide([self])
+        return self.told
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.refusal, self._check_appointed)
+
+
+async def decide(doubted: Iterable[DoubtedRefusal]) -> None:
+    """All of them, those of one Log by one look: a producer that is not known (any more) is refused in each of its partitions."""
+    alike: defaultdict[Callable[[], Awaitable[None]], list[DoubtedRefusal]] = defaultdict(list)
+    for each in doubted:
+        if each._decided is None:
+            alike[each._check_appointed].append(each)
+    for check_appointed, refused in alike.items():
+        hindrance: TidelogError | None = None
+        try:
+            await check_appointed()
+        except TidelogError as error:
+            hindrance = error.with_traceback(None)
+        for each in refused:
+            each._decided = each.refusal if hindrance is None else own_copy(hindrance)

@@ -12,8 +12,9 @@ import pytest
 from gateway.doors import partition_of
 from gateway.long_work import WorkThreads
 from gateway.produce import OPENED_AT_ONCE_BYTES, THREAD_BYTES, check_ready_batch, outcomes
-from metadata.errors import InvalidRecord, OutcomeUnknown, TooLarge
+from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
 from segments.compression import Codec
+from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Acks
 from segments.record_batch import BatchHeader, check_produced, parse_header
 from segments.record_columns import encode_records
@@ -112,3 +113,21 @@ def test_who_is_told_that_no_commit_came_is_told_the_time_that_was_asked_for_and
         assert await outcomes(log, [pending], **long_ago) == [committed], "what is known is told, however late"
 
     with_broker(tmp_path, scenario)
+
+
+# ── a refusal that is not certain ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_look_that_takes_longer_than_the_producer_waits_leaves_it_to_him_to_send_it_again() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        doubted = [DoubtedRefusal(OutOfOrderSequence("a gap"), never) for _ in range(3)]
+        ended_s = asyncio.get_running_loop().time()
+        log: Any = None  # nothing was appended, so nobody is asked
+        found = await outcomes(log, doubted, acks=Acks.ALL, timeout_s=30, deadline_s=ended_s)
+        assert found == doubted
+        assert all(error.retryable and error.nothing_was_written for error in doubted)
+
+    asyncio.run(scenario())

@@ -22,7 +22,7 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch
 from segments.bucket_layout import session_prefix
-from segments.doubted_refusal import DoubtedRefusal
+from segments.doubted_refusal import DoubtedRefusal, decide
 from segments.log import FetchTarget, Log
 from segments.log_reader import Fetched
 from segments.recovery import RecoveredPartition, empty_partition, recover
@@ -309,6 +309,18 @@ def test_a_gap_is_told_after_a_look_even_where_the_lease_certainly_lives() -> No
         assert store.count("list", LIST) == 1
         store.plant(key_of(0), seal_of(SESSION.id, 0))
         assert type(await gap.decided()) is SessionFenced
+
+    with_log(store, work)
+
+
+def test_what_is_refused_together_shares_a_look() -> None:
+    store = bucket()
+
+    async def work(log: Log) -> None:
+        doubted = [refusal for _ in range(9) for refusal in [await refusal_of(append(log, sequenced_batch(1, 5)))]]
+        await decide(refusal for refusal in doubted if isinstance(refusal, DoubtedRefusal))
+        assert [type(refusal.told) for refusal in doubted if isinstance(refusal, DoubtedRefusal)] == [UnknownProducer] * 9
+        assert store.count("list", LIST) == 1
 
     with_log(store, work)
 

@@ -54,6 +54,7 @@ def guarded(command: Callable[[], object]) -> int:
         _debug(error)
         what = error.strerror or str(error)
         say_error(f"{error.filename}: {what}" if error.filename else f"reading or writing failed: {what}", [])
+        _drop_what_stdout_refuses()
         return FAILED
     except Exception as error:  # noqa: BLE001  # the last resort: our own bug must not greet a user with a traceback
         _debug(error)
@@ -76,8 +77,20 @@ def _ungrouped(command: Callable[[], object]) -> object:
 
 def _reader_has_enough() -> int:
     """`tidelog consume … | head` is no failure."""
-    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # the interpreter flushes it at its end
+    _leave_stdout()
     return 0
+
+
+def _drop_what_stdout_refuses() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _leave_stdout()
+
+
+def _leave_stdout() -> None:
+    """The interpreter flushes it at its end, and would tell once more, in its own words, that this fails."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
 
 
 def tell(error: TidelogError) -> None:

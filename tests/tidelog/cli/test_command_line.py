@@ -338,10 +338,12 @@ def test_standard_streams_that_the_caller_closed_lead_nowhere() -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_behind_stdout_is_told() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_stdout_is_told(unbuffered: str) -> None:
+    surroundings = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "tidelog.cli.main", "--version"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+        done = subprocess.run(command, env=surroundings, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (1, "Error: reading or writing failed: No space left on device\n")
 
 

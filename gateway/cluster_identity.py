@@ -4,6 +4,7 @@
     ────────    ────────    ─────────────────────────────────────────────────────────────
     -           -           makes a new cluster
     A           -           signs the bucket as A's (its first start was interrupted)
+    A, has led  -           refuses: another bucket, or one that was emptied; what is taken there would be out of sight later
     A           A           starts
     A           B           refuses: one of the two is the wrong one
     -           B           refuses: the metadata were lost, and must be restored; to begin anew would bury every record
@@ -34,6 +35,8 @@ from segments.bucket_layout import WAL
 from segments.cluster_record import read_cluster_record, sign_bucket
 from segments.object_store import ObjectStore
 
+MEMORY = "memory://"
+"""A bucket that is gone with its process, which everybody knows who names it."""
 LOOK_INTERVAL_S = 2.0
 """Between looks at the cluster's id, while the broker runs."""
 
@@ -55,9 +58,25 @@ async def identify_cluster(bucket: ObjectStore, metadata: MetadataStore, layout:
             cluster_id=record.cluster_id if record is not None else "",
         )
     identity = await cluster_id(metadata, new_id, layout)
+    if not written_to:
+        await _check_never_led(bucket, metadata, layout, identity)
     await sign_bucket(bucket, identity, now_ms=now_ms)
     await _check_not_set_back(bucket, metadata, layout, identity)
     return identity
+
+
+async def _check_never_led(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout, identity: str) -> None:
+    """Who finds nothing on the bucket may go on only where no broker had a session: each signs its bucket before that."""
+    if await metadata.get(layout.next_session) is None or bucket.url == MEMORY:
+        return
+    if await read_cluster_record(bucket) is None:  # else another broker started at the same time
+        raise Rejected(
+            f"{bucket.url} is empty, and brokers of cluster {identity} have written to its bucket already: this is another one, or "
+            "it was emptied",
+            hint="Name the bucket of this cluster (--bucket, or --data-dir). If its records were deleted on purpose, begin with "
+            "empty metadata as well: another --data-dir, --cluster or etcd.",
+            cluster_id=identity,
+        )
 
 
 async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout, identity: str) -> None:

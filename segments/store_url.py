@@ -11,6 +11,7 @@ What a URL says goes before the settings. Invariant: a URL never holds credentia
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,8 @@ from segments.object_store import ObjectStore
 from segments.s3_settings import S3Settings
 
 _FORMS = "Name one of s3://BUCKET/PREFIX, file:///DIRECTORY, a directory, or memory://"
+_NEARLY_URL = re.compile("(s3|file|memory):", re.IGNORECASE)
+"""`s3:/bucket` would be a directory "s3:" in this one; who has such a directory names it `./s3:`."""
 DISK_TIMEOUT_S = 60.0
 """For one call of a directory: a disk that hangs, or a dead NFS server, has no time limit of its own."""
 _PATH_STYLE = {"true": True, "false": False}
@@ -60,6 +63,8 @@ def parse_store_url(url: str, s3: S3Settings | None = None) -> Path | S3Place | 
     scheme, is_url, _ = url.partition("://")
     match scheme.lower():
         case _ if not is_url:
+            if _NEARLY_URL.match(url):
+                raise InvalidArgument(f"{url!r} is neither a URL nor a directory: it lacks a slash", hint=_FORMS)
             return _path(url)
         case "file":
             return _directory(url)

@@ -319,3 +319,4 @@ def _directory(options: DemoOptions, watch: Watch) -> Iterator[Path]:
             watch.say("kept", f"{directory}; look into it: tidelog bucket verify --deep --data-dir {directory / 'data'}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
+            watch.say("removed", f"{directory}, and the log in it; to look into one: tidelog demo --keep")

@@ -13,16 +13,18 @@ from gateway.broker import Broker
 from gateway.cluster_identity import LOOK_INTERVAL_S, Seen, identify_cluster, stay_in_cluster, what_happened
 from gateway.settings import BrokerSettings
 from gateway.snapshots import take_snapshot
+from metadata.counters import next_session
 from metadata.errors import Denied, Rejected
 from metadata.etcd_layout import EtcdLayout
 from metadata.etcd_store import EtcdStore
 from metadata.model import Revision, SegmentSeq, SessionId
 from metadata.sqlite_store import SqliteStore
 from metadata.store import NOW, Delete, DeletePrefix, Put, RangeResult
-from segments.bucket_layout import segment_key
+from segments.bucket_layout import WAL, segment_key
 from segments.cluster_record import read_cluster_record, sign_bucket
 from segments.memory_store import MemoryStore
 from segments.metered_store import MeteredStore
+from segments.object_store import ListPage
 from tests.etcd_server import in_thread, running_etcd, settings
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.metadata.stores import until
@@ -64,6 +66,39 @@ def test_a_first_start_that_was_interrupted_before_it_signed_the_bucket_is_compl
         assert await identify(bucket, metadata) == "first"
 
     with_parts(tmp_path, test)
+
+
+def test_an_empty_bucket_is_none_for_a_cluster_that_has_led(tmp_path: Path) -> None:
+    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+        await identify(bucket, metadata, "ours")
+        await next_session(metadata, LAYOUT)
+        empty = MemoryStore("s3://elsewhere/log")
+        with pytest.raises(Rejected, match="s3://elsewhere/log is empty, and brokers of cluster ours have written") as refused:
+            await identify(empty, metadata)
+        assert "--data-dir" in refused.value.hint
+        assert await read_cluster_record(empty) is None, "nothing was written"
+        assert await identify(MemoryStore(), metadata) == "ours", "who names memory:// knows that it is empty"
+
+    with_parts(tmp_path, test)
+
+
+def test_two_brokers_that_start_a_cluster_together_do_not_refuse_each_other(tmp_path: Path) -> None:
+    class SignedMeanwhile(MemoryStore):
+        async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+            found = await super().list(prefix, start_after=start_after, limit=limit)
+            if prefix == WAL and await read_cluster_record(self) is None:  # the other one is a step ahead
+                await metadata.transact([], [Put(LAYOUT.cluster_id, b"theirs")])
+                await sign_bucket(self, "theirs", now_ms=0)
+                await next_session(metadata, LAYOUT)
+            return found
+
+    metadata = SqliteStore(tmp_path / "metadata.sqlite")
+
+    async def test() -> None:
+        assert await identify(SignedMeanwhile("s3://ours/log"), metadata) == "theirs"
+        await metadata.close()
+
+    asyncio.run(test())
 
 
 def test_metadata_and_bucket_of_two_clusters_are_refused_with_both_names(tmp_path: Path) -> None:

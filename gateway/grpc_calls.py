@@ -24,7 +24,7 @@ from gateway.current_call import note_refusal
 from gateway.grpc_status import DETAILS_TRAILER, status_of
 from gateway.peers import FORWARDED_BY
 from gateway.wire_errors import wire_codes
-from metadata.errors import InvalidArgument, TidelogError
+from metadata.errors import InvalidArgument, TidelogError, Unavailable
 
 MESSAGE_TIMEOUT_S: Final = 30.0
 """For a message that is read late: a large one may come slowly, and none holds its call for ever."""
@@ -82,12 +82,16 @@ def stream(handler: Callable[[Context], Awaitable[None]]) -> MethodHandler:
 
 
 async def only_message(context: Context) -> bytes:
-    """Of a unary call whose handler reads it late. Raises InvalidArgument where none comes, or not in time."""
+    """Of a unary call whose handler reads it late. Raises InvalidArgument where there is none, Unavailable where it has not come
+    in time: nothing was begun."""
     try:
         async with asyncio.timeout(MESSAGE_TIMEOUT_S):
             message = await context.read()
     except TimeoutError:
-        raise InvalidArgument(f"the call's message has not come within {MESSAGE_TIMEOUT_S:g} s", hint="Send it at once.") from None
+        raise Unavailable(
+            f"the call's message has not come within {MESSAGE_TIMEOUT_S:g} s",
+            hint="Nothing was done: retry, and send the message at once.",
+        ) from None
     if not isinstance(message, bytes):
         raise InvalidArgument("the call has no message", hint="Send one; it may be empty.")
     return message

@@ -11,7 +11,7 @@ from typing import Final
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from gateway.doors import Broker
-from gateway.grpc_calls import Context, MethodHandler, client_host, only_message, parse_message, stream, unary_read_late
+from gateway.grpc_calls import Context, MethodHandler, only_message, parse_message, stream, unary_read_late
 from gateway.long_waits import LongWaits
 from gateway.open_watches import OpenWatches
 from metadata.errors import NotFound, Stopping
@@ -32,7 +32,7 @@ class HealthService:
         return {"Check": unary_read_late(self.check), "Watch": stream(self.watch)}
 
     async def check(self, context: Context) -> bytes:
-        async with self._watches.place(client_host(context)):
+        async with self._watches.place(context):
             request = parse_message(HealthCheckRequest, await only_message(context))
         if request.service not in self._services:
             raise NotFound(f"there is no service {request.service[:100]!r} here")
@@ -42,7 +42,7 @@ class HealthService:
         """The status, and each change of it, a stop too. A service that is not known is told as such, and the stream goes on."""
         told: object = None
         try:
-            async with self._waits.until_stop(), self._watches.place(client_host(context)):
+            async with self._waits.until_stop(), self._watches.place(context):
                 request = parse_message(HealthCheckRequest, await only_message(context))
                 while True:
                     status = self._status(request.service)

@@ -46,7 +46,7 @@ HEAD_BYTES_MAX = 16 << 10
 SPARE_CALLS = 1_000
 """Beside those that are counted, for health, reflection, and calls that are just being refused; more are refused by gRPC itself."""
 WATCHES_MAX = SPARE_CALLS // 2
-"""Streams of health and reflection, which anybody may open."""
+"""Calls of health and reflection, which anybody may open."""
 
 SERVICES = frozenset({grpc_log.SERVICE, grpc_admin.TOPICS, grpc_admin.CLUSTER, routed_groups.SERVICE, grpc_access_admin.SERVICE})
 
@@ -88,33 +88,30 @@ class GrpcServer:
 
     def _services(self) -> dict[str, dict[str, MethodHandler]]:
         broker, waits = self._broker, self._waits
-        open_calls = OpenCalls(broker.settings.grpc_streams_max)
         services = {
             grpc_log.SERVICE: grpc_log.LogService(broker, waits).handlers(),
             grpc_admin.TOPICS: grpc_admin.TopicsService(broker).handlers(),
             grpc_admin.CLUSTER: grpc_admin.ClusterService(broker).handlers(),
             grpc_access_admin.SERVICE: grpc_access_admin.AccessService(broker).handlers(),
+            routed_groups.SERVICE: grpc_groups.GroupsService(broker, waits).handlers()
+            | grpc_group_admin.GroupAdmin(broker).handlers(),
         }
-        counted = {
-            service: {method: open_calls.counted(handler) for method, handler in handlers.items()}
-            for service, handlers in services.items()
-        }
-        groups = grpc_groups.GroupsService(broker, waits).handlers() | grpc_group_admin.GroupAdmin(broker).handlers()
+        open_calls = OpenCalls(broker.settings.grpc_streams_max)
         waiting = OpenCalls(broker.settings.grpc_group_waits_max, setting="grpc_group_waits_max")
         short = OpenCalls(broker.settings.grpc_streams_max)
-        counted[routed_groups.SERVICE] = {
-            method: (waiting if method in grpc_groups.WAITING else short).counted(handler) for method, handler in groups.items()
-        }
-        if broker.guard is not None:
-            guard = GrpcGuard(broker.guard)
-            counted = {
-                service: {method: guard.guarded(f"/{service}/{method}", handler) for method, handler in handlers.items()}
-                for service, handlers in counted.items()
-            }
+        guard = GrpcGuard(broker.guard) if broker.guard is not None else None
+
+        def bounded(service: str, method: str, handler: MethodHandler) -> MethodHandler:
+            calls = open_calls if service != routed_groups.SERVICE else waiting if method in grpc_groups.WAITING else short
+            return calls.counted(handler) if guard is None else guard.guarded(f"/{service}/{method}", handler, calls)
+
         traffic, tracing = broker.metrics.traffic, broker.tracing
         counted = {
-            service: {method: observed(handler, traffic, tracing, method) for method, handler in handlers.items()}
-            for service, handlers in counted.items()
+            service: {
+                method: observed(bounded(service, method, handler), traffic, tracing, method)
+                for method, handler in handlers.items()
+            }
+            for service, handlers in services.items()
         }
         watches = OpenWatches(WATCHES_MAX)
         return counted | {
@@ -128,6 +125,12 @@ def _calls_max(settings: GatewaySettings) -> int:
     return 2 * settings.grpc_streams_max + settings.grpc_group_waits_max + SPARE_CALLS
 
 
+def _connection_calls_max(settings: GatewaySettings) -> int:
+    """Of one connection; its client keeps back what is more. A proxy, or another broker, may send the calls of all its clients over
+    one: so all that is counted fits, and is throttled here rather than kept back there. What is left is no single connection's."""
+    return _calls_max(settings) - SPARE_CALLS + WATCHES_MAX
+
+
 def _grace_ms(settings: GatewaySettings) -> int:
     return int(1000 * grace_given_s(settings.grpc_connection_age_ms / 1000, settings.grpc_connection_age_grace_ms / 1000))
 
@@ -138,6 +141,7 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", ANSWER_BYTES_MAX),
         ("grpc.server.max_pending_requests", _calls_max(settings)),  # else gRPC cancels some of a thousand that come at once
         ("grpc.server.max_pending_requests_hard_limit", _calls_max(settings)),
+        ("grpc.max_concurrent_streams", _connection_calls_max(settings)),
         ("grpc.max_allowed_incoming_connections", settings.grpc_connections_max),
         ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_TIMEOUT_S),
         ("grpc.max_metadata_size", HEAD_BYTES_MAX),

@@ -2,17 +2,18 @@
 
 gRPC's own bound says "Concurrent RPC limit exceeded" without details, with the status of a message that is too large. Here a call
 too many is throttled: RESOURCE_EXHAUSTED with ErrorInfo (THROTTLED, nothing was written) and RetryInfo. Invariant: at most
-`calls_max` calls of the counted methods are open, each until its answer was sent. Health and reflection are not counted, so that
-a broker with many clients still tells its probes how it is; open_watches.py bounds these.
+`calls_max` calls of the counted methods are open: each until its client has taken the answer, one that ends in an error, or a
+stream, until gRPC has its status, which it may hold for longer where the client takes nothing (docs/known-gaps.md). Health and
+reflection are not counted, so that a broker with many clients still tells its probes how it is; open_watches.py bounds these.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 
-from gateway.grpc_calls import Context, MethodHandler, stream
+from gateway.grpc_calls import Context, MethodHandler, ended
 from metadata.errors import Throttled
 
 HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
@@ -29,27 +30,30 @@ class OpenCalls:
         self._calls_max = calls_max
         self._setting = setting
         self._open = 0
-        self._refusing: Any = stream(self._refuse).stream_stream
 
     def counted(self, handler: MethodHandler) -> MethodHandler:
         """The same method, each call of which is counted, or refused."""
         behavior: Any = handler.unary_unary or handler.stream_unary or handler.stream_stream
 
         async def call(request: Any, context: Context) -> Any:
-            if self._open >= self._calls_max:
-                return await self._refusing(request, context)
-            self._open += 1
-            context.add_done_callback(self._ended)  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
+            return await ended(context, admitted(request, context))
+
+        async def admitted(request: Any, context: Context) -> Any:
+            self.take(context)
             return await behavior(request, context)
 
         counted: MethodHandler = HANDLER_OF[bool(handler.request_streaming), bool(handler.response_streaming)](call)
         return counted
 
+    def take(self, context: Context) -> None:
+        """Counts this call until it has ended. Throttled where it is one too many."""
+        if self._open >= self._calls_max:
+            raise Throttled(
+                f"{self._open} calls are open at this broker, which is all that {self._setting} allows",
+                hint=f"Use one stream for many partitions, end those that are idle, or raise {self._setting}.",
+            )
+        self._open += 1
+        context.add_done_callback(self._ended)  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
+
     def _ended(self, _: object) -> None:
         self._open -= 1
-
-    async def _refuse(self, _: Context) -> NoReturn:
-        raise Throttled(
-            f"{self._open} calls are open at this broker, which is all that {self._setting} allows",
-            hint=f"Use one stream for many partitions, end those that are idle, or raise {self._setting}.",
-        )

@@ -40,6 +40,8 @@ def why_refused(cert_file: Path, key_file: Path, authorities: Sequence[Certifica
         _shake_hands(server, client)
     except ssl.SSLCertVerificationError as error:
         return "" if error.verify_code in {_NOT_YET_VALID, _HAS_EXPIRED} else error.verify_message
+    except ssl.SSLError as error:  # as of a key on a curve that TLS 1.3 does not know
+        return f"no handshake can be made with its key, where RSA or P-256 would do ({error.reason or error})"
     return ""
 
 

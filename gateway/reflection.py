@@ -12,7 +12,7 @@ from typing import Final
 from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
-from gateway.grpc_calls import Context, MethodHandler, client_host, parse_message, stream
+from gateway.grpc_calls import Context, MethodHandler, parse_message, stream
 from gateway.long_waits import LongWaits
 from gateway.open_watches import OpenWatches
 
@@ -30,7 +30,7 @@ class ReflectionService:
 
     async def info(self, context: Context) -> None:
         """An answer to each question, until the client is done."""
-        async with self._waits.until_stop(), self._watches.place(client_host(context)):
+        async with self._waits.until_stop(), self._watches.place(context):
             while isinstance(message := await context.read(), bytes):
                 question = parse_message(ServerReflectionRequest, message)
                 for answer in self._library.ServerReflectionInfo(iter((question,)), context):

@@ -132,10 +132,10 @@ class TlsFiles:
         try:
             found = await asyncio.to_thread(self._read_changed)
         except InvalidArgument as error:
-            self.refused_count += 1
-            if self._complaint != error.message:
-                log.error("the certificate that was read before stays in use: %s", error.message)
-            self._complaint = error.message
+            self._refused(error.message)
+            return False
+        except Exception as error:  # noqa: BLE001  # whatever new files do to those who read them: what was read before goes on
+            self._refused(f"it can't be read: {type(error).__name__}: {error}", cause=error)
             return False
         self._complaint = ""
         if found is None:
@@ -143,6 +143,12 @@ class TlsFiles:
         self.identity = found
         log.info("a new certificate is in use; it ends %s", _day(found.not_after_s))
         return True
+
+    def _refused(self, why: str, *, cause: Exception | None = None) -> None:
+        self.refused_count += 1
+        if self._complaint != why:
+            log.error("the certificate that was read before stays in use: %s", why, exc_info=cause)
+        self._complaint = why
 
     def _read_changed(self) -> TlsIdentity | None:
         if _read_all(self._settings) == _parts(self.identity):

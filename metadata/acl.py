@@ -171,6 +171,10 @@ class Rights:
         """Whether one of them denies it, whatever others allow."""
         return any(_denies(acl, operation, resource, name) for acl in self._bindings(resource, name))
 
+    def grant(self, operation: str, resource: str, name: str) -> bool:
+        """Whether one of them allows it, whatever others deny."""
+        return any(_allows(acl, operation, resource, name) for acl in self._bindings(resource, name))
+
     def _decide(self, operation: str, resource: str, name: str) -> bool:
         return decide(self._bindings(resource, name), operation, resource, name)
 

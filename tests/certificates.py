@@ -47,10 +47,11 @@ class Authority:
         ended: bool = False,
         valid: datetime.timedelta = _VALID,
         for_clients: bool = True,
+        curve: type[ec.EllipticCurve] = ec.SECP256R1,
     ) -> tuple[bytes, bytes]:
         """A certificate and its key. `hosts`: names and addresses that it holds for; `ended`: half an hour ago; `for_clients`:
-        whether it may be shown by a client, too."""
-        private = ec.generate_private_key(ec.SECP256R1())
+        whether it may be shown by a client, too; `curve`: of its key."""
+        private = ec.generate_private_key(curve())
         subject = [(NameOID.COMMON_NAME, name)]
         if organization:
             subject.insert(0, (NameOID.ORGANIZATION_NAME, organization))

@@ -116,7 +116,7 @@ class Caller:
         """Of what it may not, saying what would help. Raises as `may` does."""
         rights = None if self.is_admin else self._book.rights(self.principal)
         hindrance = Hindrance(
-            no_right=rights is not None and not rights.allow(operation, resource, name),
+            no_right=rights is not None and not rights.grant(operation, resource, name),
             denied=rights is not None and rights.deny(operation, resource, name),
             narrowed=self._scopes is not None and not self._scopes.allow(operation, resource, name),
         )
@@ -210,6 +210,11 @@ class CheckedCall:
         except TidelogError:
             return None  # nobody can tell at the moment
         return None
+
+    def note_told(self) -> None:
+        """The audit log has heard why it was refused."""
+        if self._refused is None:
+            self._refused = set()
 
     def _tell_refusal(self, operation: str, kind: str, name: str) -> None:
         self._refused = self._refused or set()

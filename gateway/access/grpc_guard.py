@@ -13,6 +13,7 @@ from gateway.access.calls import GRPC_CALLS
 from gateway.access.guard import PEER_PRINCIPAL, PEER_SECRET, Guard
 from gateway.access.principal_quotas import Flow
 from gateway.grpc_calls import Context, MethodHandler, client_host, ended, only_message
+from gateway.open_calls import OpenCalls
 from gateway.peers import FORWARDED_BY
 from gateway.tls_subject import grpc_subject
 
@@ -27,11 +28,13 @@ class GrpcGuard:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
 
-    def guarded(self, path: str, handler: MethodHandler) -> MethodHandler:
-        """The same method, /service/name, begun only by who may.
+    def guarded(self, path: str, handler: MethodHandler, open_calls: OpenCalls) -> MethodHandler:
+        """The same method, /service/name, begun only by who may, and counted among these.
+
+            who is it, and may it? ─▶ counted ─▶ its message ─▶ may it still? ─▶ begun
 
         A message is read once it is known who sends it: gRPC's own unary methods wait for it first, and a stranger who never sends
-        it would hold a call of the door for ever.
+        it would hold a call of the door for ever. It may come long after its head, and what held then may hold no longer.
         """
         needs = GRPC_CALLS[path]
         guard = self._guard
@@ -45,10 +48,11 @@ class GrpcGuard:
             checked = await self._begun(path, context)
             meter = guard.meter(checked)
             flow = guard.flow(checked) if lives or meter is not None else None
+            begun = False
             try:
                 with guard.as_long_as_it_may(checked) if needs.lasts else nullcontext():
-                    if not reads:
-                        request = await ended(context, only_message(context))
+                    request = await ended(context, taken_up(checked, request, context))
+                    begun = True
                     if flow is None:
                         return await behavior(request, context)
                     if not reads:
@@ -61,7 +65,16 @@ class GrpcGuard:
                 checked.failure = checked.failure or CANCELLED
                 raise
             finally:
-                guard.ended(checked, checked.failure)
+                if begun:  # else nothing was asked for: too large, or its client hung up before it was there
+                    guard.ended(checked, checked.failure)
+
+        async def taken_up(checked: CheckedCall, request: Any, context: Context) -> Any:
+            open_calls.take(context)
+            if reads:
+                return request
+            message = await only_message(context)
+            guard.check_again(checked)
+            return message
 
         guarded: MethodHandler = _HANDLER_OF[lives](call)
         return guarded

@@ -131,6 +131,18 @@ class Guard:
             call.check("cluster", CLUSTER_NAME)
         return call
 
+    def check_again(self, call: CheckedCall) -> None:
+        """What was checked at its head, once its message has come. Unauthenticated, NotAuthorized; the audit log hears of both."""
+        if call.caller is None:
+            return
+        try:
+            call.caller.check_counts()
+        except Unauthenticated as error:
+            self.cut(call, error)
+            raise
+        if call.needs.cluster is not None:
+            call.check("cluster", CLUSTER_NAME)
+
     def meter(self, call: CheckedCall) -> Meter | None:
         """None of a principal without a quota. Throttled where it has used it up."""
         caller = call.caller
@@ -174,6 +186,7 @@ class Guard:
     def cut(self, call: CheckedCall, error: TidelogError) -> None:
         """Tells that the call was ended before its time."""
         self._tell_of(call, error.code, (), reason=error.message)
+        call.note_told()
 
     # ── what is told ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,7 +1,7 @@
 """Why somebody may not do something, and what would help, in words. Pure.
 
 no ACL allows it            ─▶ acl add
-an ACL denies it            ─▶ acl remove: whatever else allows it, that one goes before
+an ACL denies it            ─▶ acl remove: whatever else allows it, that one goes before; and acl add, where none allows it
 its key has other scopes    ─▶ key create --scope …, as well as an ACL where there is none
 """
 
@@ -24,9 +24,9 @@ class Hindrance(NamedTuple):
     """What stands in the way, at least one of these."""
 
     no_right: bool = False
-    """No ACL allows it to the principal, or one denies it."""
+    """No ACL allows it to the principal, whether one denies it or not."""
     denied: bool = False
-    """One does."""
+    """An ACL denies it to the principal."""
     narrowed: bool = False
     """The scopes of its key leave it out."""
 
@@ -50,14 +50,15 @@ def _hint(principal: str, operation: str, kind: str, name: str, hindrance: Hindr
     hints = []
     if hindrance.denied:
         hints.append("An ACL denies it, whatever others allow: ask who runs the cluster to remove that (tidelog acl list shows it)")
-    elif hindrance.no_right:
+    if hindrance.no_right:
         ways = _ways(operation, kind, lambda needed: f"tidelog acl add {who} {needed} {on}")
-        hints.append(f"Ask who runs the cluster for {ways}")
+        asked = "No ACL allows it either: ask" if hindrance.denied else "Ask who runs the cluster"
+        hints.append(f"{asked} for {ways}")
     if hindrance.narrowed:
         ways = _ways(operation, kind, lambda needed: f"tidelog key create {who} --scope {quote(f'{needed}:{scope}')}")
-        asked = "the API key is narrowed as well: ask for a key" if hindrance.no_right else "Ask who runs the cluster for a key"
+        asked = "The API key is narrowed as well: ask for a key" if hints else "Ask who runs the cluster for a key"
         hints.append(f"{asked} whose scopes, beside those that this one has, hold {ways}")
-    return "; ".join(hints)
+    return ". ".join(hints)
 
 
 def _ways(operation: str, kind: str, command: Callable[[str], str]) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from gateway.doors import partition_of
-from gateway.grpc_server import GrpcServer
+from gateway.grpc_server import SPARE_CALLS, WATCHES_MAX, GrpcServer, _calls_max
 from gateway.proto import admin_pb2, log_pb2
 from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument
 from tests.gateway.small_broker import SmallBroker, until, with_broker
+from tests.gateway.stalled_readers import calls_without_window, streams_at_once
 from tests.gateway.stubs import health_stub, log_stub, reflection_stub, topics_stub
 from tests.gateway.test_grpc_admin import refusal, serve
 from tests.gateway.test_grpc_produce import ready, reasons, request
@@ -87,6 +89,36 @@ def test_a_stranger_who_watches_without_end_ends_his_own_watches_and_holds_no_ca
         assert "the oldest of the address that has most" in await watching[0].details()
         assert not watching[1].done()
         assert not asking.done()
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has more than one address of its own without being told")
+def test_a_stranger_who_takes_nothing_of_the_answers_holds_no_calls_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are answered, and wait for a window that never opens; the others are refused, which needs none."""
+    monkeypatch.setattr("gateway.grpc_server.WATCHES_MAX", 4)
+    monkeypatch.setattr("gateway.grpc_server._calls_max", lambda settings: 40)
+
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        stranger = await calls_without_window(
+            broker.grpc_address, "/grpc.health.v1.Health/Check", b"", 60, source="127.0.0.2", ended=58
+        )
+        watching = health_stub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        for _ in range(10):
+            await health_stub(channel).Check(health_pb2.HealthCheckRequest())
+        await topics_stub(channel).ListTopics(admin_pb2.ListTopicsRequest())
+        stranger.close()
+
+    serve(tmp_path, scenario)
+
+
+def test_one_connection_may_carry_all_that_is_counted_and_no_more(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        assert await streams_at_once(broker.grpc_address) == 2 * 1_000 + 10_000 + WATCHES_MAX
+        assert _calls_max(broker.settings) - await streams_at_once(broker.grpc_address) == SPARE_CALLS - WATCHES_MAX
 
     serve(tmp_path, scenario)
 

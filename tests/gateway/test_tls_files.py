@@ -11,8 +11,10 @@ from unittest import mock
 import grpc
 import pytest
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway import system_authorities
+from gateway.key_pair import load_key_pair
 from gateway.tls_files import TlsFiles
 from gateway.tls_settings import TlsSettings
 from metadata.errors import InvalidArgument
@@ -194,6 +196,61 @@ def test_a_certificate_for_servers_alone_is_none_that_other_brokers_take(made: C
     assert files.identity is before
     with pytest.raises(InvalidArgument, match=r"unsuitable certificate purpose|unsupported certificate purpose"):
         TlsFiles(settings_of(made), has_peers=True)
+
+
+@pytest.mark.parametrize("curve", [ec.SECP256K1, ec.SECP224R1, ec.BrainpoolP256R1])
+def test_a_key_of_a_kind_that_makes_no_handshake_is_refused_with_the_reason(
+    made: Certificates, authority: Authority, caplog: pytest.LogCaptureFixture, curve: type[ec.EllipticCurve]
+) -> None:
+    files = TlsFiles(settings_of(made), has_peers=True)
+    before = files.identity
+    cert, key = authority.sign("server", curve=curve)
+    made.cert.write_bytes(cert)
+    made.key.write_bytes(key)
+    assert not look(files)
+    assert files.identity is before
+    assert files.refused_count == 1
+    assert "no handshake can be made with its key, where RSA or P-256 would do" in caplog.text
+    with pytest.raises(InvalidArgument, match=f"would refuse {made.cert} by the authorities in .*: no handshake"):
+        TlsFiles(settings_of(made), has_peers=True)
+    cert, key = authority.sign("server")
+    made.cert.write_bytes(cert)
+    made.key.write_bytes(key)
+    assert look(files)
+
+
+def test_whatever_new_files_do_to_those_who_read_them_the_old_ones_go_on(
+    made: Certificates, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = TlsFiles(settings_of(made))
+    before = files.identity
+    cert, key = authority.sign("server")
+    made.cert.write_bytes(cert)
+    made.key.write_bytes(key)
+
+    def failing(*_: object, **__: object) -> None:
+        raise MemoryError("too many")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.tls_files.read_identity", failing)
+        for _ in range(2):
+            assert not look(files)
+    assert files.identity is before
+    assert files.refused_count == 2
+    assert [record.message for record in caplog.records] == [
+        "the certificate that was read before stays in use: it can't be read: MemoryError: too many"
+    ], "told once"
+    assert caplog.records[0].exc_info is not None
+    assert look(files)
+
+
+@pytest.mark.parametrize("gone", ["cert", "key"])
+def test_a_missing_file_is_told_as_such_and_not_as_a_wrong_key(made: Certificates, gone: str) -> None:
+    getattr(made, gone).unlink()
+    with pytest.raises(InvalidArgument, match="No such file or directory") as refused:
+        load_key_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), made.cert, made.key, setting="key_file")
+    assert "is not the key" not in refused.value.message
+    assert str(getattr(made, gone)) in refused.value.message
 
 
 def test_a_certificate_that_has_ended_keeps_no_broker_from_starting(made: Certificates, authority: Authority) -> None:

@@ -64,7 +64,7 @@ def test_an_administrators_narrow_key_needs_no_acl_either() -> None:
 def test_where_neither_the_principal_nor_its_key_may_both_are_told() -> None:
     error = refusal(asked=("write", "topic", "orders"), scopes=(READS,))
     assert error.message == "billing has no right to write topic orders"
-    assert "tidelog acl add billing write --topic orders; the API key is narrowed as well" in error.hint
+    assert "tidelog acl add billing write --topic orders. The API key is narrowed as well: ask for a key" in error.hint
     assert error.hint.endswith("tidelog key create billing --scope write:topic:orders")
 
 
@@ -73,6 +73,18 @@ def test_a_denial_is_told_as_such_since_another_acl_would_not_help() -> None:
     assert error.message == "billing is denied the right to write topic orders"
     assert "An ACL denies it" in error.hint
     assert "acl add" not in error.hint
+
+
+def test_where_a_denial_stands_and_nothing_else_allows_it_both_steps_are_told() -> None:
+    error = refusal(DENIAL, asked=("write", "topic", "orders"))
+    assert error.message == "billing is denied the right to write topic orders"
+    assert error.hint == (
+        "An ACL denies it, whatever others allow: ask who runs the cluster to remove that (tidelog acl list shows it). "
+        "No ACL allows it either: ask for it: tidelog acl add billing write --topic orders"
+    )
+    both = refusal(DENIAL, ALL, asked=("write", "topic", "orders"), scopes=(READS,)).hint
+    assert "acl add" not in both
+    assert "(tidelog acl list shows it). The API key is narrowed as well: ask for a key whose scopes" in both
 
 
 def test_who_looks_a_topic_up_is_told_what_it_wants_to_do_with_it() -> None:
@@ -87,7 +99,7 @@ def test_who_looks_a_topic_up_is_told_what_it_wants_to_do_with_it() -> None:
 @pytest.mark.parametrize("name", ["o'brien {and} $(sons)", "; rm -rf /"])
 def test_a_hint_can_be_pasted_into_a_shell_whatever_the_names(name: str) -> None:
     hint = refusal(asked=("read", "group", name), scopes=(READS,), principal=f"CN={name}").hint
-    acl, key = hint.split("; the API key is narrowed as well")
+    acl, key = hint.split(". The API key is narrowed as well")
     assert shlex.split(acl.partition(": ")[2]) == ["tidelog", "acl", "add", f"CN={name}", "read", "--group", name]
     typed = shlex.split(key[key.index("tidelog") :])
     assert typed == ["tidelog", "key", "create", f"CN={name}", "--scope", f"read:group:{name}"]

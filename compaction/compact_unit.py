@@ -16,7 +16,6 @@ that is to name it first.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,12 +28,12 @@ from compaction.plan import Unit, UnitPartition, UnitSegment
 from compaction.scratch import Scratch
 from compaction.unit_files import MadeHistory, encoded, made_history, unit_read, without_gap
 from compaction.wal_state import WalState
-from metadata.errors import Corrupt, TidelogError
+from metadata.errors import Corrupt
 from metadata.model import TopicPartition
 from metadata.topic import Topic
+from segments.concurrent_work import all_of
 from segments.manifest import Manifest
 from segments.next_manifest import compacted
-from segments.shared_errors import first_of
 
 ATTEMPTS_MAX: Final = 4
 """To be the one who creates the next version of a manifest. Each begins with the newest."""
@@ -56,13 +55,10 @@ async def compact_unit(context: CompactionContext, state: WalState, unit: Unit) 
     """Raises what the store raises when it does not answer for `bucket_patience_ms`; what was committed until then stays."""
     report = UnitReport()
     unreadable: dict[UnitSegment, Corrupt] = {}
-    try:
-        async with unit_read(context, unit, report.gone, unreadable) as scratch, asyncio.TaskGroup() as encoders:
-            partitions = iter(unit.partitions)
-            for _ in range(context.settings.compaction_threads):
-                encoders.create_task(_compact_partitions(context, state, scratch, partitions, report, unreadable))
-    except* TidelogError as errors:
-        raise first_of(errors) from errors
+    async with unit_read(context, unit, report.gone, unreadable) as scratch:
+        partitions = iter(unit.partitions)
+        encoders = range(context.settings.compaction_threads)
+        await all_of(_compact_partitions(context, state, scratch, partitions, report, unreadable) for _ in encoders)
     context.counters.units += bool(report.manifests)
     return report
 

@@ -21,6 +21,7 @@ from compaction.collector import Collector
 from compaction.compact_unit import UnitReport, compact_unit
 from compaction.context import CompactionContext
 from compaction.deleted_topics import DeletedTopics
+from compaction.heard_deletions import HeardDeletions
 from compaction.keeping import Keeping
 from compaction.metrics import CompactionState
 from compaction.notices import Notices
@@ -74,8 +75,7 @@ class Compactor:
         self._rule = DueRule(
             settings.compaction_due_bytes, settings.compaction_due_age_ms, settings.scratch_bytes_max, settings.pending_runs_max
         )
-        self._deletions: dict[TopicPartition, int] = {}
-        """Partitions of which leaders have deleted records, and the versions of the manifests that say so."""
+        self._deletions = HeardDeletions()
         self._begun_ms: int | None = None
         self._anew_after_ms = ANEW_MS
         self._blocked: dict[TopicPartition, tuple[Corrupt, int]] = {}
@@ -88,7 +88,7 @@ class Compactor:
 
     def hear(self, notices: Iterable[CompactionNotice]) -> None:
         """What leaders have deleted is seen to at the next look. What other compactors did is theirs to look after."""
-        self._deletions.update((notice.place, notice.version) for notice in notices if notice.is_deletion)
+        self._deletions.hear(notices, now_ms=self._context.now_ms())
 
     async def run(self) -> None:
         """Looks again and again, until cancelled. A mistake of ours is told in the log, and ends not the broker that it is in."""
@@ -158,11 +158,11 @@ class Compactor:
 
     async def _take_in_deletions(self) -> None:
         """So that manifests are read anew: of runs that wait here (then they are due), and of history that is looked after here."""
-        deletions, self._deletions = self._deletions, {}
         state, manifests = self.view.state, self._context.manifests
-        for where, version in deletions.items():
+        for where, version in self._deletions.due(now_ms=self._context.now_ms()):
             kept = manifests.kept(where)
             if kept is not None and kept.version >= version:
+                self._deletions.found(where)
                 continue
             runs = state.pending.get(where)
             if runs is None or self._may(where, runs.first_place[0]):

@@ -1,7 +1,7 @@
 """Tells brokers which partitions have a newer manifest: one key of the metadata for all that a look has done, under a lease.
 
-It saves brokers the asking, and nothing depends on it. What can't be told in a moment is left: who leads a partition finds the
-manifest when a segment of before is gone.
+It saves brokers the asking, and nothing depends on it. What a compactor can't tell in a moment it leaves: who leads a partition
+finds the manifest when a segment of before is gone. Leaders try again what they deleted (gateway/compaction_watch.py).
 """
 
 from __future__ import annotations
@@ -25,14 +25,18 @@ class Notices:
         self._store = store
         self._layout = layout
 
-    async def tell(self, unit: str, changed: Sequence[CompactionNotice]) -> None:
-        """`unit` names it, once and for all."""
+    async def tell(self, unit: str, changed: Sequence[CompactionNotice]) -> bool:
+        """Whether all of it was told. `unit` names it, once and for all."""
         if not changed:
-            return
+            return True
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 lease = await self._store.grant_lease(NOTICE_KEPT_S)
                 for number, value in enumerate(encode_notices(changed)):
                     await self._store.transact([], [Put(self._layout.compaction(f"{unit}-{number}"), value, lease)])
         except (TidelogError, LeaseLost, TimeoutError) as error:
-            log.warning("brokers are not told of %d compacted partitions: %s", len(changed), error or "no answer in time")
+            log.warning(
+                "%d partitions have newer manifests, of which nobody was told: %s", len(changed), error or "no answer in time"
+            )
+            return False
+        return True

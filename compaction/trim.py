@@ -21,10 +21,10 @@ import msgspec
 
 from compaction.context import CompactionContext
 from compaction.wal_state import SessionState, WalState
-from metadata.errors import AlreadyExists, NotFound, TidelogError
+from metadata.errors import AlreadyExists, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import index_key, segment_key, trimmed_key
-from segments.shared_errors import first_of
+from segments.concurrent_work import all_of
 
 DELETES_MAX: Final = 1_000
 """Of one session in one go; the rest follows at the next."""
@@ -49,12 +49,7 @@ async def run_trim(context: CompactionContext, state: WalState) -> int:
             await _mark(context, state, session)
             return await _delete(context, session)
 
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            trimmed = [tasks.create_task(trim(session)) for session in mine]
-    except* TidelogError as errors:
-        raise first_of(errors) from errors
-    return sum(task.result() for task in trimmed)
+    return sum(await all_of(map(trim, mine)))
 
 
 def session_name(session: SessionId) -> str:

@@ -23,14 +23,14 @@ from compaction.history_upload import upload
 from compaction.partition_file import CompactedRuns, Damage, EncodingSettings, compact_runs
 from compaction.plan import Unit, UnitPartition, UnitSegment
 from compaction.scratch import Scratch, StoredRun, Wanted
-from metadata.errors import Corrupt, NotFound, TidelogError
+from metadata.errors import Corrupt, NotFound
 from metadata.model import Offset, TopicPartition
 from metadata.topic import Topic
 from segments.bucket_layout import history_file_name, segment_key
+from segments.concurrent_work import all_of
 from segments.manifest import EpochStart, HistoryFile, Manifest, RememberedProducer
 from segments.next_manifest import compacted
 from segments.parquet_file import ParquetSettings
-from segments.shared_errors import first_of
 
 
 class MadeHistory(NamedTuple):
@@ -79,15 +79,14 @@ async def unit_read(
 ) -> AsyncIterator[Scratch]:
     """What was read of its segments, each once. Takes in which are `gone`, and why some are `unreadable`.
 
-    Raises an ExceptionGroup of what the store raises.
+    Raises what the store raises.
     """
     wanted = {one.partition: Wanted(one.base_offset, one.end_offset) for one in unit.partitions}
     scratch = Scratch(context.settings.scratch_dir, wanted)
     try:
-        async with asyncio.TaskGroup() as readers:
-            segments = iter(unit.segments)
-            for _ in range(context.settings.compaction_reads_max):
-                readers.create_task(_read_segments(context, scratch, segments, gone, unreadable))
+        segments = iter(unit.segments)
+        readers = range(context.settings.compaction_reads_max)
+        await all_of(_read_segments(context, scratch, segments, gone, unreadable) for _ in readers)
         yield scratch
     finally:
         try:
@@ -104,15 +103,12 @@ async def make_history(context: CompactionContext, unit: Unit, manifests: Mappin
     """
     made = MadeUnit()
     unreadable: dict[UnitSegment, Corrupt] = {}
-    try:
-        async with unit_read(context, unit, made.gone, unreadable) as scratch:
-            for partition in unit.partitions:
-                topic, manifest = context.topics.by_id(partition.partition.topic_id), manifests[partition.partition]
-                await _make_partition(context, scratch, topic, manifest, partition, made)
-                if partition.partition not in made.damaged and unreadable and _reached(made, partition) < partition.end_offset:
-                    made.damaged[partition.partition] = str(next(iter(unreadable.values())))
-    except* TidelogError as errors:
-        raise first_of(errors) from errors
+    async with unit_read(context, unit, made.gone, unreadable) as scratch:
+        for partition in unit.partitions:
+            topic, manifest = context.topics.by_id(partition.partition.topic_id), manifests[partition.partition]
+            await _make_partition(context, scratch, topic, manifest, partition, made)
+            if partition.partition not in made.damaged and unreadable and _reached(made, partition) < partition.end_offset:
+                made.damaged[partition.partition] = str(next(iter(unreadable.values())))
     made.segments_read = context.counters.segments_read
     return made
 

@@ -304,8 +304,11 @@ class Broker:
         """Begins the clean end: `run` returns when everything is flushed and sealed."""
         self.stopping.set()
 
-    async def run(self, ready: asyncio.Event) -> None:
-        """Serves until `stop`. Sets `ready` when both doors are open and the first session leads its partitions."""
+    async def run(self, ready: asyncio.Event, *, loaded: Callable[[], None] = lambda: None) -> None:
+        """Serves until `stop`. Sets `ready` when both doors are open and the first session leads its partitions.
+
+        Calls `loaded` before that session begins: what there is by then stays as long as the broker.
+        """
         async with asyncio.TaskGroup() as background:
             following = background.create_task(self.view.run(), name="view of the cluster")
             forwarding = background.create_task(self._forwarding.run(), name="forwarding")
@@ -325,6 +328,7 @@ class Broker:
                 http_address=self._cluster.advertise_http or self.http_address,
                 grpc_address=self._cluster.advertise_grpc or self.grpc_address,
             )
+            loaded()
             leading = background.create_task(self._leadership.run(), name="leadership")
             compacting = background.create_task(self._compact(), name="compaction")
             try:
@@ -472,8 +476,10 @@ async def _tracing(settings: BrokerSettings, parts: AsyncExitStack) -> Tracing |
 
 
 @asynccontextmanager
-async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
+async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lambda: None) -> AsyncIterator[Broker]:
     """A broker that serves: entered when both doors are open, left when everything is flushed, sealed and closed.
+
+    `loaded`: as in Broker.run.
 
     Raises Rejected, Denied or Unavailable when it can't start, before anything but its own directory was written.
     """
@@ -494,7 +500,7 @@ async def running(settings: BrokerSettings) -> AsyncIterator[Broker]:
         ready = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as process:
-                process.create_task(broker.run(ready), name="broker")
+                process.create_task(broker.run(ready, loaded=loaded), name="broker")
                 await ready.wait()
                 try:
                     yield broker
@@ -516,9 +522,8 @@ async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) ->
     keep_freed_memory()
     raise_file_limit(settings.gateway)
     loop = asyncio.get_running_loop()
-    async with running(settings) as broker:
+    async with running(settings, loaded=spare_what_is_loaded) as broker:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, broker.stop)
-        spare_what_is_loaded()
         on_ready(broker)
         await broker.stopping.wait()

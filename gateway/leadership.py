@@ -115,7 +115,8 @@ class Leadership:
 
     @property
     def serving(self) -> bool:
-        return self._log is not None and not self._stopping.is_set()
+        """Not once the session has ended, either: until the next one begins, nothing that is asked can succeed."""
+        return self._log is not None and not self._log.ended and not self._stopping.is_set()
 
     @property
     def session(self) -> SessionId | None:
@@ -163,6 +164,7 @@ class Leadership:
                     await self._run_session(session)
                     log.info("session %s has ended", session.id)
             telling.cancel()
+        await self._deletions.tell_at_last()
 
     async def _claimed(self) -> Session:
         session = await claim(

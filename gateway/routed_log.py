@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from gateway.caller_deadline import caller_waits_s
 from gateway.cluster_view import ClusterView
@@ -32,6 +32,7 @@ from metadata.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
+from segments.concurrent_work import all_of
 from segments.log import Acks, FetchTarget, Log
 from segments.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.object_store import Buffer
@@ -162,7 +163,7 @@ class RoutedLog(LedHere):
             return await self._leaders.asked(leader, asked, answer)
 
         async def ask_all() -> dict[TopicPartition, SequencedBatch]:
-            found = await _together(ask(leader, asked) for leader, asked in self._leaders.grouped(elsewhere, itself))
+            found = await all_of(ask(leader, asked) for leader, asked in self._leaders.grouped(elsewhere, itself))
             return {partition: batch for part in found for partition, batch in part.items()}
 
         return await self._patiently(ask_all)
@@ -271,7 +272,7 @@ class RoutedLog(LedHere):
         while True:
             limit_s = max(PAUSE_LEAST_S, min(LAGGARD_S, ends_s - clock()))
             parts = self._leaders.grouped(missing, lambda place: partition_of(items[place]))
-            answers = await _together(at(leader, places, limit_s) for leader, places in parts)
+            answers = await all_of(at(leader, places, limit_s) for leader, places in parts)
             for (_, places), part in zip(parts, answers, strict=True):
                 found.update(zip(places, part, strict=True))
             missing = [place for place in missing if may_be_led_soon(found[place])]
@@ -293,16 +294,3 @@ class RoutedLog(LedHere):
                     raise
             await self._cluster.changed(timeout_s=min(pause_s, max(0.0, ends_s - clock.time())))
             pause_s = min(2 * pause_s, PAUSE_MOST_S)
-
-
-async def _together(works: Iterable[Coroutine[Any, Any, Found]]) -> list[Found]:
-    """All at once; the first that fails ends the others, and its error is raised."""
-    failure: TidelogError | None = None
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(work) for work in works]
-    except* TidelogError as errors:
-        failure = next(error for error in errors.exceptions if isinstance(error, TidelogError))
-    if failure is not None:
-        raise failure
-    return [task.result() for task in running]

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
-from typing import Any
 
 import msgspec
 
@@ -31,6 +30,7 @@ from metadata.store import MetadataStore
 from metadata.topic import Topic, encode_topic
 from metadata.topic_cache import TopicCache
 from segments.bucket_layout import TOPICS, deleted_topic_key, end_of_topic, parse_topic_key, topic_mirror_key
+from segments.concurrent_work import all_of
 from segments.object_store import ObjectStore
 
 PUTS_MAX = 16
@@ -85,7 +85,7 @@ class TopicMirror:
         async with self._ensuring:
             base = await self._revision_base()
             missing = [topic for topic in asked if self._mirrored.get(topic.id, -1) < topic.revision]
-            await self._all(self._mirror(topic, base) for topic in missing)
+            await all_of(self._mirror(topic, base) for topic in missing)
             self._mirrored |= {topic.id: topic.revision for topic in missing}
         for topic in asked:
             due = self._due.get(topic.id)
@@ -100,7 +100,7 @@ class TopicMirror:
         if names:
             now = (await self._metadata.range(self._layout.topics, limit=1)).revision
             revision = Revision(now + await self._revision_base())
-            await self._all(self._mark_one(name, topic_id, revision) for topic_id, name in names.items())
+            await all_of(self._mark_one(name, topic_id, revision) for topic_id, name in names.items())
         for topic_id in topic_ids:
             self._names.pop(topic_id, None)
 
@@ -127,14 +127,6 @@ class TopicMirror:
                     continue
                 return
             raise Unavailable(f"{key} could not be written in {ATTEMPTS_MAX} attempts") from unknown
-
-    async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> None:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for write in writes:
-                    tasks.create_task(write)
-        except* TidelogError as errors:
-            raise errors.exceptions[0] from errors
 
     # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────
 

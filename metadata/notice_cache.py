@@ -1,7 +1,7 @@
 """The compaction notices that still stand, from a watch, and who wants to be told of new ones.
 
-A notice saves polling, and decides nothing (compaction_notices.py). Invariant: of a partition only what is newer than all that
-still stands is passed on.
+A notice saves polling, and decides nothing (compaction_notices.py). Invariant: each is passed on once, whatever others have said of
+its partition before: they may have told of a version that nobody came to write. Who is told compares with what it holds.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ class NoticeCache:
 
     def __init__(self, metadata: MetadataStore, layout: EtcdLayout) -> None:
         self._told: dict[str, tuple[CompactionNotice, ...]] = {}
-        self._versions: dict[TopicPartition, int] = {}
+        self._newest: dict[TopicPartition, tuple[int, str]] = {}
+        """The highest version, and the last key that tells of it."""
         self._subscribers: list[Told] = []
         self.run = WatchedRange(metadata, layout.compactions, replace=self._replace, apply=self._apply).run
 
     def version(self, partition: TopicPartition) -> int:
         """Of the newest manifest that was told of; 0 where none was, a short while ago."""
-        return self._versions.get(partition, 0)
+        newest = self._newest.get(partition)
+        return newest[0] if newest is not None else 0
 
     def subscribe(self, told: Told) -> Callable[[], None]:
-        """Calls it with notices of newer manifests; answers how to end that. It must not block, nor raise."""
+        """Calls it with each new notice; answers how to end that. It must not block, nor raise."""
         self._subscribers.append(told)
         return lambda: self._subscribers.remove(told)
 
@@ -52,24 +54,26 @@ class NoticeCache:
         self._hear([KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1) for event in puts])
 
     def _hear(self, items: Sequence[KeyValue]) -> None:
-        newer: list[CompactionNotice] = []
+        heard: list[CompactionNotice] = []
         for item in items:
             try:
                 notices = decode_notices(item)
             except Corrupt as error:
                 log.error("%s", error)
                 continue
+            if self._told.get(item.key) == notices:
+                continue  # read anew, after a hole in the history
             self._forget(item.key)
             self._told[item.key] = notices
             for notice in notices:
-                if notice.version > self.version(notice.place):
-                    self._versions[notice.place] = notice.version
-                    newer.append(notice)
-        if newer:
+                if notice.version >= self.version(notice.place):
+                    self._newest[notice.place] = notice.version, item.key
+            heard += notices
+        if heard:
             for told in tuple(self._subscribers):
-                told(newer)
+                told(heard)
 
     def _forget(self, key: str) -> None:
         for notice in self._told.pop(key, ()):
-            if self._versions.get(notice.place) == notice.version:
-                del self._versions[notice.place]
+            if self._newest.get(notice.place) == (notice.version, key):
+                del self._newest[notice.place]

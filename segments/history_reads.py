@@ -4,7 +4,8 @@
     GETs         one             one        one with the footer, where it is not known yet; else the footer alone, once
 
 Footers are kept (bounded), and read once however many groups of their file are asked for. Decoding and encoding go to threads that
-step back behind all others (decoding_threads.py). What decodes Parquet is loaded with the first file: brokers start without it.
+step back behind all others (decoding_threads.py). So does the loading of what decodes Parquet, with the first file: brokers start
+without it, and it takes a tenth of a second of a core.
 Invariant: what comes out was checked against the manifest: the bytes by their CRC-32C, the records by count and offsets.
 """
 
@@ -44,6 +45,8 @@ class HistoryReads:
         self._disk = disk
         self._counters = counters or LogCounters()
         self._decoding = DecodingThreads()
+        self._loading = asyncio.Lock()
+        self._has_loaded = False
         self._under_way = 0
         """Groups that are read."""
         self._footers: OrderedDict[str, ParquetFooter] = OrderedDict()
@@ -59,6 +62,7 @@ class HistoryReads:
         """
         self._under_way += 1
         try:
+            await self._load()
             group = await self._read_from_disk(place) or await self._read_from_bucket(place)
         except Corrupt as error:
             group = damaged_group(place, error)
@@ -67,6 +71,14 @@ class HistoryReads:
         if group.damage is not None:
             log.error("%s", group.damage)
         return group
+
+    async def _load(self) -> None:
+        """Once, and not on the event loop. From then on importing it takes nothing."""
+        if not self._has_loaded:
+            async with self._loading:
+                if not self._has_loaded:
+                    await self._decoding.run(_load_parquet)
+                    self._has_loaded = True
 
     async def _read_from_disk(self, place: GroupPlace) -> ColdGroup | None:
         """None where it is not there, or not as it was put there."""
@@ -143,3 +155,7 @@ class HistoryReads:
             _, oldest = self._footers.popitem(last=False)
             self._footers_bytes -= oldest.memory_bytes
         return footer
+
+
+def _load_parquet() -> None:
+    import segments.parquet_file  # noqa: F401

@@ -51,7 +51,7 @@ class LedHistory:
     ) -> None:
         """`led_at` raises NoLeader for a partition that is not led here; `writable_at` also for one that is being handed over.
 
-        `sent` is told the version of each manifest that DeleteRecords has sent to the bucket, whatever became of it.
+        `sent` is told the version of each manifest that DeleteRecords has sent to the bucket, unless it surely does not count.
         """
         self._store = store
         self._led_at = led_at
@@ -136,14 +136,20 @@ class LedHistory:
             raised = newest
             if newest.log_start_offset < offset:
                 raised = log_start_raised(newest, offset, writer=self._new_writer().hex(), now_ms=self._now_ms())
+            may_count = True
             try:
                 if raised is not newest and not await commit_manifest(self._store, topic, raised, timeout_s=COMMIT_TIMEOUT_S):
+                    may_count = False
                     continue
                 await self._still_leads(led)
                 self.adopt(led, raised)
                 return led.log.log_start_offset
+            except Unavailable:
+                may_count = False  # of the commit: the next writer of this version is another
+                raise
             finally:
-                self._sent(partition, raised.version)  # also where nobody waits for the answer any more
+                if may_count:
+                    self._sent(partition, raised.version)  # also where nobody waits for the answer any more
         raise Unavailable(f"compactors were first {TRIES} times to write the next manifest of {partition}; no record was deleted")
 
     async def _still_leads(self, led: LedPartition) -> None:

@@ -111,7 +111,8 @@ class Log:
         """Whether nobody can lead in this session's place by now: its owner knows. While it is not certain, readers are answered
         only after a look at the bucket that shows no seal."""
         self.tell_of_deletion: Callable[[TopicPartition, int], None] = lambda partition, version: None
-        """Called when DeleteRecords has sent this version of a manifest to the bucket, whatever became of it. It must not block."""
+        """Called when DeleteRecords has sent this version of a manifest to the bucket, unless it surely does not count. It must not
+        block."""
         self._readers: dict[TopicPartition, dict[asyncio.Event, None]] = {}
         """Who waits, woken in the order in which they came."""
         self._tasks: asyncio.TaskGroup | None = None

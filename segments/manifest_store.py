@@ -19,12 +19,12 @@ from typing import Final
 
 from awscrt.checksums import crc32c
 
-from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, TidelogError, Unavailable
+from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from metadata.model import TopicPartition
 from segments.bucket_layout import manifest_key, manifests_prefix, parse_topic_key
+from segments.concurrent_work import all_of
 from segments.manifest import Manifest, decode_manifest, encode_manifest
 from segments.object_store import ObjectStore
-from segments.shared_errors import first_of
 
 LISTED_TOGETHER: Final = 256
 """Partitions of a topic that share the pages of one listing; more are listed side by side."""
@@ -80,15 +80,11 @@ async def newest_manifests(
             except Corrupt as error:
                 return error
 
-    try:
-        async with asyncio.TaskGroup() as listings:
-            listed = [listings.create_task(versions_of(neighbours)) for neighbours in _neighbours(topics)]
-        versions = {partition: version for task in listed for partition, version in task.result().items()}
-        async with asyncio.TaskGroup() as reads:
-            tasks = {partition: reads.create_task(read(partition, version)) for partition, version in versions.items()}
-    except* TidelogError as errors:
-        raise first_of(errors) from errors
-    return {partition: tasks[partition].result() if partition in tasks else None for partition in topics}
+    listed = await all_of(map(versions_of, _neighbours(topics)))
+    versions = {partition: version for some in listed for partition, version in some.items()}
+    manifests = await all_of(read(partition, version) for partition, version in versions.items())
+    found = dict(zip(versions, manifests, strict=True))
+    return {partition: found.get(partition) for partition in topics}
 
 
 async def commit_manifest(store: ObjectStore, topic: str, manifest: Manifest, *, timeout_s: float = 60.0) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import SegmentSeq, SessionId, TopicPartition
+from segments.concurrent_work import all_of
 from segments.footer_cache import FooterCache, SessionRuns
 from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectStore
@@ -30,7 +31,6 @@ from segments.recovery import (
 )
 from segments.session import list_session
 from segments.settings import SegmentSettings
-from segments.shared_errors import first_of
 
 TIMEOUT_S = 10.0
 """What takes longer is no gain: the leader has let go by then."""
@@ -66,13 +66,7 @@ class ReadAhead:
         async def read_one(session: SessionId) -> None:
             found_runs.take_in(await _read_so_far(self._store, session, self._cache, places, self._settings.footer_reads_max))
 
-        try:
-            async with asyncio.TaskGroup() as reads:
-                for session in sorted({span.session for held in spans.values() for span in held}):
-                    reads.create_task(read_one(session))
-        except* TidelogError as errors:
-            raise first_of(errors) from errors
-
+        await all_of(map(read_one, sorted({span.session for held in spans.values() for span in held})))
         named = {partition: name for partition, name in topics.items() if partition in spans}
         manifests = await newest_manifests(self._store, named, reads_max=self._settings.footer_reads_max)
 

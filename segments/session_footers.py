@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from metadata.errors import Corrupt, NotFound, TidelogError
+from metadata.errors import Corrupt, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import segment_key
+from segments.concurrent_work import all_of
 from segments.footer_index import IndexRange, cover
 from segments.footers import read_footer_bytes, read_index
 from segments.object_store import ObjectStore
 from segments.segment_file import FooterBytes, SegmentFooter, parse_footer
 from segments.session import SessionListing, list_session
-from segments.shared_errors import first_of
 
 
 async def read_footers(
@@ -54,13 +54,8 @@ async def read_footers(
             singly[seq] = read
         return footer
 
-    try:
-        async with asyncio.TaskGroup() as reads:
-            parts = cover(listing.trimmed_to, listing.end_seq, listing.indexes)
-            tasks = [reads.create_task(read(*part)) for part in parts]
-    except* TidelogError as errors:
-        raise first_of(errors) from errors
-    return [footer for task in tasks for footer in task.result()]
+    parts = cover(listing.trimmed_to, listing.end_seq, listing.indexes)
+    return [footer for of_part in await all_of(read(*part) for part in parts) for footer in of_part]
 
 
 async def read_session(store: ObjectStore, session: SessionId, *, reads_max: int = 16) -> list[SegmentFooter | Corrupt]:

@@ -32,14 +32,14 @@ from compaction.plan import Unit, straddling
 from compaction.settings import CompactionSettings
 from compaction.unit_files import MadeHistory, MadeUnit, make_history
 from compaction.wal_view import WalView
-from metadata.errors import TidelogError, Unavailable
+from metadata.errors import Unavailable
 from metadata.model import TopicPartition
 from metadata.topic import Topic
 from segments.bucket_layout import proof_key
+from segments.concurrent_work import all_of
 from segments.create_only_proof import prove_create_only
 from segments.manifest import Manifest
 from segments.object_store import ObjectStore
-from segments.shared_errors import first_of
 from spark.backfill_plan import plan_wave
 from spark.bucket_thread import BucketThread
 from spark.mirrored_topics import MirroredTopics
@@ -213,12 +213,7 @@ class _Driver:
                     self._view.state.advance(newest)  # it is another compactor's by now where the one that won is not in mind
             (committed if won else lost).add(where)
 
-        try:
-            async with asyncio.TaskGroup() as commits:
-                for history in (history for unit in made for history in unit.histories):
-                    commits.create_task(commit(history))
-        except* TidelogError as errors:
-            raise first_of(errors) from errors
+        await all_of(commit(history) for unit in made for history in unit.histories)
         for unit in made:
             stuck = {where: why for where, why in unit.damaged.items() if where not in lost}
             if unit.gone:  # by another compactor, which has compacted them; or by hand

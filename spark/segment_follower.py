@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from metadata.errors import Corrupt, NotFound, TidelogError
+from metadata.errors import Corrupt, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import WAL, end_of_session, parse_wal_key, segment_key, session_prefix, trimmed_prefix
+from segments.concurrent_work import all_of
 from segments.listing import objects_under
 from segments.object_store import ObjectStore
 from segments.segment_file import SegmentFooter
 from segments.session import SessionListing, SessionLook, list_session
 from segments.session_footers import read_footers
-from segments.shared_errors import first_of
 
 SESSIONS_AT_ONCE: Final = 8
 READS_MAX: Final = 32
@@ -78,13 +78,7 @@ class SegmentFollower:
             async with turns:
                 await self._settle(session, looks.get(session.session) or await self._look_on(session))
 
-        try:
-            async with asyncio.TaskGroup() as follows:
-                for session in self._sessions.values():
-                    if not session.sealed:
-                        follows.create_task(follow(session))
-        except* TidelogError as errors:
-            raise first_of(errors) from errors
+        await all_of(follow(session) for session in self._sessions.values() if not session.sealed)
         self._begun = True
 
     # ── what is listed ──────────────────────────────────────────────────────────────────────────────────────────────────

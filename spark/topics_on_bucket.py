@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from metadata.errors import NotFound, TidelogError, UnknownPartition, UnknownTopic
+from metadata.errors import NotFound, UnknownPartition, UnknownTopic
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.store import KeyValue
 from metadata.topic import Topic, decode_topic
 from segments.bucket_layout import TOPICS, end_of_topic, parse_topic_key, topic_prefix
+from segments.concurrent_work import all_of
 from segments.object_store import ObjectInfo, ObjectStore
-from segments.shared_errors import first_of
 from spark.source_options import Assigned, Matching, Subscribed, Topics
 
 READS_MAX: Final = 32
@@ -77,13 +77,9 @@ async def _topics_under(store: ObjectStore, prefix: str) -> list[Topic]:
             lives.append((key.name, key.topic_id))
             start_after = end_of_topic(key.name, key.topic_id)
     turns = asyncio.Semaphore(READS_MAX)
-    try:
-        async with asyncio.TaskGroup() as reads:
-            tasks = [reads.create_task(_topic(store, name, topic_id, turns)) for name, topic_id in lives]
-    except* TidelogError as errors:
-        raise first_of(errors) from errors
+    topics = await all_of(_topic(store, name, topic_id, turns) for name, topic_id in lives)
     newest: dict[str, Topic] = {}
-    for topic in sorted((found for task in tasks if (found := task.result())), key=lambda topic: topic.created_at_ms):
+    for topic in sorted((found for found in topics if found), key=lambda topic: topic.created_at_ms):
         newest[topic.name] = topic
     return list(newest.values())
 

@@ -11,6 +11,8 @@ from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from segments import concurrent_work
+
 _Answer = TypeVar("_Answer")
 
 
@@ -66,13 +68,9 @@ async def all_of(works: Iterable[Coroutine[Any, Any, _Answer]], *, at_once: int)
         async with turns:
             return await work
 
-    tasks = [asyncio.ensure_future(in_turn(work)) for work in all_works]
     try:
-        return await asyncio.gather(*tasks)
+        return await concurrent_work.all_of(map(in_turn, all_works))
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         for work in all_works:
             work.close()  # where it did not have its turn
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable
+from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.snapshot import Snapshot, parse_snapshot
@@ -33,13 +33,13 @@ from segments.bucket_layout import (
     snapshot_key,
     topic_mirror_key,
 )
+from segments.concurrent_work import all_of
 from segments.listing import objects_under
 from segments.manifest import Manifest
 from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectStore
 from segments.session import SessionListing, list_session, seal
 from segments.session_footers import read_footers
-from segments.shared_errors import first_of
 from tidelog.restore_plan import Evidence, Finding, FooterTally, MirroredTopic
 
 SESSIONS_AT_ONCE = 4
@@ -120,7 +120,7 @@ async def _read_sessions(
         done += 1
         advance("sessions", done, len(sessions))
 
-    await _all(read(session) for session in sessions)
+    await all_of(read(session) for session in sessions)
 
 
 async def _read_session(
@@ -259,7 +259,7 @@ async def _read_mirrors(
         mirrors.append(MirroredTopic(named.name, named.topic_id, newest, bool(life.deleted), topic))
         advance("topics", len(mirrors), len(lives))
 
-    await _all(read(named, life) for named, life in lives.items())
+    await all_of(read(named, life) for named, life in lives.items())
     return sorted(mirrors, key=lambda mirror: (mirror.name, mirror.topic_id))
 
 
@@ -295,16 +295,3 @@ async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
         except (Unavailable, OutcomeUnknown, NotFound):
             await asyncio.sleep(PAUSE_S)
     return await work()
-
-
-async def _all(reads: Iterable[Awaitable[None]]) -> None:
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for read in reads:
-                tasks.create_task(_awaited(read))
-    except* TidelogError as errors:
-        raise first_of(errors) from errors
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work

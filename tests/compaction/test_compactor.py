@@ -164,6 +164,23 @@ def test_segments_of_records_that_were_deleted_are_compacted_once_the_leader_tel
     on_a_bucket(work)
 
 
+def test_a_deletion_of_which_the_bucket_did_not_answer_and_that_lands_after_its_notice_is_seen_to() -> None:
+    async def work(scene: Scene) -> None:
+        compactor = scene.compactor(replace(AT_ONCE, merge_files_min=99))
+        for n in range(2):
+            scene.store.segment(7, {ORDERS: [batch_of(*values(10 * n, 10))]})
+            await compactor.tick()
+        compactor.hear([CompactionNotice(*ORDERS, (await scene.manifest()).version + 1, is_deletion=True)])
+        await compactor.tick()
+        await delete_records(scene, 10)
+        for _ in range(2):
+            scene.ahead_ms += 5000
+            await compactor.tick()
+        assert files_of_orders(scene) == 1
+
+    on_a_bucket(work)
+
+
 def test_nothing_is_read_where_others_look_after_it_where_it_is_known_and_for_what_other_compactors_did() -> None:
     async def work(scene: Scene) -> None:
         scene.store.segment(7, {ORDERS: [batch_of(b"v")]})

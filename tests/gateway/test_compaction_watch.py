@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
 
 import pytest
 
+from gateway.compaction_watch import TOLD_EACH_S_MAX
 from metadata.compaction_notices import CompactionNotice, decode_notices, encode_notices
 from metadata.errors import OutcomeUnknown
 from metadata.model import TopicPartition
@@ -214,5 +216,114 @@ def test_a_deletion_whose_caller_has_hung_up_counts_as_soon_as_it_is_on_the_buck
         await asyncio.sleep(0.02)  # it is there, and its answer on the way
         deleting.cancel()
         await world.until(lambda: b1.leadership.log.bounds(partition).log_start_offset == 2, within_s=2)
+
+    in_a_world(scenario)
+
+
+@pytest.mark.parametrize("outlives_the_session", [False, True])
+def test_a_deletion_that_lands_a_minute_after_it_was_given_up_is_followed_by_who_leads_then(outlives_the_session: bool) -> None:
+    async def scenario(world: World) -> None:
+        [first] = await world.start("b1")
+        [partition] = await world.topic("orders")
+        await world.keep_producing([partition], for_s=1)
+        manifest, sent = manifest_key("orders", partition, 1), list[Buffer]()
+        first.bucket.create = hangs(first, manifest, sent)  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown, match="not known whether a manifest was written"):
+            await deletes(world, first, partition, 2)
+        leader = first
+        if outlives_the_session:
+            [leader] = await world.start("b2")
+            first.stop()
+            await world.until(lambda: world.leader(partition) is leader)
+        await asyncio.sleep(60)
+        await world.bucket.create(manifest, sent[:1])
+        await world.until(lambda: held(leader, partition) == 1, within_s=31)
+        assert leader.leadership.log.bounds(partition).log_start_offset == 2
+
+    in_a_world(scenario)
+
+
+def hangs(process: Process, hanging: str, sent: list[Buffer]) -> Callable[..., Coroutine[Any, Any, None]]:
+    """In place of `create`: that one object is on its way for ever."""
+    create = process.bucket.create
+
+    async def hung(key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        if key == hanging:
+            sent.append(b"".join(body))
+            await asyncio.Event().wait()
+        await create(key, body, crc32c=crc32c)
+
+    return hung
+
+
+def test_a_deletion_that_never_lands_is_looked_for_ever_more_seldom_until_its_notice_ends() -> None:
+    async def scenario(world: World) -> None:
+        [b1] = await world.start("b1")
+        [partition] = await world.topic("orders")
+        await world.keep_producing([partition], for_s=1)
+        first = compacted_to(3, partition=partition)
+        await compacts(world, first)
+        await world.until(lambda: held(b1, partition) == 1, within_s=1)
+        b1.bucket.create = hangs(b1, manifest_key("orders", partition, 2), [])  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            await deletes(world, b1, partition, 4)
+        await asyncio.sleep(1)
+        b1.to_bucket.calls.clear()
+        await asyncio.sleep(620)
+        assert 15 < reads_below_topics(b1) < 30, "listings; the manifest that is there was read once"
+        b1.to_bucket.calls.clear()
+        await asyncio.sleep(600)
+        assert reads_below_topics(b1) == 0
+
+    in_a_world(scenario)
+
+
+def test_a_compactor_is_followed_though_a_deletion_that_came_to_nothing_had_told_of_its_version() -> None:
+    async def scenario(world: World) -> None:
+        [b1] = await world.start("b1")
+        [partition] = await world.topic("orders")
+        await world.keep_producing([partition], for_s=1)
+        [value] = encode_notices([CompactionNotice(*partition, 1, is_deletion=True)])
+        await world.metadata.transact([], [Put(LAYOUT.compaction("never-written"), value)])
+        await asyncio.sleep(300)
+        await compacts(world, compacted_to(3, partition=partition))
+        await world.until(lambda: held(b1, partition) == 1, within_s=1)
+
+    in_a_world(scenario)
+
+
+def test_what_was_deleted_while_the_metadata_were_away_is_told_when_they_are_back() -> None:
+    async def scenario(world: World) -> None:
+        [b1] = await world.start("b1")
+        partitions = await world.topic("orders", 2)
+        await world.keep_producing(partitions, for_s=1)
+        b1.to_metadata.before = lambda what: Fault.REFUSED if what == "grant lease" else None
+        for partition in partitions:
+            assert await deletes(world, b1, partition, 2) == 2
+            await asyncio.sleep(20)
+        b1.to_metadata.before = lambda what: None
+        await asyncio.sleep(TOLD_EACH_S_MAX)
+        told = (await world.metadata.range(LAYOUT.compactions)).items
+        assert deletion_notices(told) == sorted((partition, 1) for partition in partitions)
+        assert len(told) == 1, "all at once"
+
+    in_a_world(scenario)
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_broker_that_stops_tells_what_it_has_deleted_last_if_it_can(is_away: bool) -> None:
+    async def scenario(world: World) -> None:
+        [b1] = await world.start("b1")
+        partitions = await world.topic("orders", 2)
+        await world.keep_producing(partitions, for_s=1)
+        for partition in partitions:
+            assert await deletes(world, b1, partition, 2) == 2
+            await asyncio.sleep(1)
+        if is_away:
+            b1.to_metadata.before = lambda what: Fault.HANGS if what == "grant lease" else None
+        b1.stop()
+        await b1.ends(within_s=6)
+        told = deletion_notices((await world.metadata.range(LAYOUT.compactions)).items)
+        assert told == sorted((partition, 1) for partition in partitions[: 1 if is_away else 2])
 
     in_a_world(scenario)

@@ -246,3 +246,20 @@ async def damage(bucket: MemoryStore, key: str) -> None:
     body[-20] ^= 1
     await bucket.delete(key)
     await bucket.create(key, [body])
+
+
+def test_a_broker_is_not_ready_once_its_session_has_ended(tmp_path: Path) -> None:
+    """It said that it serves until the session was left, which waits for what it reads."""
+
+    async def main() -> None:
+        async with one_broker(MemoryStore(), tmp_path / "m") as broker:
+            leadership, session_log = broker.leadership, broker.leadership.log
+            first = session_log.session.id
+            assert leadership.serving
+            await seal(broker.bucket, first, by=None, now_ms=now_ms)
+            await session_log.look_for_seal()
+            assert (leadership.session, leadership.serving) == (first, False)
+            await until(lambda: leadership.serving)
+            assert leadership.session != first
+
+    asyncio.run(main())

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 from gateway.cluster_view import partitions_of
-from metadata.errors import UnknownTopic
+from metadata.errors import Unavailable, UnknownTopic
 from metadata.model import SegmentSeq, SessionId, TopicId
 from metadata.topic import Topic
 from segments.bucket_layout import parse_wal_key, session_prefix
 from segments.footer_index import IndexBlock
-from segments.object_store import Buffer, Tail
+from segments.object_store import Buffer, ListPage, Tail
 from segments.segment_file import FooterBytes
 from tests.gateway.virtual_cluster import SEGMENTS, Process, World, in_a_world
 from tests.simulation.virtual_loop import virtual_loop
@@ -89,6 +89,42 @@ def test_a_broker_that_comes_reads_what_there_is_before_producers_wait_for_it() 
         assert [found for prefix, found in places if found is None or found.seq is None or found.seq <= before[prefix]] == []
         assert world.longest_wait_s(sent_since_s=came_s) < 4 * world.bucket_latency_s
         await world.check()
+
+    in_a_world(scenario)
+
+
+def test_a_session_that_ends_while_reading_ahead_fails_is_followed_by_another() -> None:
+    """What is read beside it takes a moment to end. The end of the session was lost then, and no other ever began."""
+
+    async def scenario(world: World) -> None:
+        leaders = await world.start("b1", "b2")
+        partitions = await world.topic("orders", 8)
+        await world.keep_producing(partitions, for_s=1)
+        fails, hangs = (session_prefix(session_of(process)) for process in leaders)
+        b3 = world.begin("b3")
+        list_all, failed, is_well = b3.bucket.list, asyncio.Event(), asyncio.Event()
+
+        async def list_some(prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+            if b3.leadership._parts is not None and not is_well.is_set():  # what comes is read ahead, once it has joined
+                if prefix.startswith(fails):
+                    failed.set()
+                    raise Unavailable("503")
+                if prefix.startswith(hangs):
+                    try:
+                        await virtual_loop().create_future()
+                    finally:
+                        await asyncio.sleep(0.2)  # a connection that is closed
+            return await list_all(prefix, start_after=start_after, limit=limit)
+
+        b3.bucket.list = list_some  # type: ignore[method-assign]
+        await world.until(failed.is_set)
+        first = session_of(b3)
+        [writing] = [task for task in asyncio.all_tasks(virtual_loop()) if task.get_name() == f"log of session {first}"]
+        writing.cancel()  # as where it meets its seal
+        await asyncio.sleep(0.3)
+        is_well.set()
+        await world.until(lambda: b3.leadership.serving and b3.session != first)
+        await world.until(lambda: any(world.leader(partition) is b3 for partition in partitions))
 
     in_a_world(scenario)
 

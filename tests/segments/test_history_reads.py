@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 
+import segments.parquet_file
 from metadata.model import Offset
 from segments.history import GroupPlace
 from segments.history_reads import HistoryReads
@@ -91,3 +98,33 @@ def test_a_row_group_becomes_batches_of_a_bounded_size_and_a_part_of_them_is_not
         assert parse_header(in_the_gap.buffers[0]).last_offset >= 9
 
     run(main())
+
+
+class Loaders(MetaPathFinder):
+    """By which threads a module was loaded."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.threads: list[threading.Thread] = []
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name == self._name:
+            self.threads.append(threading.current_thread())
+        return None
+
+
+def test_what_decodes_parquet_is_loaded_once_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = TieredPartition(V, compacted=12, group_bytes=200)
+    groups, loaders = places(partition), Loaders("segments.parquet_file")
+    monkeypatch.setattr(segments, "parquet_file", segments.parquet_file)  # as it was before, when this is over
+    monkeypatch.delitem(sys.modules, "segments.parquet_file")
+    monkeypatch.setattr(sys, "meta_path", [loaders, *sys.meta_path])
+
+    async def main() -> None:
+        reads = HistoryReads(partition.store)
+        read = await asyncio.gather(*map(reads.read, groups))
+        assert tuples_in([body for group in read for body in group.batches]) == partition.records
+
+    asyncio.run(main())  # in real threads
+    assert len(groups) > 1
+    assert [thread is threading.main_thread() for thread in loaders.threads] == [False]

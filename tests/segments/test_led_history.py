@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from metadata.errors import InvalidArgument, NoLeader, OutcomeUnknown, OutOfRange, SessionFenced, Unavailable
-from metadata.model import LeaderEpoch, Offset
+from metadata.errors import InvalidArgument, NoLeader, OutcomeUnknown, OutOfRange, SessionFenced, TidelogError, Unavailable
+from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.bucket_layout import manifest_key, segment_key
 from segments.log import Log
 from segments.manifest import Manifest
@@ -19,7 +19,7 @@ from segments.recovery import RecoveredPartition, empty_partition, recover
 from segments.session import seal
 from tests.segments.batches import BY, ORDERS, SESSION, TIMESTAMP_MS, led
 from tests.segments.manifests import TOPIC, compacted_to, plant, writer_of
-from tests.segments.scripted_store import HAPPENS_UNANSWERED, LOST_ANSWER, ScriptedStore, slow
+from tests.segments.scripted_store import HAPPENS_UNANSWERED, LOST_ANSWER, REFUSED, SILENCE, Act, ScriptedStore, slow
 from tests.segments.serving import SETTINGS, produce, serving
 from tests.simulation.virtual_loop import run
 
@@ -159,11 +159,31 @@ def test_a_lost_answer_is_asked_after(act: object) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(("act", "error", "told"), [(REFUSED, Unavailable, []), (SILENCE, OutcomeUnknown, [(ORDERS, 1)])])
+def test_a_manifest_is_told_of_where_it_may_come_to_be_and_not_where_it_surely_does_not(
+    act: Act, error: type[TidelogError], told: list[tuple[TopicPartition, int]]
+) -> None:
+    async def scenario() -> None:
+        store = ScriptedStore()
+        store.script("create", manifest_key(TOPIC, ORDERS, 1), *[act] * 40)
+        async with leading(store) as log:
+            heard: list[tuple[TopicPartition, int]] = []
+            log.tell_of_deletion = lambda partition, version: heard.append((partition, version))
+            await with_records(log)
+            with pytest.raises(error):
+                await log.delete_records(ORDERS, 3)
+            assert heard == told
+
+    run(scenario())
+
+
 def test_a_compactor_that_is_first_only_makes_it_plan_again() -> None:
     async def scenario() -> None:
         store = ScriptedStore()
         store.script("create", manifest_key(TOPIC, ORDERS, 1), slow(1))
         async with leading(store) as log:
+            told: list[int] = []
+            log.tell_of_deletion = lambda partition, version: told.append(version)
             await with_records(log)
             deleting = asyncio.ensure_future(log.delete_records(ORDERS, 3))
             await asyncio.sleep(0.5)
@@ -174,6 +194,7 @@ def test_a_compactor_that_is_first_only_makes_it_plan_again() -> None:
             assert manifest is not None
             assert (deleted, manifest.log_start_offset, manifest.version) == (3, 3, 2)
             assert manifest.compacted_to == 4, "what the compactor did stays done"
+            assert told == [2], "the first one is the compactor's to tell of"
 
     run(scenario())
 

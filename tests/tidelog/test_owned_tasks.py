@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -40,7 +42,11 @@ def test_its_error_is_raised_as_it_is() -> None:
     asyncio.run(run())
 
 
-def test_a_cancellation_that_comes_together_with_an_error_is_not_lost() -> None:
+@pytest.mark.parametrize("turns", range(3))
+@pytest.mark.parametrize("wait_for", [lambda *works: first_of(*works), lambda *works: all_of(works, at_once=2)])
+def test_a_cancellation_that_comes_together_with_an_error_is_not_lost(
+    wait_for: Callable[..., Coroutine[Any, Any, object]], turns: int
+) -> None:
     async def run() -> None:
         fault = asyncio.Event()
 
@@ -48,10 +54,15 @@ def test_a_cancellation_that_comes_together_with_an_error_is_not_lost() -> None:
             await fault.wait()
             raise LookupError("of a test")
 
-        work = asyncio.ensure_future(first_of(fails(), fails()))
+        async def ends_late() -> None:
+            await asyncio.get_running_loop().create_future()
+
+        work = asyncio.ensure_future(wait_for(fails(), ends_late()))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         fault.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
         work.cancel()
         await asyncio.wait([work])
         assert work.cancelled()

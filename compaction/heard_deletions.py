@@ -1,0 +1,55 @@
+"""What leaders tell to have deleted, until the manifest that says so was found. Pure: the caller brings the time.
+
+    notice ─▶ due now ─▶ not there? due again, after a longer pause each time ─▶ found, or its notice stands no more: forgotten
+
+DeleteRecords tells of its manifest also where the bucket did not answer: it may land minutes later, or never. Bounded: one entry
+for each partition, for as long as a notice stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from metadata.compaction_notices import NOTICE_KEPT_S, CompactionNotice
+from metadata.model import TopicPartition
+
+PAUSE_MS: Final = 5_000
+PAUSE_MS_MAX: Final = 60_000
+"""Between two looks for the same manifest: each of them is a listing, and a GET of the one that is there."""
+
+
+@dataclass(slots=True)
+class _Deletion:
+    version: int
+    """Of the manifest."""
+    until_ms: float
+    due_ms: float
+    pause_ms: int = PAUSE_MS
+
+
+class HeardDeletions:
+    def __init__(self) -> None:
+        self._heard: dict[TopicPartition, _Deletion] = {}
+
+    def hear(self, notices: Iterable[CompactionNotice], *, now_ms: int) -> None:
+        """Notices of what others than leaders did are passed over."""
+        for notice in notices:
+            if notice.is_deletion:
+                before = self._heard.get(notice.place)
+                version = max(notice.version, before.version if before is not None else 0)
+                self._heard[notice.place] = _Deletion(version, now_ms + NOTICE_KEPT_S * 1000, now_ms)
+
+    def due(self, *, now_ms: int) -> list[tuple[TopicPartition, int]]:
+        """What to look for now, and which versions. Each is due again later, unless it is `found`."""
+        for partition in [partition for partition, deletion in self._heard.items() if deletion.until_ms <= now_ms]:
+            del self._heard[partition]
+        due = [(partition, deletion) for partition, deletion in self._heard.items() if deletion.due_ms <= now_ms]
+        for _, deletion in due:
+            deletion.due_ms = now_ms + deletion.pause_ms
+            deletion.pause_ms = min(2 * deletion.pause_ms, PAUSE_MS_MAX)
+        return [(partition, deletion.version) for partition, deletion in due]
+
+    def found(self, partition: TopicPartition) -> None:
+        self._heard.pop(partition, None)

@@ -25,7 +25,7 @@ from gateway.group_timer import GroupTimer, uptime_ms
 from gateway.owned_work import OwnedWork
 from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import NotCoordinator, OutcomeUnknown, Stopping, TidelogError
-from metadata.group_barrier import Answer, Step
+from metadata.group_barrier import Answer, Step, begun_when_stored
 from metadata.group_model import NO_INSTANCE, Group, Joined, Member, MemberId, Phase, Synced, Waiter
 from metadata.group_record import encode_group, encode_handover
 from metadata.group_settings import GroupSettings
@@ -208,6 +208,7 @@ class CoordinatedGroup:
                 after = replace(after, changed_at_ms=self._now_ms())
                 await self._put(after)
                 self.check_here()
+                after = begun_when_stored(before, after, now_ms=uptime_ms())
             self.group = after
             self._counts.rebalances += after.generation > before.generation
             told = {waiter: self._tell(waiter, answer) for waiter, answer in step.answers}

@@ -96,10 +96,28 @@ def _open(group: Group, *, now_ms: int) -> Step:
         unnamed=frozenset(),
         hung_up=frozenset(),
         unsynced=frozenset(joined_here & members.keys()),
-        sync_by_ms=now_ms + max(member.rebalance_timeout_ms for member in members.values()),
     )
+    opened = replace(opened, sync_by_ms=_sync_by_ms(opened, now_ms=now_ms))
     answers = tuple((waiter, joined(opened, member_id)) for member_id, waiter in group.joining.items())
     return Step(opened, answers, stored=True)
+
+
+def _sync_by_ms(group: Group, *, now_ms: int) -> int:
+    return max(now_ms, group.alone_from_ms) + max(member.rebalance_timeout_ms for member in group.members.values())
+
+
+def begun_when_stored(before: Group, after: Group, *, now_ms: int) -> Group:
+    """`after`, which has just been stored: the rebalance timeouts that begin with it begin now, and not when it was decided.
+
+    For until now members were answered out of `before`, and each may keep what it owns for a rebalance timeout from then on.
+    """
+    if after.barrier is not None and after.barrier != before.barrier:
+        began_ms = max(now_ms, after.alone_from_ms)
+        opens_ms = began_ms + after.barrier.opens_ms - after.barrier.began_ms
+        after = replace(after, barrier=after.barrier._replace(began_ms=began_ms, opens_ms=opens_ms))
+    if after.unsynced and after.generation > before.generation:
+        after = replace(after, sync_by_ms=_sync_by_ms(after, now_ms=now_ms))
+    return after
 
 
 def _emptied(group: Group, generation: Generation) -> Group:

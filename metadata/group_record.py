@@ -66,15 +66,21 @@ def encode_group(group: Group, coordinator: SessionId, handed_over: Handover | m
             protocol=group.protocol,
             leader=group.leader,
             changed_at_ms=group.changed_at_ms,
-            members=list(group.members.values()),
+            members=list(_named(group).values()),
             handed_over=handed_over,
         )
     )
 
 
+def _named(group: Group) -> dict[MemberId, Member]:
+    """Its members, but for those that wait and do not know their ids yet: at another coordinator they ask as others."""
+    return {at: member for at, member in group.members.items() if at not in group.unnamed}
+
+
 def check_group_size(group: Group, settings: GroupSettings) -> None:
     """TooLarge where it could not be stored."""
-    size_bytes = len(encode_group(group, SessionId(0)))
+    named = replace(group, unnamed=frozenset())  # as the next generation is stored
+    size_bytes = len(encode_group(named, SessionId(0)))
     if size_bytes > settings.group_bytes_max:
         raise TooLarge(
             f"the group takes {size_bytes} bytes with its {len(group.members)} members; {settings.group_bytes_max} is the most",
@@ -92,11 +98,9 @@ def encode_handover(
     """
     if group.barrier is None or group.barrier.first:
         return None
-    left = stored
-    if not stored.members.keys() <= group.members.keys():
-        left = replace(group, members={at: member for at, member in group.members.items() if at not in group.unnamed})
+    left = stored if _named(stored).keys() <= group.members.keys() else group
     silent_in_ms: dict[MemberId, int] = {}
-    for at, member in left.members.items():
+    for at, member in _named(left).items():
         session_ms, began_ms = member.session_timeout_ms, max(now_ms, group.alone_from_ms)
         left_ms = silent_at_ms[at] - began_ms if at in silent_at_ms and at not in group.joining else session_ms
         silent_in_ms[at] = max(left_ms, session_ms // 2)

@@ -14,6 +14,8 @@ By the clock, what it owns is its own until the first of these, each shortened b
     sent at, and answered while no rebalance was on, or
     where its request to join waited for the others       + rebalance timeout    then a barrier may have opened without it
 
+Until it has its assignment, heartbeats move the session alone: who is not heard to ask for it in time is lost for that.
+
 Invariants: nothing is owned that somebody else may have been assigned, whatever answers are lost; who holds partitions under a
 cooperative assignor offers no other kind, so that no generation can be assigned as if they were free; nothing is owned and not
 claimed. Times are seconds of a clock that never goes back. Source: Kafka's consumer coordinator, KIP-62, KIP-345, KIP-394, KIP-792.
@@ -222,7 +224,8 @@ class Membership:
             return Heard.NOTHING_NEW  # it is of before
         if error is None:
             self._heard_s = max(self._heard_s, beat.sent_s)
-            self._no_rebalance_s = max(self._no_rebalance_s, beat.sent_s)
+            if self._owned_in == self.generation:
+                self._no_rebalance_s = max(self._no_rebalance_s, beat.sent_s)
             return Heard.ASK_AGAIN if self._join_should_be_known(beat) else Heard.NOTHING_NEW
         if isinstance(error, RebalanceInProgress):
             self._heard_s = max(self._heard_s, beat.sent_s)

@@ -144,6 +144,38 @@ def test_where_nobody_of_the_generation_has_gone_it_is_handed_over_as_it_was_sto
     assert read.silent_in_ms == {"m1": SESSION_MS, "m2": SESSION_MS}
 
 
+@pytest.mark.parametrize("also", ["nobody", "who is named leaves", "who is unnamed hangs up"])
+def test_who_does_not_know_its_id_is_none_of_a_record_that_was_written_while_it_waited(also: str) -> None:
+    played = stable(request(), request())
+    newcomer = played.join(request())
+    stored = played.group
+    assert list(stored.members) == ["m1", "m2", "m3"]
+    assert list(decode_group(kept(encode_group(stored, SessionId(7))), now_ms=0).members) == ["m1", "m2"]
+    if also == "who is named leaves":
+        played.leave("m2")
+    elif also == "who is unnamed hangs up":
+        played.join(request("m2", rebalance_ms=1))
+        played.hang_up(newcomer)
+    told = encode_handover(played.group, SessionId(7), stored=stored, silent_at_ms={}, now_ms=played.now_ms)
+    assert told is not None
+    read = decode_group(kept(told), now_ms=90_000, proof_ms=3_000)
+    left = ["m1"] if also == "who is named leaves" else ["m1", "m2"]
+    assert (list(read.members), list(read.silent_in_ms)) == (left, left)
+    if also == "who is unnamed hangs up":
+        assert read.members == {at: stored.members[MemberId(at)] for at in left}, (
+            "nobody of the generation has gone: it goes as it was stored"
+        )
+
+
+def test_a_newcomer_for_which_the_record_has_no_room_is_refused_before_it_waits() -> None:
+    played = stable(request(), request())
+    played.join(request())
+    size = len(encode_group(replace(played.group, unnamed=frozenset()), SessionId(0)))
+    check_group_size(played.group, GroupSettings(group_bytes_max=size, group_metadata_bytes_max=1))
+    with pytest.raises(TooLarge, match="3 members"):
+        check_group_size(played.group, GroupSettings(group_bytes_max=size - 1, group_metadata_bytes_max=1))
+
+
 def test_of_a_group_at_rest_or_whose_first_members_gather_nothing_is_handed_over() -> None:
     gathering = Played()
     gathering.join(request(instance="i"))

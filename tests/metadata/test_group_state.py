@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from metadata.errors import (
     InconsistentProtocol,
@@ -15,10 +16,11 @@ from metadata.errors import (
     TooLarge,
     UnknownMember,
 )
-from metadata.group_model import NO_GENERATION, Phase
+from metadata.group_barrier import begun_when_stored
+from metadata.group_model import NO_GENERATION, Barrier, Group, Phase
 from metadata.group_settings import GroupSettings
 from metadata.group_state import wakes_at_ms
-from tests.metadata.played_group import REBALANCE_MS, Played, request, settle, stable
+from tests.metadata.played_group import REBALANCE_MS, Played, offers, request, settle, stable
 
 
 def completing() -> Played:
@@ -354,3 +356,27 @@ def test_a_rebalance_that_was_under_way_is_begun_again_by_the_next_coordinator_a
     played.join(request())
     assert played.group.phase is Phase.PREPARING
     settle(played)
+
+
+# ── while a step is stored ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_began_with_a_step_begins_when_it_was_stored_and_what_began_before_goes_on() -> None:
+    opening, began, at_rest = completing().group, preparing().group, stable(request(), request()).group
+    stored = begun_when_stored(Group(), opening, now_ms=50_000)
+    assert stored == replace(opening, sync_by_ms=50_000 + REBALANCE_MS), "nothing else"
+    later = begun_when_stored(at_rest, began, now_ms=50_000)
+    assert later == replace(began, barrier=Barrier(50_000, 50_000 + REBALANCE_MS, first=False))
+    for group in (opening, began, at_rest):
+        assert begun_when_stored(group, group, now_ms=50_000) is group
+
+
+def test_who_joined_a_coordinator_that_is_new_has_its_rebalance_timeout_from_where_that_is_alone() -> None:
+    played = stable(request(), request())
+    played.group = replace(played.group, alone_from_ms=played.now_ms + 3_000)
+    for member in ("m1", "m2"):
+        played.join(request(member, protocols=offers("others")))
+    assert played.group.phase is Phase.COMPLETING
+    assert played.group.sync_by_ms == played.now_ms + 3_000 + REBALANCE_MS
+    later = begun_when_stored(played.stored[0], played.group, now_ms=played.now_ms + 1_000)
+    assert later.sync_by_ms == played.now_ms + 3_000 + REBALANCE_MS

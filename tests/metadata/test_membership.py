@@ -144,6 +144,19 @@ def test_a_member_whose_request_to_join_waits_keeps_what_it_owns_however_long_th
     assert place.holds_until_s == pytest.approx(299 + 58)
 
 
+def test_until_it_has_its_assignment_heartbeats_keep_the_session_alone() -> None:
+    place = staying(P0)
+    place.join_request(["orders"], now_s=110)
+    place.joined(joined(2))
+    for sent_s in range(111, 165):
+        assert answered(place, None, sent_s=sent_s) is Heard.NOTHING_NEW
+    assert place.holds_until_s == pytest.approx(110 + 58), "whoever does not ask for the assignment in time is lost"
+    place.sync_request({}, now_s=165)
+    place.synced(synced(P0))
+    answered(place, None, sent_s=168)
+    assert place.holds_until_s == pytest.approx(168 + 9)
+
+
 def test_an_answer_to_join_that_began_no_generation_says_nothing_of_a_barrier_that_began_since() -> None:
     place = staying(P0)
     place.join_request(["orders"], now_s=110)

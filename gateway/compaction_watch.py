@@ -141,6 +141,11 @@ class TellDeletions:
         self._untold: dict[TopicPartition, int] = {}
         self._deleted = asyncio.Event()
 
+    @property
+    def untold(self) -> int:
+        """Partitions."""
+        return len(self._untold)
+
     def tell(self, partition: TopicPartition, version: int) -> None:
         """That DeleteRecords sent this manifest to the bucket, and it may count."""
         self._untold[partition] = max(version, self._untold.get(partition, 0))

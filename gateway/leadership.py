@@ -114,6 +114,11 @@ class Leadership:
         view.brokers.subscribe(self._brokers_changed)
 
     @property
+    def untold_deletions(self) -> int:
+        """Partitions of which it has yet to tell others that records were deleted."""
+        return self._deletions.untold
+
+    @property
     def serving(self) -> bool:
         """Not once the session has ended, either: until the next one begins, nothing that is asked can succeed."""
         return self._log is not None and not self._log.ended and not self._stopping.is_set()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from tidelog.credentials import Credentials
@@ -39,11 +40,7 @@ def tls_trouble(host: str, port: int, credentials: Credentials, *, protocol: str
     context = credentials.ssl_context()
     context.set_alpn_protocols([protocol])
     try:
-        with (
-            socket.create_connection((host.strip("[]"), port), timeout=timeout_s) as plain,
-            context.wrap_socket(plain, server_hostname=host.strip("[]")) as connection,
-            suppress(TimeoutError),
-        ):
+        with connected(context, host, port, timeout_s=timeout_s) as connection, suppress(TimeoutError):
             connection.settimeout(LAST_WORD_S)
             if not connection.recv(1):
                 return _unwanted(credentials)
@@ -54,6 +51,29 @@ def tls_trouble(host: str, port: int, credentials: Credentials, *, protocol: str
     except OSError:
         return None
     return None
+
+
+@contextmanager
+def connected(context: ssl.SSLContext, host: str, port: int, *, timeout_s: float) -> Iterator[ssl.SSLSocket]:
+    """After the handshake, with the first address that answers; closed in the end. OSError, which an SSLError is.
+
+    Wrapped before it is connected: where the other end of a connected one has hung up, Python 3.11 loses what it wraps, unclosed.
+    """
+    host = host.strip("[]")
+    places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for left, (family, kind, number, _, address) in zip(range(len(places) - 1, -1, -1), places, strict=True):
+        with socket.socket(family, kind, number) as plain, context.wrap_socket(plain, server_hostname=host) as connection:
+            connection.settimeout(timeout_s)
+            try:
+                connection.connect(address)
+            except ssl.SSLError:
+                raise
+            except OSError:
+                if left:
+                    continue
+                raise
+            yield connection
+            return
 
 
 def trouble_of(error: ssl.SSLError, host: str, port: int, credentials: Credentials) -> Trouble:
@@ -114,10 +134,7 @@ def _names(host: str, port: int, credentials: Credentials) -> list[str]:
 def peer_certificate(host: str, port: int, credentials: Credentials, *, timeout_s: float) -> bytes | None:
     """The certificate that is shown there, unverified; None where there is no TLS. For looking at it alone. Blocks."""
     try:
-        with (
-            socket.create_connection((host.strip("[]"), port), timeout=timeout_s) as plain,
-            credentials.ssl_context(verify=False).wrap_socket(plain, server_hostname=host.strip("[]")) as connection,
-        ):
+        with connected(credentials.ssl_context(verify=False), host, port, timeout_s=timeout_s) as connection:
             return connection.getpeercert(binary_form=True)
     except OSError:  # an SSLError as well
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import socket
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,7 +13,7 @@ from tidelog.addresses import Address, parse_addresses
 from tidelog.cli.diagnosis import Diagnosis, failed
 from tidelog.credentials import Credentials, is_this_machine
 from tidelog.settings import SettingChanges, settings_from
-from tidelog.tls_trouble import tls_trouble
+from tidelog.tls_trouble import connected, tls_trouble
 
 TIMEOUT_S: Final = 5.0
 SOON: Final = datetime.timedelta(days=14)
@@ -43,10 +42,7 @@ def _look(address: Address, credentials: Credentials) -> Diagnosis:
     if trouble is not None:
         return Diagnosis("TLS", "failed", f"{address}: {trouble.cause}", trouble.remedy)
     try:
-        with (
-            socket.create_connection((address.host.strip("[]"), address.port), timeout=TIMEOUT_S) as plain,
-            credentials.ssl_context().wrap_socket(plain, server_hostname=address.host.strip("[]")) as connection,
-        ):
+        with connected(credentials.ssl_context(), address.host, address.port, timeout_s=TIMEOUT_S) as connection:
             version, certificate = connection.version(), connection.getpeercert() or {}
     except OSError as error:
         return Diagnosis("TLS", "skipped", f"{address}: there is no connection ({error})")

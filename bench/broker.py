@@ -43,6 +43,10 @@ class Served:
         keys = (str(path.relative_to(self.bucket)) for path in (self.bucket / "wal").glob("*/*"))
         return sum(parse_wal_key(key) is not None for key in keys)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def cpu_seconds(self) -> float:
         times = self._process.cpu_times()
         return times.user + times.system

@@ -16,6 +16,7 @@ import grpc.aio
 import uvloop
 
 from bench.load import Load, Outcome
+from bench.thrown_away_tls import ThrownAwayTls, TlsFiles
 from gateway.proto import log_pb2
 from segments.directory_store import DirectoryStore
 
@@ -30,19 +31,30 @@ OPTIONS = (
 
 
 def produce(
-    address: str, requests: Sequence[bytes], load: Load, *, requests_per_second: float = 0.0, ca: Path | None = None, key: str = ""
+    address: str,
+    requests: Sequence[bytes],
+    load: Load,
+    *,
+    requests_per_second: float = 0.0,
+    ca: Path | None = None,
+    as_with_tls: TlsFiles | None = None,
+    key: str = "",
 ) -> Outcome:
     """One ProduceStream for each connection, each sending the requests in turn from another one on.
 
-    All of them together send at most `requests_per_second`, unless it is 0. With `ca`, over TLS; with `key`, as the
-    principal of this API key. Raises when a batch is refused.
+    All of them together send at most `requests_per_second`, unless it is 0. With `ca`, over TLS; with `as_with_tls`, in
+    plain, at the cost of TLS (see thrown_away_tls.py); with `key`, as the principal of this API key. Raises when a batch is
+    refused.
     """
+    thrown_away = ThrownAwayTls(as_with_tls) if as_with_tls is not None else None
 
     async def run() -> Outcome:
         pace_s = load.connections / requests_per_second if requests_per_second else 0.0
         async with asyncio.timeout(load.seconds + 60), asyncio.TaskGroup() as tasks:
             streams = [
-                tasks.create_task(_produce_on_one_stream(address, [*requests[first:], *requests[:first]], load, pace_s, ca, key))
+                tasks.create_task(
+                    _produce_on_one_stream(address, [*requests[first:], *requests[:first]], load, pace_s, ca, key, thrown_away)
+                )
                 for first in (len(requests) * index // load.connections for index in range(load.connections))
             ]
         outcomes = [stream.result() for stream in streams]
@@ -57,7 +69,13 @@ def produce(
 
 
 async def _produce_on_one_stream(
-    address: str, requests: Sequence[bytes], load: Load, pace_s: float, ca: Path | None, key: str
+    address: str,
+    requests: Sequence[bytes],
+    load: Load,
+    pace_s: float,
+    ca: Path | None,
+    key: str,
+    thrown_away: ThrownAwayTls | None,
 ) -> Outcome:
     async with _channel(address, ca) as channel:
         await channel.channel_ready()
@@ -73,6 +91,8 @@ async def _produce_on_one_stream(
                     await asyncio.sleep(max(0.0, started_s + count * pace_s - time.perf_counter()))
                 if time.perf_counter() - started_s >= load.seconds:
                     break
+                if thrown_away is not None:
+                    thrown_away.encrypt(request)
                 try:
                     await call.write(request)
                 except (grpc.aio.AioRpcError, asyncio.InvalidStateError):

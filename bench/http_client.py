@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 from bench.load import Load, Outcome
+from bench.thrown_away_tls import ThrownAwayTls, TlsFiles
 
 _END_OF_HEAD = b"\r\n\r\n"
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -32,9 +33,10 @@ def post_request(url: str, path: str, body: bytes, media_type: str, *, key: str 
 class _Poster(asyncio.Protocol):
     """One connection. `window` requests are under way on it: the server answers them one after the other."""
 
-    def __init__(self, request: bytes, load: Load, pace_s: float = 0.0) -> None:
+    def __init__(self, request: bytes, load: Load, pace_s: float = 0.0, thrown_away: ThrownAwayTls | None = None) -> None:
         """`pace_s`: at least so long from one request to the next."""
         self._pace_s = pace_s
+        self._thrown_away = thrown_away
         self._sent_s = 0.0
         self._request = request
         self._load = load
@@ -104,6 +106,8 @@ class _Poster(asyncio.Protocol):
         assert self._transport is not None
         self._sent_s = time.perf_counter()
         self._sent += 1
+        if self._thrown_away is not None:
+            self._thrown_away.encrypt(self._request)
         self._transport.write(self._request)
 
     def _fail(self, message: str) -> None:
@@ -112,8 +116,17 @@ class _Poster(asyncio.Protocol):
         self.close()
 
 
-def post(url: str, request: bytes, load: Load, *, ca: Path | None = None, requests_per_second: float = 0.0) -> Outcome:
-    """Sends the same request over and over; with `ca`, over TLS. Raises when an answer is not 200.
+def post(
+    url: str,
+    request: bytes,
+    load: Load,
+    *,
+    ca: Path | None = None,
+    requests_per_second: float = 0.0,
+    as_with_tls: TlsFiles | None = None,
+) -> Outcome:
+    """Sends the same request over and over; with `ca`, over TLS; with `as_with_tls`, in plain, at the cost of TLS (see
+    thrown_away_tls.py). Raises when an answer is not 200.
 
     All connections together send at most `requests_per_second`, unless it is 0.
 
@@ -125,9 +138,12 @@ def post(url: str, request: bytes, load: Load, *, ca: Path | None = None, reques
         loop = asyncio.get_running_loop()
         pace_s = load.connections / requests_per_second if requests_per_second else 0.0
         context = ssl.create_default_context(cafile=ca) if ca is not None else None
+        thrown_away = ThrownAwayTls(as_with_tls) if as_with_tls is not None else None
         posters: list[_Poster] = []
         for _ in range(load.connections):
-            _, poster = await loop.create_connection(lambda: _Poster(request, load, pace_s), host, int(port), ssl=context)
+            _, poster = await loop.create_connection(
+                lambda: _Poster(request, load, pace_s, thrown_away), host, int(port), ssl=context
+            )
             posters.append(poster)
         started_s = time.perf_counter()
         for poster in posters:

@@ -20,6 +20,7 @@ from bench.run import Run
 from compaction.settings import CompactionSettings
 from gateway.broker import Broker, wall_clock_ms
 from gateway.cluster_identity import identify_cluster
+from gateway.ports import take_ports
 from gateway.settings import BrokerSettings
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, TopicPartition
@@ -128,7 +129,7 @@ async def _idle(directory: Path, topics: int, seconds: float) -> Idle:
         identity = await identify_cluster(bucket, metadata, layout, new_id=uuid.uuid4().hex, now_ms=wall_clock_ms())
         broker = Broker(settings, bucket, metadata, layout, cluster_id=identity)
         ready = asyncio.Event()
-        serving = tasks.create_task(broker.run(ready))
+        serving = tasks.create_task(broker.run(await take_ports(http=settings.http, grpc=settings.grpc), ready))
         await ready.wait()
         for number in range(topics):
             topic = await broker.create_topic(f"topic-{number:04d}", PARTITIONS_PER_TOPIC)

@@ -1,15 +1,17 @@
 """Finds by listing what nobody needs any more, and deletes it: what crashes left, what topics leave when they are deleted.
 
     at the start, once a day: LIST topics/ ──▶ partitions ──▶ newest manifests ──▶ orphans, leftover versions
-                                         └──▶ lives that are marked as deleted ──▶ swept after the grace, and once more after it
-    a topic is gone from the metadata ──────▶ LIST its marker ─────┘
+                                         └──▶ lives that are marked as deleted, and left something ─┐
+    a topic is gone from the metadata ──▶ LIST its markers ─────────────────────────────────────────┴──▶ GET the newest marker
+        ──▶ swept after the grace, and once more after it
     scratch of start-up proofs that two listings show; rows that Spark has staged and nobody sent
 
 What is to go and when is decided in collection.py. The listing goes on where it stopped, some pages at each call, so that other
 work comes in between; it is never in memory. A topic that the metadata do not name is left alone unless it is marked as deleted on
 the bucket, and one that is marked so and registered is left alone, too: then somebody restored the metadata to a time before.
 
-The marker of a deleted topic stays for ever: a restore from a snapshot that is older than the deletion needs it.
+The marker of a deleted topic stays for ever: a restore from a snapshot that is older than the deletion needs it. So there are ever
+more of them, and one that stands alone costs nothing. A topic that was restored and deleted again has several: the newest counts.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 from compaction.collection import fate_of_file, is_leftover_version, is_stale
 from compaction.context import CompactionContext
-from compaction.topic_listing import ListedPartition, TopicListing
-from metadata.errors import Corrupt, TidelogError
+from compaction.topic_listing import ListedPartition, Remains, RemainsListing, TopicListing
+from metadata.errors import Corrupt, TidelogError, Unavailable
 from metadata.model import TopicId, TopicPartition
 from metadata.topic import Topic
 from segments.bucket_layout import (
@@ -31,6 +34,7 @@ from segments.bucket_layout import (
     STAGED,
     TOPICS,
     HistoryKey,
+    deleted_topic_key,
     deleted_topic_prefix,
     end_of_topic,
     history_file_key,
@@ -39,6 +43,7 @@ from segments.bucket_layout import (
     parse_topic_key,
     topic_prefix,
 )
+from segments.deleted_topic import parse_deleted_topic
 from segments.manifest import Manifest
 from segments.next_manifest import collected
 
@@ -50,6 +55,8 @@ WAITING_MAX: Final = 10_000
 """Orphans in mind that are not old enough yet; more are found by the next listing."""
 MARKER_LOOKED_FOR_MS: Final = 3_600_000
 """After a topic is gone from the metadata; later the daily listing finds its marker."""
+MARKERS_READ_AT_ONCE: Final = 50
+"""In one call."""
 PROOFS_MAX: Final = 1_000
 
 log = logging.getLogger(__name__)
@@ -60,9 +67,19 @@ class _Life(NamedTuple):
     topic_id: TopicId
 
 
+class _Marked(NamedTuple):
+    """What is known of a deletion before its marker is read."""
+
+    marker: str
+    """The key of the newest one that was seen."""
+    gone_ms: float
+    """When the metadata ceased to name the topic, if they did so under our eyes: some who read it may have begun then."""
+
+
 @dataclass(slots=True)
 class _Sweep:
     at_ms: float
+    marker: str
     is_last: bool = False
 
 
@@ -73,6 +90,7 @@ class Collector:
         self._context = context
         self._next_listing_ms: float = 0
         self._listing: TopicListing | None = None
+        self._remains = RemainsListing()
         self._listed_to = ""
         self._batch: list[ListedPartition] = []
         self._waiting: dict[str, dict[TopicPartition, dict[HistoryKey, float]]] = {}
@@ -80,6 +98,8 @@ class Collector:
         self._waiting_count = 0
         self._gone: dict[_Life, float] = {}
         """Topics that the metadata do not name any more, and since when."""
+        self._marked: dict[_Life, _Marked] = {}
+        """Those whose markers are to be read."""
         self._sweeps: dict[_Life, _Sweep] = {}
         self._proofs: set[str] = set()
         self._forget_topics = context.topics.subscribe(self._topic_changed)
@@ -90,7 +110,8 @@ class Collector:
     async def run(self) -> int:
         """Deletes what is due, and answers how many objects went. What fails is told in the log, and tried again later."""
         before = self._context.deletions.deleted
-        for step in (self._go_on_listing, self._look_for_markers, self._sweep_deleted, self._delete_orphans):
+        steps = self._go_on_listing, self._look_for_markers, self._read_markers, self._sweep_deleted, self._delete_orphans
+        for step in steps:
             try:
                 await step()
             except TidelogError as error:
@@ -107,7 +128,7 @@ class Collector:
         if self._listing is None:
             if context.now_ms() < self._next_listing_ms:
                 return
-            self._listing, self._listed_to = TopicListing(), ""
+            self._listing, self._remains, self._listed_to = TopicListing(), RemainsListing(), ""
             self._next_listing_ms = context.now_ms() + context.settings.bucket_listing_interval_ms
             await self._look_at_proofs()
             await self._look_at_staged_rows()
@@ -118,10 +139,10 @@ class Collector:
                 parsed = parse_topic_key(info.key)
                 if parsed is None:
                     continue
-                if parsed.deleted is not None:
-                    self._plan_sweep(_Life(parsed.name, parsed.topic_id))
+                self._left_something(self._remains.take_in(parsed))
                 await self._judge_when_enough(self._listing.take_in(parsed, info.size))
             if not page.more:
+                self._left_something(self._remains.end())
                 await self._judge_when_enough(self._listing.end())
                 await self._judge()
                 self._listing = None
@@ -238,21 +259,64 @@ class Collector:
 
     def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
         if old is not None and new is None:
-            self._gone[_Life(old.name, old.id)] = self._context.now_ms()
+            life = _Life(old.name, old.id)
+            self._gone[life] = self._context.now_ms()
+            self._sweeps.pop(life, None)  # of a deletion before, which was undone: this one has a grace of its own
+
+    def _left_something(self, found: Remains | None) -> None:
+        if found is not None:
+            self._is_marked(_Life(found.topic, found.topic_id), deleted_topic_key(*found))
 
     async def _look_for_markers(self) -> None:
-        context = self._context
         for life, since_ms in list(self._gone.items()):
-            marker = deleted_topic_prefix(life.topic, life.topic_id)
-            page = await context.patiently(partial(context.store.list, marker, limit=1))
-            if page.objects:
-                self._plan_sweep(life)
-            if page.objects or context.now_ms() - since_ms > MARKER_LOOKED_FOR_MS:
-                del self._gone[life]
+            marker = await self._newest_marker(life)
+            if marker is not None:
+                self._is_marked(life, marker)
+            if marker is not None or self._context.now_ms() - since_ms > MARKER_LOOKED_FOR_MS:
+                self._gone.pop(life, None)
 
-    def _plan_sweep(self, life: _Life) -> None:
-        if self._context.is_mine(life.topic_id) and life not in self._sweeps:
-            self._sweeps[life] = _Sweep(self._context.now_ms() + self._context.settings.delete_grace_ms)
+    async def _newest_marker(self, life: _Life) -> str | None:
+        context, prefix, start_after = self._context, deleted_topic_prefix(life.topic, life.topic_id), ""
+        newest = None
+        while True:
+            page = await context.patiently(partial(context.store.list, prefix, start_after=start_after))
+            newest = next((info.key for info in reversed(page.objects) if _is_marker(info.key)), newest)
+            if not page.more:
+                return newest
+            start_after = page.objects[-1].key
+
+    def _is_marked(self, life: _Life, marker: str) -> None:
+        """To be swept; what was planned for a marker before this one is not to be done until this one is read."""
+        planned = self._sweeps.get(life)
+        if not self._context.is_mine(life.topic_id) or (planned is not None and planned.marker >= marker):
+            return
+        self._sweeps.pop(life, None)
+        known = self._marked.get(life, _Marked("", 0))
+        self._marked[life] = _Marked(max(known.marker, marker), max(known.gone_ms, self._gone.get(life, 0)))
+
+    async def _read_markers(self) -> None:
+        """When the grace of each began. Some at each call, so that many topics that were deleted at once hold up nothing else."""
+        for life in list(islice(self._marked, MARKERS_READ_AT_ONCE)):
+            found = self._marked.pop(life)
+            try:
+                marked_at_ms = await self._marked_at_ms(found.marker)
+            except Unavailable:
+                self._marked[life] = found  # behind the others
+                raise
+            since_ms = max(marked_at_ms, found.gone_ms, self._gone.get(life, 0))
+            self._sweeps[life] = _Sweep(since_ms + self._context.settings.delete_grace_ms, found.marker)
+
+    async def _marked_at_ms(self, marker: str) -> int:
+        """As the marker says; where it does not, or its clock was ahead of ours, now."""
+        try:
+            told = parse_deleted_topic(await self._context.store.get(marker))
+        except Unavailable:
+            raise
+        except TidelogError as error:
+            log.warning("%s can't be read, so the grace of its topic begins now: %s", marker, error)
+            told = None
+        now_ms = self._context.now_ms()
+        return now_ms if told is None or told.marked_at_ms is None else min(told.marked_at_ms, now_ms)
 
     async def _sweep_deleted(self) -> None:
         context = self._context
@@ -261,13 +325,14 @@ class Collector:
                 continue
             if context.topic(life.topic_id) is not None:
                 log.error("topic %s (%s) is registered, and marked as deleted on the bucket: nothing of it is deleted", *life)
-                del self._sweeps[life]
+                self._sweeps.pop(life, None)
                 continue
             left = await self._sweep(life)
             if left or not sweep.is_last:  # what a compactor writes that had stalled comes after the first sweep
-                self._sweeps[life] = _Sweep(context.now_ms() + context.settings.delete_grace_ms, is_last=not left)
+                at_ms = context.now_ms() + context.settings.delete_grace_ms
+                self._sweeps[life] = _Sweep(at_ms, sweep.marker, is_last=not left)
             else:
-                del self._sweeps[life]
+                self._sweeps.pop(life, None)
 
     async def _sweep(self, life: _Life) -> int:
         """Deletes all objects of this life of the topic but its marker; answers how many are left that could not be deleted."""

@@ -7,6 +7,8 @@
                       partition=0/….parquet    files: a partition is told when its last one has gone by
     topics/orders/2e…/…                        the next life: partitions without files are told
 
+Of a life that is over, another object than its markers is what is left to sweep: before them are manifests, behind them the rest.
+
 Invariant: in memory are the versions of one life of a topic, and the files of one partition.
 """
 
@@ -16,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from metadata.model import Partition, TopicId, TopicPartition
+from metadata.model import Partition, Revision, TopicId, TopicPartition
 from segments.bucket_layout import HistoryKey, TopicKey
 
 
@@ -70,6 +72,41 @@ class TopicListing:
             yield _with_files(life)
         for partition, versions in life.versions.items():
             yield ListedPartition(life.topic, TopicPartition(life.topic_id, partition), versions)
+
+
+class Remains(NamedTuple):
+    """A life of a topic that is marked as deleted, and has left more than its markers."""
+
+    topic: str
+    topic_id: TopicId
+    deleted: Revision
+    """Of its newest marker: a life that was restored, and deleted again, has several."""
+
+
+class RemainsListing:
+    """Finds what deleted topics have left, in the same listing."""
+
+    def __init__(self) -> None:
+        self._life: tuple[str, TopicId] | None = None
+        self._deleted: Revision | None = None
+        self._has_others = False
+
+    def take_in(self, key: TopicKey) -> Remains | None:
+        """The life before that of this key, the next of the listing, if it has left something."""
+        complete = self.end() if self._life != (key.name, key.topic_id) else None
+        self._life = key.name, key.topic_id
+        if key.deleted is None:
+            self._has_others = True
+        else:
+            self._deleted = max(self._deleted or key.deleted, key.deleted)
+        return complete
+
+    def end(self) -> Remains | None:
+        complete = None
+        if self._life is not None and self._deleted is not None and self._has_others:
+            complete = Remains(*self._life, self._deleted)
+        self._life, self._deleted, self._has_others = None, None, False
+        return complete
 
 
 def _with_files(life: _Life) -> ListedPartition:

@@ -51,6 +51,8 @@ class SessionState:
         """Whether nothing comes at or after `end_seq`, as it was listed."""
         self.listed: SessionListing | None = None
         """What was listed and is not read yet."""
+        self.is_cut = False
+        """Whether more may be there that was not listed, since there was no room for it."""
         self.gap_at: SegmentSeq | None = None
         """Where the last listing showed a gap with something behind it."""
         self.trimmed_to = first_seq
@@ -70,7 +72,7 @@ class SessionState:
 
     @property
     def is_read(self) -> bool:
-        return self.listed is None
+        return self.listed is None and not self.is_cut
 
     @property
     def done_to(self) -> SegmentSeq:

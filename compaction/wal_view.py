@@ -7,7 +7,7 @@
 
 So a look at an idle cluster costs a request for each broker and one more, whatever the number of partitions. Where there is much to
 read, the session whose segments were written first is read on, and nothing more where `runs_max` runs wait: the rest stays on the
-bucket until these are compacted.
+bucket until these are compacted. Nor is it kept in mind what lies there: a session is listed some thousand segments ahead.
 
 A gap with something behind it may be a PUT on its way. One that is still there at the next look is asked about (`list_session`).
 """
@@ -22,15 +22,18 @@ from typing import Final
 from compaction.wal_state import SessionState, WalState
 from metadata.errors import NotFound
 from metadata.model import SegmentSeq, SessionId
-from segments.bucket_layout import WAL, end_of_session, parse_wal_key, segment_key, session_prefix, trimmed_prefix
+from segments.bucket_layout import WAL, end_of_session, index_prefix, parse_wal_key, session_prefix, trimmed_prefix
+from segments.footer_index import IndexRange
 from segments.listing import objects_under
 from segments.object_store import ObjectInfo, ObjectStore
 from segments.segment_file import SEAL_BYTES
-from segments.session import SessionLook, list_session
+from segments.session import SessionLook, list_session, looked_at
 from segments.session_footers import read_footers
 
 SEGMENTS_AT_ONCE: Final = 1024
 """Whose footers are read in one go."""
+SEGMENTS_LISTED_MAX: Final = 4 * SEGMENTS_AT_ONCE
+"""Of one session, that are listed and not read yet: 270 bytes each. Where more wait, it is listed on when these are read."""
 RUNS_IN_A_ROW: Final = 2_000
 """Taken in before others get their turn on the loop."""
 HOLES_BEHIND: Final = 64
@@ -41,6 +44,8 @@ HOLES_LOOKED_MS: Final = 600_000
 HOLES_LATER_MS: Final = 3_600_000
 """and from then on so seldom: a broker that stood still may claim its own an hour later."""
 MARKERS_LOOKED_MS: Final = 60_000
+
+_FIRST: Final = SegmentSeq(0)
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +75,10 @@ class _Listed:
             self.markers.add(parsed.trimmed_to)
         elif parsed.seq is not None and self.oldest_seq is None and found.size != SEAL_BYTES:
             self.oldest_seq = parsed.seq
+
+
+def _listed_of(session: SessionId, *, since: SegmentSeq = _FIRST) -> _Listed:
+    return _Listed(SessionLook(session, since=since, places_max=SEGMENTS_LISTED_MAX))
 
 
 class WalView:
@@ -113,16 +122,18 @@ class WalView:
     async def _list(self, prefix: str, *, start_after: str = "", now_ms: int) -> None:
         """Takes in sessions that were not known, whole."""
         listed: dict[SessionId, _Listed] = {}
+        last: _Listed | None = None
         page_after = start_after
         while True:
             page = await self._store.list(prefix, start_after=page_after)
             for found in page.objects:
                 parsed = parse_wal_key(found.key)
                 if parsed is not None:
-                    listed.setdefault(parsed.session, _Listed(SessionLook(parsed.session))).take_in(found)
+                    last = listed.setdefault(parsed.session, _listed_of(parsed.session))
+                    last.take_in(found)
             if not page.more:
                 break
-            page_after = page.objects[-1].key
+            page_after = max(page.objects[-1].key, last.look.skip_to if last is not None else "")
         for session, one in listed.items():
             if session not in self.state.sessions:
                 await self._found(session, one, now_ms)
@@ -153,18 +164,9 @@ class WalView:
                 hole.looked_ms = now_ms
 
     async def _list_on(self, state: SessionState) -> None:
-        known_to = state.known_to
-        start_after = segment_key(state.session, SegmentSeq(known_to - 1)) if known_to else ""
-        listed = _Listed(SessionLook(state.session))
-        page_after = start_after
-        while True:
-            page = await self._store.list(session_prefix(state.session), start_after=page_after)
-            for found in page.objects:
-                listed.take_in(found)
-            if not page.more:
-                break
-            page_after = page.objects[-1].key
-        await self._settle(state, listed, ask_about_gaps=False)
+        listed = _listed_of(state.session, since=state.known_to)
+        await looked_at(self._store, listed.look, take_in=listed.take_in)
+        await self._settle(state, listed, ask_about_gaps=state.is_cut)  # what follows is of the first look, too
 
     async def _settle(self, state: SessionState, listed: _Listed, *, ask_about_gaps: bool) -> None:
         """What a listing from `known_to` on means for the session."""
@@ -175,12 +177,20 @@ class WalView:
         listing = look.committed(SegmentSeq(0), "", since=state.known_to)
         behind = any(seq > listing.end_seq for seq in look.places)
         if behind and not listing.sealed and (ask_about_gaps or state.gap_at == listing.end_seq):
-            whole = await list_session(self._store, state.session)
-            self.state.trimmed(state, whole.trimmed_to)
+            whole = await list_session(self._store, state.session, since=state.known_to, places_max=SEGMENTS_LISTED_MAX)
+            if whole.trimmed_to > state.known_to:  # else it is only from where on it was listed
+                self.state.trimmed(state, whole.trimmed_to)
             listing = whole.since(state.known_to)
+        if listing.sealed and look.cut_at is not None:  # late ones behind the seal filled it up: no other part shows the indexes
+            state.indexes |= await self._indexes(state.session)
+        state.is_cut = listing.is_cut
         state.gap_at = listing.end_seq if behind and not listing.sealed else None
         state.listed = listing if listing.segments else None
         state.sealed = listing.sealed
+
+    async def _indexes(self, session: SessionId) -> set[IndexRange]:
+        listed = [parse_wal_key(found.key) async for found in objects_under(self._store, index_prefix(session))]
+        return {IndexRange(*parsed.indexed) for parsed in listed if parsed is not None and parsed.indexed is not None}
 
     async def _look_at_markers(self, now_ms: int) -> None:
         """Of sealed sessions in which something waits: it may be another compactor's, and done by now."""
@@ -207,7 +217,7 @@ class WalView:
                 return
             state = min(unread, key=lambda state: (state.written_ms[-1] if state.written_ms else -1, state.session))
             try:
-                await self._read(state)
+                await (self._list_on(state) if state.listed is None else self._read(state))
             except NotFound:  # trimmed since the listing, by another compactor
                 state.listed = None
                 await self.look_at_marker(state)

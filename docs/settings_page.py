@@ -14,6 +14,8 @@ from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.tls_settings import TlsSettings
 from metadata.etcd_settings import EtcdSettings
 from metadata.group_settings import GroupSettings
+from metadata.topic_settings import SETTINGS as TOPIC_SETTINGS
+from metadata.topic_settings import TopicSettings
 from segments.s3_settings import S3Settings
 from segments.settings import SegmentSettings
 from tidelog.cli.setting_list import field_docs, shown
@@ -43,8 +45,27 @@ Bytes may be written as `8MiB`. Where the bucket is a local directory, `linger_m
 """
 
 
+_OF_TOPICS = """\
+
+## Of a topic
+
+Each topic has its own: `tidelog topic create NAME --set retention.ms=86400000`, `tidelog topic alter NAME --set …`.
+
+"""
+
+
 def page() -> str:
-    return _INTRODUCTION + "".join(f"\n## {title}\n\n{_table(settings)}" for title, settings in SECTIONS.items())
+    of_brokers = "".join(f"\n## {title}\n\n{_table(settings)}" for title, settings in SECTIONS.items())
+    return _INTRODUCTION + of_brokers + _OF_TOPICS + _table_of_topics()
+
+
+def _table_of_topics() -> str:
+    defaults = TopicSettings()
+    rows = [
+        f"| `{setting.name}` | `{getattr(defaults, setting.attribute)}` | {setting.meaning} It is {setting.allowed}. |"
+        for setting in TOPIC_SETTINGS.values()
+    ]
+    return "\n".join(["| name | default | what it does |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 def _table(settings: type[Any]) -> str:

@@ -2,7 +2,8 @@
 
 It tells nothing of records, topics or partitions, and so it asks nobody who he is. A compactor is live while its event loop turns.
 It is ready once it has read the bucket, and until it has failed to for UNREADY_S: that takes it out of no load balancer, there is
-none, but an update of the Deployment stops before it has replaced compactors that work by such that can't.
+none, but an update of the Deployment stops before it has replaced compactors that work by such that can't. While there is no
+cluster yet it waits, and counts as started: whoever started it must not take it for one that hangs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from compaction.service import CompactionService
+from compaction.metrics import CompactionState
 from gateway.doors import cannot_listen, host_and_port
 from gateway.metrics import Metrics
 
@@ -20,11 +21,20 @@ UNREADY_S: Final = 60.0
 
 
 class CompactorHttp:
-    def __init__(self, service: CompactionService, metrics: Metrics, now_ms: Callable[[], int]) -> None:
-        self._state = service.compactor.metrics
+    def __init__(self, metrics: Metrics, now_ms: Callable[[], int]) -> None:
+        self._state = CompactionState()
+        self._waits_for = ""
         self._metrics = metrics
         self._now_ms = now_ms
         self._runner: web.AppRunner | None = None
+
+    def waits(self, what_for: str) -> None:
+        """It can't begin yet."""
+        self._waits_for = what_for
+
+    def works(self, state: CompactionState) -> None:
+        """From now on this is told."""
+        self._state, self._waits_for = state, ""
 
     async def start(self, address: str) -> str:
         """Opens HOST:PORT (port 0: a free one) and answers where it is. Unavailable where the port is taken, InvalidArgument."""
@@ -55,10 +65,13 @@ class CompactorHttp:
         failing_ms = self._now_ms() - self._state.failing_since_ms if self._state.failing_since_ms else 0
         if failing_ms >= 1000 * UNREADY_S:
             return _answer("no bucket", f"the bucket could not be read for {failing_ms // 1000} s: its log says why")
+        if self._waits_for:
+            return _answer("waiting", self._waits_for)
         return await self._started(_)
 
     async def _started(self, _: web.Request) -> web.Response:
-        return _answer(None if self._state.looked_at_ms else "starting", "it reads the bucket for the first time")
+        has_started = self._waits_for or self._state.looked_at_ms
+        return _answer(None if has_started else "starting", "it reads the bucket for the first time")
 
     async def _told(self, request: web.Request) -> web.Response:
         told = await self._metrics.exposition(request.headers.get("accept", ""))

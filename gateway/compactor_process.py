@@ -1,6 +1,7 @@
 """A compactor as a process of its own: `tidelog compact`. It needs the bucket and the metadata, and no broker.
 
-    open metadata and bucket ─▶ are they of one cluster, and not being restored? ─▶ topics ─▶ compaction/service.py
+    door ─▶ open metadata and bucket ─▶ are they of one cluster, and not being restored? ─▶ topics ─▶ compaction/service.py
+                                           └▶ of none yet: wait for the first broker
 
 Invariant: it works on no bucket whose cluster is not that of the metadata: to those, every topic there would be unknown.
 """
@@ -8,10 +9,11 @@ Invariant: it works on no bucket whose cluster is not that of the metadata: to t
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.service import CompactionService
 from gateway.broker import TOPICS_TIMEOUT_S, VERSION, wall_clock_ms
@@ -40,20 +42,37 @@ from segments.watched_store import WatchedStore
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
 
+log = logging.getLogger(__name__)
+
+CLUSTER_LOOK_S: Final = 1.0
+"""Between looks for a cluster, while there is none."""
+
 
 class RunningCompactor(NamedTuple):
     service: CompactionService
     door: CompactorHttp
-    """For probes and Prometheus, not open yet."""
+    """For probes and Prometheus; not open yet, where none was asked for."""
 
 
 @asynccontextmanager
-async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -> AsyncIterator[RunningCompactor]:
+async def compacting(
+    settings: BrokerSettings, *, told: Callable[[str], None], http: str = "", waits: bool = False
+) -> AsyncIterator[RunningCompactor]:
     """A compactor that is ready to run; left, everything is closed. Raises Rejected, Denied, Unavailable, Corrupt.
+
+    `http`: where its door opens, before anything else does. `waits`: where no broker has ever run, for the first one.
 
     The body is ended by Rejected where the metadata are not those any more with which it began.
     """
     async with AsyncExitStack() as parts:
+        metrics = Metrics()
+        metrics.tell(BuildCollector(VERSION))
+        metrics.tell_of_process()
+        door = CompactorHttp(metrics, wall_clock_ms)
+        if http:
+            address = await door.start(http)
+            parts.push_async_callback(door.stop)
+            told(f"http {address}")
         layout = EtcdLayout(settings.cluster)
         metadata_path = settings.data_dir
         if not settings.metadata.etcd:
@@ -69,15 +88,15 @@ async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -
         metered = MeteredStore(await open_store(settings.bucket_url, settings.s3))
         bucket = WatchedStore(metered)
         parts.push_async_callback(bucket.close)
-        await check_not_restoring(metadata, layout)
-        record, identity = await read_cluster_record(bucket), await metadata.get(layout.cluster_id)
-        if record is None or identity is None or identity.value.decode("utf-8", "replace") != record.cluster_id:
-            of_bucket = f"cluster {record.cluster_id}" if record is not None else "no cluster"
-            of_metadata = f"cluster {identity.value.decode('utf-8', 'replace')}" if identity is not None else "no cluster"
-            raise Rejected(
-                f"{bucket.url} belongs to {of_bucket}, and the metadata to {of_metadata}",
-                hint="Name the bucket and the metadata that go together (--bucket, --etcd, --cluster), as for the brokers.",
-            )
+        _tell_of_stores(metrics, settings, metered, bucket, metadata)
+        cluster = await _cluster(bucket, metadata, layout)
+        if cluster is None:
+            why = f"no broker has run yet: neither {bucket.url} nor the metadata under {layout.root} know of a cluster"
+            if not waits or not settings.metadata.etcd:
+                raise Unavailable(why, hint="Start a broker on them first, and then the compactor.")
+            door.waits(why)
+            told(f"{why}; waiting for the first one")
+            cluster = await _first_cluster(bucket, metadata, layout)
         await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
         topics, notices = TopicCache(metadata, layout), NoticeCache(metadata, layout)
         service = CompactionService(
@@ -93,12 +112,13 @@ async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -
             now_ms=wall_clock_ms,
             told=told,
         )
-        door = CompactorHttp(service, _metrics(settings, service, metered, bucket, metadata), wall_clock_ms)
+        metrics.tell(service.metrics)
+        door.works(service.compactor.metrics)
         try:
             async with asyncio.TaskGroup() as tasks:
                 following = tasks.create_task(topics.run(), name="topics")
                 hearing = tasks.create_task(notices.run(), name="what leaders deleted")
-                staying = tasks.create_task(stay_in_cluster(metadata, layout, record.cluster_id), name="identity")
+                staying = tasks.create_task(stay_in_cluster(metadata, layout, cluster), name="identity")
                 try:
                     if not await topics.wait_for(Revision(1), timeout_s=TOPICS_TIMEOUT_S):
                         raise Unavailable(f"the topics could not be read within {TOPICS_TIMEOUT_S:g} s")
@@ -111,15 +131,39 @@ async def compacting(settings: BrokerSettings, *, told: Callable[[str], None]) -
             raise first_of(errors) from errors
 
 
-def _metrics(
-    settings: BrokerSettings, service: CompactionService, metered: MeteredStore, bucket: WatchedStore, metadata: HeardMetadata
-) -> Metrics:
-    metrics = Metrics()
-    stores = BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)
-    for collector in (service.metrics, *stores):
-        metrics.tell(collector)
-    for store in stores:
+async def _cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: EtcdLayout) -> str | None:
+    """To which both belong; None where no broker has led on either yet. Rejected where they don't go together."""
+    await check_not_restoring(metadata, layout)
+    has_led = await metadata.get(layout.next_session) is not None  # asked first: a broker signs its bucket before that
+    record, identity = await read_cluster_record(bucket), await metadata.get(layout.cluster_id)
+    if record is None and not has_led:
+        return None
+    if record is not None and identity is not None and identity.value.decode("utf-8", "replace") == record.cluster_id:
+        return record.cluster_id
+    of_bucket = f"cluster {record.cluster_id}" if record is not None else "no cluster"
+    of_metadata = f"cluster {identity.value.decode('utf-8', 'replace')}" if identity is not None else "no cluster"
+    raise Rejected(
+        f"{bucket.url} belongs to {of_bucket}, and the metadata to {of_metadata}",
+        hint="Name the bucket and the metadata that go together (--bucket, --etcd, --cluster), as for the brokers.",
+    )
+
+
+async def _first_cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: EtcdLayout) -> str:
+    """As soon as a broker has made one. What can't be reached meanwhile is asked again."""
+    while True:
+        await asyncio.sleep(CLUSTER_LOOK_S)
+        try:
+            cluster = await _cluster(bucket, metadata, layout)
+        except Unavailable as error:
+            log.info("whether there is a cluster by now is not known: %s", error)
+        else:
+            if cluster is not None:
+                return cluster
+
+
+def _tell_of_stores(
+    metrics: Metrics, settings: BrokerSettings, metered: MeteredStore, bucket: WatchedStore, metadata: HeardMetadata
+) -> None:
+    for store in (BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)):
+        metrics.tell(store)
         metrics.before(store.look)
-    metrics.tell(BuildCollector(VERSION))
-    metrics.tell_of_process()
-    return metrics

@@ -24,7 +24,7 @@ from gateway.consume_wire import ConsumeTerms
 from gateway.consumed_partitions import Consumed, ConsumedPartitions, Position, Start, Whence
 from gateway.doors import Broker
 from gateway.fetch_wire import PartitionAnswer, encode_consumed_data
-from gateway.grpc_calls import Context
+from gateway.grpc_calls import Context, write_wholly
 from gateway.grpc_fetch import Asked, GrpcFetch, Terms
 from gateway.proto import log_pb2
 from gateway.routed_fetch import may_be_led_soon
@@ -213,7 +213,7 @@ class Pusher:
             self._wait = None
 
     async def _write(self, message: bytes) -> None:
-        await self._context.write(message)
+        await write_wholly(self._context, message)  # so that a slow client, too, is told why its stream ends
         self._written_s = asyncio.get_running_loop().time()
 
     # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────────

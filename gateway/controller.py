@@ -197,7 +197,7 @@ class Controller:
     def _copies(self, tasks: asyncio.TaskGroup, *, elected: bool) -> TopicMirror | None:
         """Begins, goes on with or ends what the controller does from time to time: copies to the bucket, and compaction."""
         if elected and self._mirror is None:
-            self._mirror = TopicMirror(self._bucket, self._metadata, self._topics, self._layout)
+            self._mirror = TopicMirror(self._bucket, self._metadata, self._topics, self._layout, now_ms=self._now_ms)
             self._copying = tasks.create_task(self._copy(self._mirror), name="copies of the metadata")
         elif not elected and self._copying is not None:
             self._copying.cancel()

@@ -17,14 +17,15 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
+from gateway.group_deletion import Deletion, Forgotten, half_deleted
 from gateway.group_timer import GroupTimer, uptime_ms
 from gateway.owned_work import OwnedWork
 from metadata.coalesced_writes import CoalescedWrites, CompareFailed
-from metadata.errors import NotCoordinator, OutcomeUnknown, Stopping, TidelogError
+from metadata.errors import NotCoordinator, OutcomeUnknown, TidelogError
 from metadata.group_barrier import Answer, Step, begun_when_stored
 from metadata.group_model import NO_INSTANCE, Group, Joined, Member, MemberId, Phase, Synced, Waiter
 from metadata.group_record import encode_group, encode_handover
@@ -52,32 +53,6 @@ class GroupCounts:
     """Generations that began."""
     commits: int = 0
     offsets_committed: int = 0
-
-
-class Forgotten(NamedTuple):
-    """What shall be deleted of a group."""
-
-    offsets: Sequence[str] = ()
-    """Their keys."""
-    group: bool = False
-    """Its record, too."""
-
-
-@dataclass(slots=True)
-class Deletion:
-    """How far the deletion of a group, or of its offsets, has come."""
-
-    of: int = 0
-    """Keys that are to be deleted, once that is known."""
-    deleted: int = 0
-    is_sent: bool = False
-    """More than those may be gone."""
-
-    def stopped(self, name: str) -> TidelogError:
-        """What is to be told where the broker stops in the middle of it."""
-        if self.is_sent or self.deleted:
-            return half_deleted(name, self.deleted, self.of)
-        return Stopping("the broker is shutting down")
 
 
 class CoordinatedGroup:
@@ -407,14 +382,6 @@ class CoordinatedGroup:
     def check_here(self) -> None:
         if self.is_gone:
             raise not_coordinator(self.name)
-
-
-def half_deleted(name: str, deleted: int, of: int) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"{deleted} of the {of} keys of group {name} were deleted; whether others were is not known",
-        hint="Repeat it: what is gone stays gone.",
-        group=name,
-    )
 
 
 def not_coordinator(name: str) -> NotCoordinator:

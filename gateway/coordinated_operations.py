@@ -23,11 +23,11 @@ from gateway.group_descriptions import (
     TopicPartitions,
     assigned_partitions,
 )
-from gateway.group_lag import GroupLag, KnownTopics
+from gateway.group_lag import GroupLag, KnownTopics, bounds_by_parts
 from gateway.group_seek import check_seek, sought_offset
 from gateway.led_here import LedHere
 from gateway.long_work import LoopTurns
-from gateway.topic_states import BOUNDS_WAIT_S, LOOK_UP_S
+from gateway.topic_states import LOOK_UP_S
 from metadata.errors import (
     GroupNotEmpty,
     InvalidArgument,
@@ -149,7 +149,7 @@ class CoordinatedOperations:
         committed: Mapping[TopicPartition, CommittedOffset],
         damaged: Mapping[TopicPartition, TidelogError],
     ) -> dict[TopicPartition, MovedOffset]:
-        bounds = dict(zip(chosen, await self._log.bounds_of(list(chosen), wait_s=BOUNDS_WAIT_S), strict=True))
+        bounds = dict(zip(chosen, await bounds_by_parts(self._log, list(chosen)), strict=True))
 
         async def of_one(at: TopicPartition, told: Bounds | TidelogError) -> int:
             if isinstance(told, TidelogError):
@@ -182,7 +182,7 @@ class CoordinatedOperations:
                 await turns.give()
 
         async with asyncio.TaskGroup() as asking:
-            for _ in range(min(LOOK_UPS_AT_ONCE, len(chosen))):
+            for _ in range(min(LOOK_UPS_AT_ONCE, len(chosen)) if to.kind == "timestamp_ms" else 1):
                 asking.create_task(some_rows())
         return {at: rows[at] for at in chosen}
 

@@ -77,7 +77,12 @@ def listed_message(group: ListedGroup) -> groups_pb2.ListedGroup:
     return groups_pb2.ListedGroup(**group._asdict())
 
 
-def description_message(told: GroupDescription) -> groups_pb2.GroupDescription:
+def lag_message(told: PartitionLag) -> groups_pb2.PartitionLag:
+    return groups_pb2.PartitionLag(**_with_status(told))
+
+
+def description_message(told: GroupDescription, lags: Sequence[groups_pb2.PartitionLag]) -> groups_pb2.GroupDescription:
+    """`lags`: of its rows, in order."""
     return groups_pb2.GroupDescription(
         group=told.group,
         state=told.state,
@@ -87,13 +92,13 @@ def description_message(told: GroupDescription) -> groups_pb2.GroupDescription:
         leader=told.leader,
         coordinator=told.coordinator,
         members=[groups_pb2.GroupMember(**member._asdict()) for member in told.members],
-        lags=[groups_pb2.PartitionLag(**_with_status(lag)) for lag in told.lags],
+        lags=lags,
         lag_records=told.lag_records,
         lag_seconds=told.lag_seconds,
     )
 
 
-def description(message: groups_pb2.GroupDescription) -> GroupDescription:
+def description(message: groups_pb2.GroupDescription, lags: Sequence[PartitionLag]) -> GroupDescription:
     return GroupDescription(
         group=message.group,
         state=message.state,
@@ -103,14 +108,14 @@ def description(message: groups_pb2.GroupDescription) -> GroupDescription:
         leader=message.leader,
         coordinator=message.coordinator,
         members=tuple(GroupMember(*(getattr(member, field) for field in GroupMember._fields)) for member in message.members),
-        lags=tuple(map(_lag, message.lags)),
+        lags=tuple(lags),
     )
 
 
-def _lag(message: groups_pb2.PartitionLag) -> PartitionLag:
-    lag = PartitionLag(*(getattr(message, field) for field in PartitionLag._fields))
-    return lag._replace(
-        error=_error(message), committed_offset=lag.committed_offset if message.HasField("committed_offset") else None
+def lag(message: groups_pb2.PartitionLag) -> PartitionLag:
+    told = PartitionLag(*(getattr(message, field) for field in PartitionLag._fields))
+    return told._replace(
+        error=_error(message), committed_offset=told.committed_offset if message.HasField("committed_offset") else None
     )
 
 

@@ -17,7 +17,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gateway.coordinated_group import CoordinatedGroup, Deletion, Forgotten, GroupCounts, half_deleted, not_coordinator
+from gateway.coordinated_group import CoordinatedGroup, GroupCounts, not_coordinator
+from gateway.group_deletion import Deletion, Forgotten, half_deleted
 from gateway.group_timer import GroupTimer, uptime_ms
 from gateway.known_offsets import KnownOffsets
 from gateway.owned_work import OwnedWork

@@ -12,7 +12,7 @@ appended, they tell when it was made.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -20,7 +20,7 @@ from gateway.caller_deadline import caller_waits_s
 from gateway.doors import named
 from gateway.group_descriptions import PartitionLag
 from gateway.led_here import LedHere
-from gateway.long_work import LoopTurns, WorkThreads
+from gateway.long_work import LoopTurns, WorkThreads, in_turns
 from gateway.reads import open_records, takes_long
 from gateway.topic_states import BOUNDS_WAIT_S
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
@@ -71,6 +71,23 @@ def first_timestamp_ms(fetched: Fetched, offset: int, *, decompressed_bytes_max:
 UNREAD: Final = Unavailable("the age of the first unread record was not found in time", hint="Ask again, or ask less often.")
 
 
+PART: Final = 1_000
+"""Partitions that are asked for at a time: ten times as many would hold the event loop for a tenth of a second."""
+LATER_PART_S: Final = 0.2
+"""Leaders of the later parts have so long, whatever those before took."""
+
+
+async def bounds_by_parts(log: LedHere, partitions: Sequence[TopicPartition]) -> list[Bounds | TidelogError]:
+    """As `log.bounds_of`, with turns for others between the parts. What nobody leads is waited for as if it were one question."""
+    clock, found = asyncio.get_running_loop().time, list[Bounds | TidelogError]()
+    ends_s = clock() + BOUNDS_WAIT_S
+    for start in range(0, len(partitions), PART):
+        wait_s = max(LATER_PART_S, ends_s - clock())
+        found += await log.bounds_of(partitions[start : start + PART], wait_s=wait_s)
+        await asyncio.sleep(0)
+    return found
+
+
 class KnownTopics(Protocol):
     """What metadata/topic_cache.py's TopicCache tells."""
 
@@ -101,15 +118,17 @@ class GroupLag:
     async def lags(self, stored: StoredOffsets, owners: Mapping[TopicPartition, str]) -> list[PartitionLag]:
         """Of all partitions that were committed or are owned, by topic and number; those of deleted topics are left out."""
         committed, damaged = stored
-        topics = {at: topic for at in {*committed, *damaged, *owners} if (topic := self.topic_of(at)) is not None}
+        asked = list({*committed, *damaged, *owners})
+        topics = {at: topic for at, topic in zip(asked, await in_turns(self.topic_of, asked), strict=True) if topic is not None}
+        await asyncio.sleep(0)
         places = sorted(topics, key=lambda at: (topics[at].name, at))
-        found = await self._log.bounds_of(places, wait_s=BOUNDS_WAIT_S)
-        bounds = {at: told for at, told in zip(places, found, strict=True) if not isinstance(told, TidelogError)}
-        unread = {
-            at: (at, first_unread(_offset(committed, at), told))
-            for at, told in bounds.items()
-            if at not in damaged and lag_records(_offset(committed, at), told) > 0
-        }
+        found = await bounds_by_parts(self._log, places)
+        unread: dict[TopicPartition, Place] = {}
+        turns = LoopTurns()
+        for at, bounds in zip(places, found, strict=True):
+            if not isinstance(bounds, TidelogError) and at not in damaged and lag_records(_offset(committed, at), bounds) > 0:
+                unread[at] = at, first_unread(_offset(committed, at), bounds)
+            await turns.give()
         timestamps = await self.timestamps(unread.values())
         now_ms = self._now_ms()
 
@@ -129,11 +148,7 @@ class GroupLag:
                 return row._replace(error=named(read, topic))
             return row._replace(lag_seconds=lag_seconds(read, now_ms=now_ms))
 
-        rows, turns = list[PartitionLag](), LoopTurns()
-        for at, answer in zip(places, found, strict=True):
-            rows.append(told(at, answer))
-            await turns.give()
-        return rows
+        return await in_turns(lambda row: told(*row), zip(places, found, strict=True))
 
     async def timestamps(self, places: Collection[Place]) -> dict[Place, int | TidelogError | None]:
         """Of the first record from each place on, None where there is none. A few are read at a time; those that were not read in

@@ -27,6 +27,7 @@ from gateway.group_descriptions import (
     seen_by,
 )
 from gateway.group_scan import PAGE, stored_groups
+from gateway.long_work import in_turns
 from gateway.proto import groups_pb2
 from metadata.broker_registry import Registration
 from metadata.errors import Corrupt, InvalidArgument, NoCoordinator
@@ -90,7 +91,10 @@ class GroupOperations:
         """As far as the caller may see its topics. Raises UnknownGroup."""
         request = wire.describe_request(name)
         answer = await self._routes.forward(name, "DescribeGroup", request, groups_pb2.GroupDescription, ANSWER_S)
-        found = await self.here.describe(name) if answer is None else wire.description(answer)
+        if answer is None:
+            found = await self.here.describe(name)
+        else:
+            found = wire.description(answer, await in_turns(wire.lag, answer.lags))
         return seen_by(found, may_see_topic) if is_guarded() else found
 
     async def delete(self, name: str, *, validate_only: bool = False) -> None:
@@ -122,7 +126,7 @@ class GroupOperations:
         if answer is None:
             moved = await self.here.seek(name, topics, to, validate_only=validate_only)
         else:
-            moved = [wire.moved(offset) for offset in answer.moved]
+            moved = await in_turns(wire.moved, answer.moved)
         return [each for each in moved if may_see_topic(each.topic)]
 
     def _coordinator_of(self, name: str) -> str:

@@ -135,7 +135,11 @@ def fetched_offsets(told: Iterable[groups_pb2.FetchedOffset]) -> StoredOffsets:
 
 def statuses(errors: Iterable[TidelogError | None]) -> list[Status]:
     """Code 0 where there is none."""
-    return [Status() if error is None else status_of(error) for error in errors]
+    return [status(error) for error in errors]
+
+
+def status(error: TidelogError | None) -> Status:
+    return Status() if error is None else status_of(error)
 
 
 def errors_of(told: Sequence[Status], asked: int) -> list[TidelogError | None]:

@@ -3,6 +3,7 @@
 a malformed message         ─▶ INVALID_ARGUMENT, not the UNKNOWN that grpc would answer
 handler raises TidelogError ─▶ abort(code, message, grpc-status-details-bin)
 handler raises another      ─▶ INTERNAL, with the traceback in the log
+a write of its fails        ─▶ INTERNAL, if that can be sent
 the client is gone          ─▶ nothing: there is no one to tell
 """
 
@@ -81,6 +82,24 @@ def stream(handler: Callable[[Context], Awaitable[None]]) -> MethodHandler:
     return grpc.stream_stream_rpc_method_handler(call)
 
 
+async def write_wholly(context: Context, message: bytes) -> None:
+    """One message of a stream; cancelled, it ends when the client has taken it, or is gone.
+
+    gRPC takes no end of a call whose first message is given up under way: the stream is told nothing. Behind a later message it
+    takes the end; then the stream is held until its client has taken both, without anybody knowing.
+    """
+    writing = asyncio.ensure_future(context.write(message))
+    cancelled: asyncio.CancelledError | None = None
+    while not writing.done():
+        try:
+            await asyncio.wait((writing,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    writing.result()
+    if cancelled is not None:
+        raise cancelled
+
+
 async def only_message(context: Context) -> bytes:
     """Of a unary call whose handler reads it late. Raises InvalidArgument where there is none, Unavailable where it has not come
     in time: nothing was begun."""
@@ -141,15 +160,44 @@ async def ended(context: Context, work: Awaitable[_Answer]) -> _Answer:
         return await work
     except TidelogError as error:
         await _abort(context, error)
+    except grpc.aio.InternalError as error:
+        await _abort_unless_gone(context, error)
     except grpc.aio.BaseError:
         raise
     except Exception:
         log.exception("a call failed")
-        await _abort(context, TidelogError("the broker met an error of its own", hint="Look into the broker's log."))
+        await _abort(context, _own_error())
+
+
+async def _abort_unless_gone(context: Context, error: grpc.aio.InternalError) -> NoReturn:
+    """gRPC raises the same where the client is gone, and does not say whether it is: `cancelled` and `done` tell what was set here.
+    So whether a status can be sent tells. Where none can, the call ends as if it were cancelled, and is nobody's fault."""
+    if not context.done():  # else a status was tried
+        failure = _own_error()
+        try:
+            await _send_status(context, failure)
+        except grpc.aio.AbortError:
+            log.error("a call failed", exc_info=error)
+            note_refusal(failure)
+            note_failure(failure.code)
+            raise
+        except grpc.aio.InternalError:
+            pass
+    log.debug("a client went away: %s", error)
+    raise asyncio.CancelledError from None
 
 
 async def _abort(context: Context, error: TidelogError) -> NoReturn:
     note_refusal(error)
     note_failure(error.code)
+    await _send_status(context, error)
+
+
+async def _send_status(context: Context, error: TidelogError) -> NoReturn:
+    """Raises AbortError once it is sent, InternalError where it can't be."""
     trailer = ((DETAILS_TRAILER, status_of(error).SerializeToString()),)
     await context.abort(wire_codes(error).grpc, error.message, trailer)
+
+
+def _own_error() -> TidelogError:
+    return TidelogError("the broker met an error of its own", hint="Look into the broker's log.")

@@ -10,6 +10,7 @@ from gateway.coordinated_operations import CoordinatedOperations
 from gateway.doors import Broker
 from gateway.group_operations import GroupOperations
 from gateway.grpc_calls import MethodHandler, unary, unary_by_origin
+from gateway.long_work import in_turns
 from gateway.proto import groups_pb2
 
 
@@ -34,7 +35,8 @@ class GroupAdmin:
 
     async def describe(self, request: groups_pb2.DescribeGroupRequest, forwarded: bool) -> Message:
         check_group(request.group)
-        return wire.description_message(await self._operations(forwarded).describe(request.group))
+        found = await self._operations(forwarded).describe(request.group)
+        return wire.description_message(found, await in_turns(wire.lag_message, found.lags))
 
     async def delete(self, request: groups_pb2.DeleteGroupRequest, forwarded: bool) -> Message:
         check_group(request.group)
@@ -53,7 +55,7 @@ class GroupAdmin:
         moved = await self._operations(forwarded).seek(
             request.group, wire.named_topics(request.topics), wire.seek_to(request), validate_only=request.validate_only
         )
-        return groups_pb2.SeekGroupResponse(moved=map(wire.moved_message, moved))
+        return groups_pb2.SeekGroupResponse(moved=await in_turns(wire.moved_message, moved))
 
     def _operations(self, forwarded: bool) -> CoordinatedOperations | GroupOperations:
         """What another broker has forwarded is not forwarded again."""

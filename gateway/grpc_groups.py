@@ -21,7 +21,7 @@ from gateway.doors import Broker
 from gateway.grpc_calls import Context, MethodHandler, client_host, is_forwarded, unary, unary_in_context
 from gateway.grpc_status import status_of
 from gateway.long_waits import LongWaits
-from gateway.long_work import LoopTurns
+from gateway.long_work import LoopTurns, in_turns
 from gateway.named_partitions import NamedPartition, NamedTopic, partitions_named, topics_named
 from gateway.proto import groups_pb2
 from gateway.routed_groups import ANSWER_S, SEEN_BROKERS, wait_timeout_s
@@ -100,22 +100,19 @@ class GroupsService:
 
     async def commit(self, request: groups_pb2.OffsetCommitRequest, context: Context) -> Message:
         _check_count("offsets", len(request.offsets), 1, OFFSETS_MAX)
-        _check_once(request.offsets)
+        await _check_once(request.offsets)
 
         async def here() -> groups_pb2.OffsetCommitResponse:
-            return groups_pb2.OffsetCommitResponse(errors=wire.statuses(await self._commit(request)))
+            return groups_pb2.OffsetCommitResponse(errors=await in_turns(wire.status, await self._commit(request)))
 
         return await self._answered(context, "OffsetCommit", request, groups_pb2.OffsetCommitResponse, here)
 
     async def _commit(self, request: groups_pb2.OffsetCommitRequest) -> list[TidelogError | None]:
         """Why each was refused, in order; None where it is committed."""
-        named = [NamedPartition(each.topic, each.partition, each.topic_id) for each in request.offsets]
+        named = await in_turns(lambda each: NamedPartition(each.topic, each.partition, each.topic_id), request.offsets)
         places = await partitions_named(self._broker, named)
-        offsets = {
-            place: wire.offset_to_commit(each)
-            for place, each in zip(places, request.offsets, strict=True)
-            if isinstance(place, TopicPartition)
-        }
+        asked = await in_turns(wire.offset_to_commit, request.offsets)
+        offsets = {place: offset for place, offset in zip(places, asked, strict=True) if isinstance(place, TopicPartition)}
         refused = await self._broker.coordinated_groups.commit(request.group, *_member(request), offsets)
         return [place if isinstance(place, TidelogError) else refused.get(place) for place in places]
 
@@ -231,8 +228,8 @@ def _check_whole_once(topics: Sequence[groups_pb2.TopicPartitions]) -> None:
         seen.add(whole)
 
 
-def _check_once(offsets: Sequence[groups_pb2.CommittedOffset]) -> None:
-    seen: set[tuple[str, int]] = set()
+async def _check_once(offsets: Sequence[groups_pb2.CommittedOffset]) -> None:
+    seen, turns = set[tuple[str, int]](), LoopTurns()
     for index, each in enumerate(offsets):
         place = (each.topic, each.partition)
         if place in seen:
@@ -242,3 +239,4 @@ def _check_once(offsets: Sequence[groups_pb2.CommittedOffset]) -> None:
                 field=f"offsets[{index}]",
             )
         seen.add(place)
+        await turns.give()

@@ -11,7 +11,7 @@ from typing import Final
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from gateway.doors import Broker
-from gateway.grpc_calls import Context, MethodHandler, only_message, parse_message, stream, unary_read_late
+from gateway.grpc_calls import Context, MethodHandler, only_message, parse_message, stream, unary_read_late, write_wholly
 from gateway.long_waits import LongWaits
 from gateway.open_watches import OpenWatches
 from metadata.errors import NotFound, Stopping
@@ -47,12 +47,12 @@ class HealthService:
                 while True:
                     status = self._status(request.service)
                     if status != told:
-                        await context.write(HealthCheckResponse(status=status).SerializeToString())
+                        await write_wholly(context, HealthCheckResponse(status=status).SerializeToString())
                         told = status
                     await asyncio.sleep(WATCH_INTERVAL_S)
         except Stopping:
             if told == HealthCheckResponse.SERVING:
-                await context.write(HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING).SerializeToString())
+                await write_wholly(context, HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING).SerializeToString())
             raise
 
     def _status(self, service: str) -> int:

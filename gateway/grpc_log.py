@@ -16,6 +16,7 @@ from gateway.leader_epochs import checked_epoch, current_epoch_of
 from gateway.led_here import EpochQuestion, LedHere
 from gateway.long_waits import LongWaits
 from gateway.produce import topic_named
+from gateway.producer_streams import ProducerStreams
 from gateway.proto import log_pb2
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, TidelogError
 from metadata.model import ProducerId, TopicPartition
@@ -29,9 +30,9 @@ LOOK_UPS_AT_ONCE: Final = 16
 
 
 class LogService:
-    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+    def __init__(self, broker: Broker, waits: LongWaits, producers: ProducerStreams) -> None:
         self._broker = broker
-        self._produce = GrpcProduce(broker, waits)
+        self._produce = GrpcProduce(broker, waits, producers)
         self.fetch = GrpcFetch(broker, waits)
         self._consume = GrpcConsume(broker, waits, self.fetch)
 

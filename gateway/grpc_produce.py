@@ -11,7 +11,7 @@ two: what is kept for its answer holds nothing of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
 from typing import Final, NamedTuple
@@ -28,6 +28,7 @@ from gateway.long_work import LoopTurns, WorkThreads
 from gateway.message_appends import MessageAppends, Taken
 from gateway.produce import Outcome, outcomes, settle_doubts
 from gateway.produce_wire import ProduceCall, parse_produce
+from gateway.producer_streams import ProducerStreams
 from gateway.proto import log_pb2
 from gateway.record_routing import outcome_by_record
 from metadata.errors import InvalidArgument, TidelogError
@@ -50,9 +51,10 @@ class Unanswered(NamedTuple):
 
 
 class GrpcProduce:
-    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+    def __init__(self, broker: Broker, waits: LongWaits, streams: ProducerStreams) -> None:
         self._broker = broker
         self._waits = waits
+        self._streams = streams
         self._turns = count()
         self._incoming = IncomingMessages(broker.settings.grpc_waiting_bytes_max, bytes_usual=broker.settings.message_bytes_max)
         self._threads = WorkThreads()
@@ -72,7 +74,8 @@ class GrpcProduce:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._answer_in_order(window, context))
                 try:
-                    await self._read_all(context, window)
+                    with self._streams.open() as heard:
+                        await self._read_all(context, window, heard)
                 except TidelogError as error:
                     refusal = error.with_traceback(None)
                 await window.put(None)
@@ -81,9 +84,10 @@ class GrpcProduce:
         if refusal is not None:
             raise refusal
 
-    async def _read_all(self, context: Context, window: asyncio.Queue[Unanswered | None]) -> None:
+    async def _read_all(self, context: Context, window: asyncio.Queue[Unanswered | None], heard: Callable[[], None]) -> None:
         bytes_expected, turn_s = None, FIRST_TURN_S
         while (unanswered := await self._take_next(context, bytes_expected=bytes_expected, turn_s=turn_s)) is not None:
+            heard()
             bytes_expected, turn_s = max(unanswered.message_bytes, (bytes_expected or 0) // 4), TURN_S
             await window.put(unanswered)
 

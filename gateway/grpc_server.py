@@ -21,12 +21,15 @@ from gateway import grpc_admin, grpc_group_admin, grpc_groups, grpc_health, grpc
 from gateway.access import grpc_access_admin
 from gateway.access.grpc_guard import GrpcGuard
 from gateway.connection_ages import grace_given_s
-from gateway.doors import Broker, host_and_port
+from gateway.doors import Broker
 from gateway.grpc_calls import MethodHandler
+from gateway.grpc_delivery import cut_off
 from gateway.long_waits import LongWaits
 from gateway.observed_calls import observed
 from gateway.open_calls import OpenCalls
 from gateway.open_watches import OpenWatches
+from gateway.ports import TakenPort
+from gateway.producer_streams import ProducerStreams
 from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument
 
@@ -43,10 +46,11 @@ HANDSHAKE_TIMEOUT_S = 10
 """For TLS and the first frame of HTTP/2; gRPC's own default is two minutes."""
 HEAD_BYTES_MAX = 16 << 10
 """The metadata of a call. Beyond it gRPC refuses the call, RESOURCE_EXHAUSTED; credentials of all kinds have room in it."""
-SPARE_CALLS = 1_000
-"""Beside those that are counted, for health, reflection, and calls that are just being refused; more are refused by gRPC itself."""
-WATCHES_MAX = SPARE_CALLS // 2
+WATCHES_MAX = 500
 """Calls of health and reflection, which anybody may open."""
+SPARE_CALLS = 6 * WATCHES_MAX
+"""Beside those that are counted: for health and reflection, what fifty addresses leave untaken of them (open_watches.py), and calls
+that are just being refused. More are refused by gRPC itself."""
 
 SERVICES = frozenset({grpc_log.SERVICE, grpc_admin.TOPICS, grpc_admin.CLUSTER, routed_groups.SERVICE, grpc_access_admin.SERVICE})
 
@@ -57,28 +61,31 @@ class GrpcServer:
         self._tls = tls
         self._waits = LongWaits()
         self._server: grpc.aio.Server | None = None
+        self.producers = ProducerStreams()
 
-    async def start(self, address: str) -> str:
-        """Opens HOST:PORT (port 0: a free one) and answers where it is. InvalidArgument where it can't be opened."""
-        host, _ = host_and_port(address)
+    async def start(self, port: TakenPort) -> str:
+        """Listens there, and answers with the address. InvalidArgument where it can't be opened."""
         server = grpc.aio.server(
             options=_options(self._broker.settings),
             maximum_concurrent_rpcs=_calls_max(self._broker.settings),
         )
         for service, handlers in self._services().items():
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+        credentials = self._tls.server_credentials() if self._tls is not None else None
+        address = port.address
+        port.close()  # gRPC binds by itself, in this very step
         try:
-            if self._tls is None:
-                port = server.add_insecure_port(address)
+            if credentials is None:
+                server.add_insecure_port(address)
             else:
-                port = server.add_secure_port(address, self._tls.server_credentials())
+                server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise InvalidArgument(
                 f"gRPC can't listen on {address}: {error}", hint="Is another broker running there? Choose another --grpc HOST:PORT."
             ) from None
         await server.start()
         self._server = server
-        return f"{host}:{port}"
+        return address
 
     async def stop(self, grace_s: float) -> None:
         """Refuses new calls, ends long polls and the reading of streams, and waits for the answers up to `grace_s`."""
@@ -89,7 +96,7 @@ class GrpcServer:
     def _services(self) -> dict[str, dict[str, MethodHandler]]:
         broker, waits = self._broker, self._waits
         services = {
-            grpc_log.SERVICE: grpc_log.LogService(broker, waits).handlers(),
+            grpc_log.SERVICE: grpc_log.LogService(broker, waits, self.producers).handlers(),
             grpc_admin.TOPICS: grpc_admin.TopicsService(broker).handlers(),
             grpc_admin.CLUSTER: grpc_admin.ClusterService(broker).handlers(),
             grpc_access_admin.SERVICE: grpc_access_admin.AccessService(broker).handlers(),
@@ -113,7 +120,7 @@ class GrpcServer:
             }
             for service, handlers in services.items()
         }
-        watches = OpenWatches(WATCHES_MAX)
+        watches = OpenWatches(WATCHES_MAX, lambda peers: cut_off(peers, broker.grpc_address))
         return counted | {
             grpc_health.SERVICE: grpc_health.HealthService(broker, waits, SERVICES, watches).handlers(),
             reflection.SERVICE: reflection.ReflectionService((*SERVICES, grpc_health.SERVICE), waits, watches).handlers(),
@@ -141,6 +148,7 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", ANSWER_BYTES_MAX),
         ("grpc.server.max_pending_requests", _calls_max(settings)),  # else gRPC cancels some of a thousand that come at once
         ("grpc.server.max_pending_requests_hard_limit", _calls_max(settings)),
+        ("grpc.server_max_unrequested_time_in_server", settings.grpc_unread_s_max),  # 30 s else: all would be answered too late
         ("grpc.max_concurrent_streams", _connection_calls_max(settings)),
         ("grpc.max_allowed_incoming_connections", settings.grpc_connections_max),
         ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_TIMEOUT_S),

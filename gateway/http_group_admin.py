@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from gateway.access.caller import check_topic
 from gateway.doors import Broker
-from gateway.group_descriptions import GroupDescription, PartitionLag, SeekTo, TopicPartitions, assigned_partitions
+from gateway.group_descriptions import GroupDescription, MovedOffset, PartitionLag, SeekTo, TopicPartitions, assigned_partitions
 from gateway.group_patience import patiently
 from gateway.http_group_bodies import (
     AssignedTopic,
@@ -24,6 +24,7 @@ from gateway.http_group_bodies import (
 )
 from gateway.http_group_call import TRUE_OR_FALSE, GroupCall
 from gateway.http_request import parsed_timestamp_ms
+from gateway.long_work import in_turns
 from gateway.problem_details import error_members
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument
@@ -48,7 +49,8 @@ class HttpGroupAdmin:
     async def describe(self, call: GroupCall) -> None:
         call.query()
         call.no_body()
-        await call.answer(_described(await patiently(lambda: self._broker.group_operations.describe(call.group))))
+        found = await patiently(lambda: self._broker.group_operations.describe(call.group))
+        await call.answer(_described(found, await in_turns(_lag, found.lags)))
 
     async def delete(self, call: GroupCall) -> None:
         validate_only = call.query("validate_only").choice("validate_only", TRUE_OR_FALSE) or False
@@ -63,13 +65,13 @@ class HttpGroupAdmin:
         for topic in topics:
             check_topic(topic.topic)
         moved = await patiently(lambda: self._broker.group_operations.seek(call.group, topics, to, validate_only=validate_only))
-        rows = []
-        for row in moved:
-            if row.error is not None:
-                rows.append(MovedAnswer(row.topic, row.topic_id, row.partition, row.before, error=error_members(row.error)))
-            else:
-                rows.append(MovedAnswer(row.topic, row.topic_id, row.partition, row.before, row.after))
-        await call.answer(SeekAnswer(rows))
+        await call.answer(SeekAnswer(await in_turns(_moved, moved)))
+
+
+def _moved(row: MovedOffset) -> MovedAnswer:
+    if row.error is not None:
+        return MovedAnswer(row.topic, row.topic_id, row.partition, row.before, error=error_members(row.error))
+    return MovedAnswer(row.topic, row.topic_id, row.partition, row.before, row.after)
 
 
 def _topic_of(topic: str | TopicPart) -> TopicPartitions:
@@ -98,7 +100,7 @@ def _seek_to(to: str | SeekPoint) -> SeekTo:
     return points[0]
 
 
-def _described(group: GroupDescription) -> GroupAnswer:
+def _described(group: GroupDescription, lags: list[LagAnswer]) -> GroupAnswer:
     return GroupAnswer(
         group=group.group,
         state=group.state,
@@ -124,7 +126,7 @@ def _described(group: GroupDescription) -> GroupAnswer:
             )
             for member in group.members
         ],
-        lags=[_lag(lag) for lag in group.lags],
+        lags=lags,
     )
 
 

@@ -143,9 +143,8 @@ class HttpGroupRecords:
         ends_s = clock() + (asked.limits.wait_ms or 0) / 1000
         try:
             async with self._waits.until_stop():
-                await reading.begin(lambda: patiently(lambda: self._broker.groups.offsets(asked.member.group)))
                 began_s = clock()
-                if not await reading.look(ends_s):
+                if not await reading.look(ends_s, lambda: patiently(lambda: self._broker.groups.offsets(asked.member.group))):
                     return False
         except Stopping:
             return False

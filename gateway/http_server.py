@@ -28,13 +28,14 @@ from uvicorn.server import ServerState
 from gateway.access.audit_log import AuditLog
 from gateway.access.calls import METRICS_PATHS, NO_ROUTE, http_route
 from gateway.answer_room import BYTES_PER_SECOND_MIN
-from gateway.doors import Broker, cannot_listen, host_and_port
+from gateway.doors import Broker
 from gateway.http_app import HttpApp
 from gateway.http_request import Disconnected, Message, Receive, Scope, Send, request_id_of
 from gateway.long_waits import LongWaits
 from gateway.open_connections import OpenConnections, Place
+from gateway.ports import BACKLOG, TakenPort
 from gateway.problem_details import problem, problem_headers
-from gateway.tls_listener import TlsListener, listening_sockets
+from gateway.tls_listener import TlsListener
 from gateway.tls_subject import STATE_KEY, subject_of_der
 from gateway.wire_errors import wire_codes
 from metadata.errors import TidelogError, Unauthenticated
@@ -66,19 +67,16 @@ class HttpServer:
         self._audit = broker.guard.audit if broker.guard is not None else None
         self._state = ServerState()
         self._tls = tls
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
+        """One for each address of the host."""
         self._accepting: asyncio.Task[None] | None = None
         """The same where there is TLS."""
         self._clock: asyncio.TimerHandle | None = None
         settings = broker.settings
         self.connections = OpenConnections(settings.http_connections_max, settings.http_connections_per_address_max)
 
-    async def start(self, address: str) -> str:
-        """Opens HOST:PORT (port 0: a free one) and answers where it is.
-
-        Unavailable where the port is taken; InvalidArgument where it can't be opened for another reason.
-        """
-        host, port = host_and_port(address)
+    async def start(self, port: TakenPort) -> str:
+        """Listens there, and answers with the address. Raises as take_port (ports.py), where another took it at the same moment."""
         config = uvicorn.Config(
             self._app,
             http="httptools",
@@ -100,32 +98,25 @@ class HttpServer:
             protocol.certificate_required = self._tls is not None and self._tls.requires_certificate
             return protocol
 
-        try:
-            if self._tls is None:
-                self._listener = await loop.create_server(connection, host.strip("[]"), port, backlog=2048)
-                port = self._listener.sockets[0].getsockname()[1]
-            else:
-                sockets = await listening_sockets(host.strip("[]"), port)
-                port = sockets[0].getsockname()[1]
-                tls = self._tls
-                listener = TlsListener(sockets, lambda: tls.context, connection, self.connections)
-                self._accepting = loop.create_task(listener.run(), name="HTTP with TLS")  # until `stop`
-                self._accepting.add_done_callback(_tell_of_the_end)
-        except OSError as error:
-            raise cannot_listen(host, port, error, door="HTTP") from None
+        sockets = port.listen()
+        if self._tls is None:
+            self._listeners = [await loop.create_server(connection, sock=each, backlog=BACKLOG) for each in sockets]
+        else:
+            tls = self._tls
+            listener = TlsListener(sockets, lambda: tls.context, connection, self.connections)
+            self._accepting = loop.create_task(listener.run(), name="HTTP with TLS")  # until `stop`
+            self._accepting.add_done_callback(_tell_of_the_end)
         self._tell_the_time()
-        return f"{host}:{port}"
+        return port.address
 
     async def stop(self, grace_s: float) -> None:
         """Returns when every answer is out, or after `grace_s`."""
         self._waits.stop()
-        if self._listener is not None:
-            self._listener.close()
-        elif self._accepting is not None:
+        for listener in self._listeners:
+            listener.close()
+        if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait((self._accepting,))
-        else:
-            return
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:

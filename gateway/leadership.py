@@ -1,7 +1,7 @@
 """A broker's life in the cluster, one session after the other, and the partitions that it leads meanwhile.
 
     claim a session ─▶ join the cluster ─▶ take over what is appointed (takeover.py),                ─▶ session ends ─▶ again
-     (segments/)        (membership.py)     hand over what is asked for (handover.py),
+  (session_claims.py)   (membership.py)     hand over what is asked for (handover.py),
                                             tell whether the bucket is reached (bucket_reach.py),
                              follow compactions (compaction_watch.py),
                                             stand for controller, look for a seal
@@ -29,13 +29,12 @@ from gateway.compaction_watch import FollowCompactions, TellDeletions
 from gateway.controller import Controller
 from gateway.handover import Handover
 from gateway.membership import Membership
+from gateway.session_claims import SessionClaims
 from gateway.takeover import TakeOver
 from metadata.broker_registry import Registration
-from metadata.counters import next_session
-from metadata.errors import NoLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable
+from metadata.errors import NoLeader, Stopping, TidelogError
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId, TopicPartition
-from metadata.restoration import read_restoration
 from metadata.store import MetadataStore
 from metadata.topic import Topic
 from segments.byte_budget import ByteBudget
@@ -44,13 +43,10 @@ from segments.footer_cache import FooterCache
 from segments.log import Log
 from segments.log_counters import LogCounters
 from segments.read_ahead import read_footers_ahead
-from segments.restorations import check_not_superseded
-from segments.session import Session, claim
+from segments.session import Session
 from segments.settings import SegmentSettings
 from segments.watched_store import WatchedStore
 
-PAUSE_S = 0.5
-"""Before a step that the metadata store could not do is tried again."""
 READ_AHEAD_S = 1.0
 """At most, before a session is registered: what is read now nobody waits for."""
 SEAL_LOOKS_S = 1.0
@@ -107,6 +103,9 @@ class Leadership:
         self._log: Log | None = None
         self._own_sessions: set[SessionId] = set()
         self._parts: _Parts | None = None
+        self._claims = SessionClaims(
+            store, metadata, layout, broker_id=registration.broker_id, new_writer=new_writer, now_ms=now_ms
+        )
         self._stopping = asyncio.Event()
         self._advanced = asyncio.Event()
         self._subscribers: list[Callable[[], None]] = []
@@ -163,33 +162,13 @@ class Leadership:
         async with asyncio.TaskGroup() as tasks:
             telling = tasks.create_task(self._deletions.run(), name="tell of deletions")
             while not self._stopping.is_set():
-                session = await self._unless_stopped(self._claimed())
+                session = await self._unless_stopped(self._claims.next())
                 if session is not None:
                     log.info("session %s begins", session.id)
                     await self._run_session(session)
                     log.info("session %s has ended", session.id)
             telling.cancel()
         await self._deletions.tell_at_last()
-
-    async def _claimed(self) -> Session:
-        session = await claim(
-            self._store,
-            next_number=self._next_number,
-            writer=self._new_writer(),
-            broker_id=self.registration.broker_id,
-            now_ms=self._now_ms,
-        )
-        await self._check_not_superseded()
-        return session
-
-    async def _check_not_superseded(self) -> None:
-        """After the claim (restorations.py). Rejected, which ends the broker, where its metadata are not the bucket's any more."""
-        while True:
-            try:
-                return await check_not_superseded(self._store, await read_restoration(self._metadata, self._layout))
-            except (Unavailable, OutcomeUnknown) as error:
-                log.warning("it can't be told whether the metadata were restored meanwhile; trying again: %s", error)
-                await asyncio.sleep(PAUSE_S)
 
     async def _run_session(self, session: Session) -> None:
         session_log = Log(
@@ -414,14 +393,6 @@ class Leadership:
     def subscribe(self, took_over: Callable[[], None]) -> None:
         """Calls it when partitions have come to be led here, which the metadata said before. It must not block, nor raise."""
         self._subscribers.append(took_over)
-
-    async def _next_number(self) -> SessionId:
-        while True:
-            try:
-                return await next_session(self._metadata, self._layout)
-            except (Unavailable, OutcomeUnknown) as error:
-                log.warning("no session number could be taken; trying again: %s", error)
-                await asyncio.sleep(PAUSE_S)
 
 
 async def _look_for_seal(session_log: Log, membership: Membership) -> None:

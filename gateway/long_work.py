@@ -2,6 +2,7 @@
 
     one long piece         ─▶ WorkThreads.run   a thread when it is its turn
     thousands of small ones ─▶ LoopTurns.give   when those since the last turn have taken TURN_S together
+                               in_turns         the same, for what is made of each of many
     a millisecond, for each of many callers ─▶ OneEachTurn.take   in turn, so that others never wait behind all of them
 
 Invariants: never are more than `threads_max` pieces of work in threads; whoever asked for one is held until its thread has ended,
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 TURN_S: Final = 0.002
@@ -20,6 +21,7 @@ THREADS_MAX: Final = 2
 """Of each door for each kind of work. More would share one interpreter lock and two cores, but not their memory."""
 
 _Made = TypeVar("_Made")
+_Item = TypeVar("_Item")
 
 
 class WorkThreads:
@@ -53,6 +55,15 @@ class LoopTurns:
         if time.monotonic() - self._turn_s > TURN_S:
             await asyncio.sleep(0)
             self._turn_s = time.monotonic()
+
+
+async def in_turns(work: Callable[[_Item], _Made], items: Iterable[_Item]) -> list[_Made]:
+    """What `work` makes of each, in order."""
+    turns, made = LoopTurns(), list[_Made]()
+    for item in items:
+        made.append(work(item))
+        await turns.give()
+    return made
 
 
 class OneEachTurn:

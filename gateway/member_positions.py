@@ -1,7 +1,7 @@
 """Where a member of a group over HTTP reads on, in each partition that it was assigned. Pure.
 
     cursor ─▶ places; of partitions that it does not tell: what is committed, else where the reader wants to begin
-                 └▶ targets, in turn ─▶ records ─▶ moved ─▶ the next cursor
+                 └▶ in turn: targets ─▶ records ─▶ moved ─▶ the next cursor
 
 A cursor holds so many places and no more (group_cursor.py). Where all partitions fit, it holds all. Of a member that has more, it
 holds what was read and is not committed; when it is full of these, nothing else is read until they are committed.
@@ -52,6 +52,17 @@ class MemberPositions:
         """Whether nothing more is read before this member commits: the cursor has no room for another place."""
         return not self._fits_all and PLACES_MAX - self._weight < TOPIC_WEIGHT + 1
 
+    def is_placed(self, partition: TopicPartition) -> bool:
+        return partition in self._places
+
+    @property
+    def in_turn(self) -> list[TopicPartition]:
+        """What may be looked at, first the partition whose turn it is: all of them, those without a place too; where the cursor is
+        full, those that must stay."""
+        begins = self._turn % max(1, len(self.partitions))
+        in_turn = [*self.partitions[begins:], *self.partitions[:begins]]
+        return [partition for partition in in_turn if self._must_stay(partition)] if self.is_full else in_turn
+
     def place(self, committed: Mapping[TopicPartition, int]) -> None:
         """Those that the cursor does not tell, at what is committed."""
         for partition in self.unplaced:
@@ -64,20 +75,18 @@ class MemberPositions:
         if not at_the_end or self._fits_all or self._has_room_for(partition):
             self._put(partition, Place(offset, must_stay=at_the_end))
 
-    def targets(self) -> list[tuple[TopicPartition, int]]:
-        """What to read, and from where; first the partition whose turn it is."""
-        begins = self._turn % max(1, len(self.partitions))
-        in_turn = [*self.partitions[begins:], *self.partitions[:begins]]
+    def targets(self, partitions: Sequence[TopicPartition]) -> list[tuple[TopicPartition, int]]:
+        """Which of these to read, and from where."""
         only_those_that_stay = self.is_full
         return [
             (partition, place.offset)
-            for partition in in_turn
+            for partition in partitions
             if (place := self._places.get(partition)) is not None and (place.must_stay or not only_those_that_stay)
         ]
 
     def may_move(self, partition: TopicPartition) -> bool:
         """Whether there is room in the cursor for what is read of this partition."""
-        return self._fits_all or self._places[partition].must_stay or self._has_room_for(partition)
+        return self._fits_all or self._must_stay(partition) or self._has_room_for(partition)
 
     def moved(self, partition: TopicPartition, next_offset: int) -> None:
         """It was read up to there. The next in order comes first in the next answer."""
@@ -102,6 +111,10 @@ class MemberPositions:
         before = self._places.get(partition)
         self._places[partition] = place
         self._staying[partition.topic_id] += place.must_stay - (before is not None and before.must_stay)
+
+    def _must_stay(self, partition: TopicPartition) -> bool:
+        place = self._places.get(partition)
+        return place is not None and place.must_stay
 
     @property
     def _weight(self) -> int:

@@ -1,11 +1,13 @@
 """One read of all that a member of a group was assigned: over many partitions of several topics, for one answer.
 
-    begin   a place for each partition: the cursor's, what is committed, else the beginning or the end of the log
-    look    is there anything? waits for it, and finds out what can't be read
+    look    in turn, a part of many partitions at a time, until there is something: each gets a place (the cursor's, what is
+            committed, else the beginning or the end of the log), and what can't be read is found out
+            where nothing is anywhere: waits for it
     read    as much as there is room for, in turn
 
-A partition that can't be read holds up no other; it is told beside the records. One whose place is gone from the log begins anew,
-which is told as well. Invariant: who waits for records holds none.
+Of a member of thousands of partitions only those get a place that are looked at. A partition that can't be read holds up no other;
+it is told beside the records. One whose place is gone from the log begins anew, which is told as well. Invariant: who waits for
+records holds none.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from gateway.access.caller import check_topic
 from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.doors import Broker, named, partition_of
 from gateway.group_cursor import Cursor
+from gateway.group_lag import LATER_PART_S
 from gateway.http_stream import Limits
 from gateway.member_positions import MemberPositions
 from gateway.problem_details import error_members
@@ -36,7 +39,8 @@ from segments.log import FetchTarget
 from segments.log_reader import Fetched
 
 PART: Final = 1_000
-"""Partitions that are looked at in one step: ten times as many would hold the event loop for a quarter of a second."""
+"""Partitions that are placed and looked at in one step: ten times as many would hold the event loop for a quarter of a second. More
+than a cursor holds, so that where one holds all, all are placed at once."""
 UNLED_PAUSE_S: Final = 0.02
 """Between looks while some partitions have no leader."""
 UNPLACED_LOOK_S: Final = 0.5
@@ -67,11 +71,15 @@ class MemberReading:
         self._client_rack = client_rack
         self._topics: dict[TopicPartition, Topic] = {}
         self._unknown: dict[TopicPartitionName, TidelogError] = {}
+        known: dict[str, Topic | TidelogError] = {}
         for topic_name, number in assigned:
+            if (topic := known.get(topic_name)) is None:
+                topic = known[topic_name] = _topic(broker, topic_name)
             try:
-                check_topic(topic_name)  # another member, as the leader, may have assigned it
-                topic = broker.topic_cache.get(topic_name)
-                self._topics[partition_of(topic, number)] = topic
+                if isinstance(topic, TidelogError):
+                    self._unknown[topic_name, number] = topic
+                else:
+                    self._topics[partition_of(topic, number)] = topic
             except TidelogError as error:
                 self._unknown[topic_name, number] = error.with_traceback(None)
         self.positions = MemberPositions(list(self._topics), cursor)
@@ -86,21 +94,11 @@ class MemberReading:
         """What is read, once there is something."""
         self._has_looked = False
 
-    async def begin(self, committed: Callable[[], Awaitable[StoredOffsets]]) -> None:
-        """`committed` is asked only where the cursor does not tell all."""
-        if self.positions.unplaced:
-            found = await committed()
-            self.positions.place({partition: offset.offset for partition, offset in found.committed.items()})
-            for partition in self.positions.unplaced:
-                if (damaged := found.damaged.get(partition)) is not None:
-                    self._refused(partition, damaged)
-            await self._begin([partition for partition in self.positions.unplaced if partition not in found.damaged])
-
-    async def _begin(self, partitions: Sequence[TopicPartition]) -> None:
-        """Where the log begins, or ends."""
+    async def _begin(self, partitions: Sequence[TopicPartition], *, wait_s: float = BOUNDS_WAIT_S) -> None:
+        """Where the log begins, or ends. What nobody leads is waited for so long."""
         if not partitions:
             return
-        found = await self._broker.routed_log.bounds_of(partitions, wait_s=BOUNDS_WAIT_S)
+        found = await self._broker.routed_log.bounds_of(partitions, wait_s=wait_s)
         for partition, bounds in zip(partitions, found, strict=True):
             if isinstance(bounds, TidelogError):
                 self._refused(partition, bounds)
@@ -115,20 +113,21 @@ class MemberReading:
 
     # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def look(self, ends_s: float) -> bool:
-        """Whether there are records, by `ends_s` of the loop's clock at the latest.
+    async def look(self, ends_s: float, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
+        """Whether there are records, by `ends_s` of the loop's clock at the latest, or once all was looked at.
 
-        Raises why none of the partitions can be read, where that is so of all.
+        `committed` is asked only where the cursor does not tell all. Raises why none of the partitions can be read, where that is
+        so of all.
         """
         clock = asyncio.get_running_loop().time
-        if await self._look_through():
+        if await self._look_through(committed):
             return True
         while (left_s := ends_s - clock()) > 0:
             unplaced = [partition for partition in self.positions.unplaced if partition in self._unled]
             if unplaced:
-                await self._begin(unplaced)
+                await self._begin(unplaced, wait_s=min(BOUNDS_WAIT_S, max(LATER_PART_S, left_s)))
                 left_s = min(left_s, UNPLACED_LOOK_S)
-            targets = self._targets()
+            targets = self._targets(self.positions.in_turn)
             if targets:
                 if await self._is_anything_there(targets, wait_ms=1000 * left_s):
                     return True
@@ -141,20 +140,35 @@ class MemberReading:
             raise refused[0]
         return False
 
-    async def _look_through(self) -> bool:
-        """A part of many partitions at a time, so that others get their turn, until there is something."""
-        targets = self._targets()
-        for start in range(0, len(targets), PART):
-            if await self._is_anything_there(targets[start : start + PART], wait_ms=0):
+    async def _look_through(self, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
+        """A part of many partitions at a time, so that others get their turn, until there is something. What nobody leads is waited
+        for as if it were one question."""
+        clock, in_turn = asyncio.get_running_loop().time, self.positions.in_turn
+        if not all(map(self.positions.is_placed, in_turn)):
+            self._place(await committed())
+        leaders_by_s = clock() + BOUNDS_WAIT_S
+        for start in range(0, len(in_turn), PART):
+            part = in_turn[start : start + PART]
+            unplaced = [at for at in part if not self.positions.is_placed(at) and at not in self._failed]
+            await self._begin(unplaced, wait_s=max(LATER_PART_S, leaders_by_s - clock()))
+            targets = self._targets(part)
+            if targets and await self._is_anything_there(targets, wait_ms=0):
                 return True
             await asyncio.sleep(0)
         return False
 
-    def _targets(self) -> list[FetchTarget]:
+    def _place(self, found: StoredOffsets) -> None:
+        """At what is committed; where that can't be read, nowhere."""
+        self.positions.place({partition: offset.offset for partition, offset in found.committed.items()})
+        for partition in self.positions.unplaced:
+            if (damaged := found.damaged.get(partition)) is not None:
+                self._refused(partition, damaged)
+
+    def _targets(self, partitions: Sequence[TopicPartition]) -> list[FetchTarget]:
         places_bytes_min = self._broker.routed_log.places_bytes_min(self._client_rack)
         return [
             FetchTarget(partition, offset, 1, places_bytes_min=places_bytes_min)
-            for partition, offset in self.positions.targets()
+            for partition, offset in self.positions.targets(partitions)
             if partition not in self._failed
         ]
 
@@ -182,7 +196,7 @@ class MemberReading:
         """Where records that were not read are gone, or the place was never in the log. Whether there are records then."""
         before = {partition: self.positions.drop(partition) for partition in gone}
         await self._begin(gone)
-        begun = [target for target in self._targets() if target.partition in before]
+        begun = self._targets(gone)
         self._resets.update((target.partition, Reset(before[target.partition], target.offset)) for target in begun)
         return bool(begun) and await self._is_anything_there(begun, wait_ms=0)
 
@@ -267,3 +281,11 @@ class MemberReading:
 
     def _named(self, partition: TopicPartition) -> dict[str, Any]:
         return {"topic": self._topics[partition].name, "partition": partition.partition}
+
+
+def _topic(broker: Broker, name: str) -> Topic | TidelogError:
+    try:
+        check_topic(name)  # another member, as the leader, may have assigned it
+        return broker.topic_cache.get(name)
+    except TidelogError as error:
+        return error.with_traceback(None)

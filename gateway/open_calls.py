@@ -2,9 +2,9 @@
 
 gRPC's own bound says "Concurrent RPC limit exceeded" without details, with the status of a message that is too large. Here a call
 too many is throttled: RESOURCE_EXHAUSTED with ErrorInfo (THROTTLED, nothing was written) and RetryInfo. Invariant: at most
-`calls_max` calls of the counted methods are open: each until its client has taken the answer, one that ends in an error, or a
-stream, until gRPC has its status, which it may hold for longer where the client takes nothing (docs/known-gaps.md). Health and
-reflection are not counted, so that a broker with many clients still tells its probes how it is; open_watches.py bounds these.
+`calls_max` calls of the counted methods are open: each until its client has taken the answer; one that is ended while it writes
+to a client that takes nothing is held by gRPC for longer. Health and reflection are not counted, so that a broker with many clients
+still tells its probes how it is; open_watches.py bounds these.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ SPARE: Final = 1_000
 log = logging.getLogger(__name__)
 
 
-def raise_file_limit(settings: GatewaySettings) -> int:
-    """For the whole process. How many there may be; where connections could come to need more, the log says so, for operators: it
-    is no fault of who tries it."""
+def raise_file_limit(settings: GatewaySettings, *, is_reached_from_elsewhere: bool) -> int:
+    """For the whole process. How many there may be; where clients could come to need more, the log says so. Not of a broker that
+    only this machine reaches: who tries it has no use for that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -27,11 +27,12 @@ def raise_file_limit(settings: GatewaySettings) -> int:
     except (ValueError, OSError):  # some systems take no more than a bound of their own
         pass
     needed = settings.http_connections_max + settings.grpc_connections_max + SPARE
-    if soft != resource.RLIM_INFINITY and soft < needed:
+    if is_reached_from_elsewhere and soft != resource.RLIM_INFINITY and soft < needed:
         log.info(
-            "%d files may be open, and http_connections_max and grpc_connections_max let it come to %d: raise the limit of this "
-            "process (ulimit -n), or lower these",
+            "this process may have %d files open, and %d connections are allowed (http_connections_max, grpc_connections_max): "
+            "the limit is met before that; raise it (ulimit -n %d), or allow fewer",
             soft,
+            needed - SPARE,
             needed,
         )
     return soft

@@ -2,7 +2,9 @@
 
     connected? ─▶ no, and not in CONNECT_TIMEOUT_S: Unreachable, nothing was sent
                └▶ yes: call ─▶ answered: the answer, or the error that the other broker raised
-                            └▶ the connection broke: a write may have arrived (OutcomeUnknown), a read may be asked again
+                            ├▶ the connection broke: a write may have arrived (OutcomeUnknown), a read may be asked again
+                            └▶ it was dropped unread, as the other broker has more calls than it takes up: Throttled, but of a
+                               write nobody knows that it was not begun (OutcomeUnknown)
 
 Every call carries FORWARDED_BY with the id of this broker, and what `call_metadata` says. Who receives it answers from what it
 leads itself: no request is forwarded twice. Invariants: a call has a deadline; of those with records at most WRITES_AT_ONCE are
@@ -54,6 +56,9 @@ _OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),
 ]
 
+_WITHOUT_A_WORD: Final = grpc.StatusCode.CANCELLED.name
+"""What gRPC says of a call that it dropped before it was taken up (grpc_unread_s_max); of a server that stops it says more."""
+
 CallMetadata = tuple[tuple[str, str], ...]
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -88,7 +93,8 @@ class Peers:
         """The answer to /service/method. `is_write`: it carries records, of which only so many are open.
 
         Raises what the peer raised; Unreachable, which is a NoLeader; Throttled; where the answer was lost, or is late, what `lost`
-        makes of the reason: by default OutcomeUnknown for records, Unavailable for the rest.
+        makes of the reason: by default OutcomeUnknown for records, Unavailable for the rest. A call that was dropped unread is
+        Throttled, unless `lost` makes an OutcomeUnknown of it.
         """
         answer_lost = lost or (lambda why: _lost(why, peer, is_write))
         channel = self._channels.get(peer.grpc_address)
@@ -173,7 +179,11 @@ def _translated(error: grpc.aio.AioRpcError, peer: Registration, lost: Callable[
         return error_of(trailer)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return Throttled(f"broker {peer.broker_id} takes no more calls: {error.details()}", broker_id=peer.broker_id)
-    return lost(f"{error.code().name}: {error.details()}")
+    as_lost = lost(f"{error.code().name}: {error.details()}")
+    is_unread = error.code() is grpc.StatusCode.CANCELLED and error.details() == _WITHOUT_A_WORD
+    if is_unread and not isinstance(as_lost, OutcomeUnknown):
+        return Throttled(f"broker {peer.broker_id} has more calls than it can take up", broker_id=peer.broker_id)
+    return as_lost
 
 
 def _details(trailers: Metadata | None) -> Status | None:

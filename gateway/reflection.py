@@ -12,7 +12,7 @@ from typing import Final
 from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
 
-from gateway.grpc_calls import Context, MethodHandler, parse_message, stream
+from gateway.grpc_calls import Context, MethodHandler, parse_message, stream, write_wholly
 from gateway.long_waits import LongWaits
 from gateway.open_watches import OpenWatches
 
@@ -34,4 +34,4 @@ class ReflectionService:
             while isinstance(message := await context.read(), bytes):
                 question = parse_message(ServerReflectionRequest, message)
                 for answer in self._library.ServerReflectionInfo(iter((question,)), context):
-                    await context.write(answer.SerializeToString())
+                    await write_wholly(context, answer.SerializeToString())

@@ -80,7 +80,8 @@ class RoutedGroups:
         """What the group's coordinator answers to a method of the service; None where this broker is it.
 
         Raises what the coordinator raised, NoCoordinator where it can't be reached. Where its answer is lost: OutcomeUnknown of a
-        commit or a change of offsets, NotCoordinator of what members may always repeat, else Unavailable.
+        commit or a change of offsets, NotCoordinator of what members may always repeat, else Unavailable. Where it is too busy to
+        take the call up: Throttled, but of a commit or a change OutcomeUnknown.
         """
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:

@@ -80,6 +80,9 @@ class GatewaySettings:
     """RPCs that are open at the same time. Those of consumer groups are counted apart."""
     grpc_group_waits_max: int = 10_000
     """Members of consumer groups that wait at the same time for others of their group (JoinGroup, SyncGroup), some 30 KiB each."""
+    grpc_unread_s_max: int = 2
+    """So long a call waits to be taken up where more come than this broker answers, in whole seconds. Then it is refused unread
+    (CANCELLED), so that it answers the others in time, and not all of them too late: less than clients wait for an answer."""
     grpc_stream_window: int = 16
     """Unanswered requests of one ProduceStream; the next is read when the first of them is answered."""
     grpc_waiting_bytes_max: int = 64 * MIB
@@ -211,7 +214,8 @@ def load_settings(
         chosen.setdefault("broker_id", default_broker_id(socket.gethostname(), chosen.get("http", _HTTP), os.getpid()))
     if "data_dir" not in chosen:
         raise InvalidArgument(
-            "data_dir is not set", hint="Say where the broker may keep its files: --data-dir DIR, or TIDELOG_DATA_DIR."
+            "data_dir is not set",
+            hint="Say where a single broker may keep its files: --data-dir DIR, or TIDELOG_DATA_DIR. Of a cluster: --etcd URLS.",
         )
     if not str(chosen.get("bucket", "")).startswith("s3://"):
         chosen = _LOCAL_DISK | chosen

@@ -24,8 +24,9 @@ from segments.footer_cache import FooterCache
 from segments.footers import write_index
 from segments.log import Log
 from segments.object_store import ObjectStore
-from segments.read_ahead import ReadAhead
-from segments.recovery import RecoveredPartition, recover
+from segments.read_ahead import AWAITED_S, TIMEOUT_S, ReadAhead
+from segments.recovered_partition import RecoveredPartition
+from segments.recovery import recover
 from segments.settings import SegmentSettings
 
 PAUSE_S = 0.5
@@ -84,7 +85,10 @@ class TakeOver:
         return 0.0 if self._reading_since_s is None else asyncio.get_running_loop().time() - self._reading_since_s
 
     def look(self, changed: Set[TopicPartition]) -> None:
-        self._unserved |= changed & self._view.partitions.led_by(self._session.id)
+        appointed = {p for p in changed & self._view.partitions.led_by(self._session.id) if not self._log.leads(p)}
+        if appointed:
+            self._unserved |= appointed
+            self._ahead.hurry()
         self._appointed.set()
         self._asked.set()
 
@@ -124,13 +128,15 @@ class TakeOver:
                     continue
                 if 0 < len(handed_over) < len(appointed):
                     self._appointed.set()
+                else:
+                    self._asked.set()  # what could not be read ahead meanwhile is tried again
             self._reading_since_s = None
             if appointed:
                 self._took_over()
             await self._appointed.wait()
 
     def _not_served(self) -> dict[TopicPartition, PartitionState]:
-        """What is appointed to this session, in order, but for what is just being read ahead: that is nearly done.
+        """What is appointed to this session, in order, but for what is just being read ahead: that is done in a moment.
 
         Neither what no topic is known to have: it was deleted, or its name, and so where its manifests lie, will be told soon.
         """
@@ -192,12 +198,17 @@ class TakeOver:
             self._ahead.forget_others(coming.keys() | self._unserved)
             unread = {partition: spans for partition, spans in coming.items() if partition not in self._ahead.held}
             if unread:
+                is_waited_for = self._reading_since_s is not None or self._not_served()
                 self._coming = set(unread)
                 try:
-                    await self._ahead.read(unread, self._names(unread))
+                    is_read = await self._ahead.read(
+                        unread, self._names(unread), timeout_s=AWAITED_S if is_waited_for else TIMEOUT_S
+                    )
                 finally:
                     self._coming = set()
                     self._appointed.set()  # they may have been appointed meanwhile
+                if not is_read and self._not_served():
+                    self._asked.clear()  # what is appointed is read first: it would wait for this, if it were tried again now
             await self._asked.wait()
 
     def _on_their_way(self) -> dict[TopicPartition, Sequence[SessionSpan]]:

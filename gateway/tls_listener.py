@@ -23,7 +23,6 @@ from gateway.open_connections import OpenConnections, Place
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 SHUTDOWN_TIMEOUT_S: Final = 5.0
 """How long the other end has for its part of a polite end."""
-BACKLOG: Final = 2048
 NO_DESCRIPTORS_S: Final = 0.2
 """Until it is tried again to accept."""
 _SPEAK_TLS: Final = b"This port speaks TLS: write https:// to it.\n"
@@ -117,27 +116,3 @@ def _tell(plain: socket.socket) -> None:
         plain.shutdown(socket.SHUT_WR)
     except OSError:
         pass
-
-
-async def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """One for each address of the host; port 0 takes a free one, the same for all. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            if sockets and not port:
-                address = (address[0], sockets[0].getsockname()[1], *address[2:])
-            listener = socket.socket(family, kind, protocol)
-            sockets.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-            listener.setblocking(False)
-    except BaseException:
-        for listener in sockets:
-            listener.close()
-        raise
-    return sockets

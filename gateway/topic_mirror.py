@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
-
-import msgspec
 
 from gateway.snapshots import snapshot_revisions
 from metadata.errors import AlreadyExists, OutcomeUnknown, TidelogError, Unavailable
@@ -31,6 +29,7 @@ from metadata.topic import Topic, encode_topic
 from metadata.topic_cache import TopicCache
 from segments.bucket_layout import TOPICS, deleted_topic_key, end_of_topic, parse_topic_key, topic_mirror_key
 from segments.concurrent_work import all_of
+from segments.deleted_topic import DeletedTopic, encode_deleted_topic, parse_deleted_topic
 from segments.object_store import ObjectStore
 
 PUTS_MAX = 16
@@ -45,8 +44,12 @@ log = logging.getLogger(__name__)
 class TopicMirror:
     """Of one election: its owner runs `run()` as a task for as long as this broker is the controller."""
 
-    def __init__(self, bucket: ObjectStore, metadata: MetadataStore, topics: TopicCache, layout: EtcdLayout) -> None:
+    def __init__(
+        self, bucket: ObjectStore, metadata: MetadataStore, topics: TopicCache, layout: EtcdLayout, *, now_ms: Callable[[], int]
+    ) -> None:
+        """`now_ms`: the wall clock."""
         self._bucket = bucket
+        self._now_ms = now_ms
         self._metadata = metadata
         self._topics = topics
         self._layout = layout
@@ -110,8 +113,8 @@ class TopicMirror:
         await self._create(topic_mirror_key(topic.name, topic.id, Revision(topic.revision + base)), encode_topic(topic))
 
     async def _mark_one(self, name: str, topic_id: TopicId, revision: Revision) -> None:
-        body = msgspec.json.encode({"name": name, "id": topic_id, "gone_at_revision": revision})
-        await self._create(deleted_topic_key(name, topic_id, revision), body)
+        marker = DeletedTopic(name=name, id=topic_id, gone_at_revision=revision, marked_at_ms=self._now_ms())
+        await self._create(deleted_topic_key(name, topic_id, revision), encode_deleted_topic(marker))
 
     async def _create(self, key: str, body: bytes) -> None:
         async with self._turns:
@@ -120,7 +123,7 @@ class TopicMirror:
                 try:
                     await self._bucket.create(key, [body])
                 except AlreadyExists:
-                    if await self._bucket.get(key) != body:
+                    if not _says_the_same(await self._bucket.get(key), body):
                         log.error("%s holds something else: was etcd set back to a backup? Restore it from the bucket instead", key)
                 except OutcomeUnknown as error:
                     unknown = error
@@ -170,3 +173,11 @@ class TopicMirror:
                 if found.topic_id in wanted:
                     names[found.topic_id] = found.name
         return names
+
+
+def _says_the_same(stored: bytes, body: bytes) -> bool:
+    """Of a deletion, two controllers may tell with a time each."""
+    ours, theirs = parse_deleted_topic(body), parse_deleted_topic(stored)
+    if ours is None or theirs is None:
+        return stored == body
+    return (theirs.name, theirs.id, theirs.gone_at_revision) == (ours.name, ours.id, ours.gone_at_revision)

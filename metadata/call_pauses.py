@@ -21,6 +21,6 @@ class CallPauses:
 
     def next_s(self, error: Exception) -> float:
         if isinstance(error, Throttled):
-            return error.retry_after_s
+            return error.retry_after_s * (1 + self._jitter() / 2)  # many are refused at the same moment
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, RETRY_S_MAX)
         return pause_s * (0.5 + self._jitter())

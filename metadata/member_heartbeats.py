@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from metadata.call_pauses import RETRY_S_MAX
-from metadata.errors import TidelogError, Unavailable
+from metadata.errors import Throttled, TidelogError, Unavailable
 from metadata.group_calls import GroupCalls
 from metadata.member_rebalance import MemberRebalance
 from metadata.member_settings import MemberSettings
 from metadata.membership import Heard, Membership, Phase
 from metadata.partition_reader import PartitionReader
+
+BUSY_ATTEMPTS: Final = 10
+"""In a session, at a coordinator that has too many calls: those of members that come again at once would come on top."""
 
 
 class MemberHeartbeats:
@@ -58,7 +62,8 @@ class MemberHeartbeats:
             heard = self._place.answered(beat, error)
             self._heed(heard, error)
             if heard is Heard.LOOK_AGAIN or (error is not None and error.retryable):
-                pause_s = min(beat_s, RETRY_S_MAX) * (0.5 + self._jitter() / 2)
+                again_s = self._settings.session_timeout_ms / 1000 / BUSY_ATTEMPTS if isinstance(error, Throttled) else RETRY_S_MAX
+                pause_s = min(beat_s, again_s) * (0.5 + self._jitter() / 2)
             self._look_at_subscription()
 
     def _heed(self, heard: Heard, error: TidelogError | None) -> None:

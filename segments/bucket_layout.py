@@ -67,8 +67,12 @@ def segment_key(session: SessionId, seq: SegmentSeq) -> str:
     return f"{session_prefix(session)}{seq:016x}"
 
 
+def index_prefix(session: SessionId) -> str:
+    return f"{session_prefix(session)}index-"
+
+
 def index_key(session: SessionId, first: SegmentSeq, end: SegmentSeq) -> str:
-    return f"{session_prefix(session)}index-{first:016x}-{end:016x}"
+    return f"{index_prefix(session)}{first:016x}-{end:016x}"
 
 
 def trimmed_prefix(session: SessionId) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 
 from metadata.errors import Throttled, TooLarge
@@ -132,3 +134,8 @@ class Admission:
             self._budget.take(missing)
             self._bytes_left += missing
         self._bytes_left -= bytes_count
+
+    def outlived(self) -> Callable[[], None]:
+        """Hands all that is left over to work that goes on when the request has ended. Call what it answers when that has, too."""
+        bytes_count, self._bytes_left = self._bytes_left, 0
+        return partial(self._budget.release, bytes_count)

@@ -247,8 +247,8 @@ class ColdPool:
                 return await self._run_reads.read(place)
         await self._in_use.begin(place, patience_s=timeout_s / 3)
         try:
-            async with self._reads.admit(self._charge_of(place), timeout_s=timeout_s), asyncio.timeout(timeout_s):
-                return await self._history_reads.read(place)
+            async with self._reads.admit(self._charge_of(place), timeout_s=timeout_s) as room, asyncio.timeout(timeout_s):
+                return await self._history_reads.read(place, outlived=room.outlived)
         except BaseException:
             self._in_use.end(place.identity)
             raise

@@ -24,6 +24,8 @@ NICE: Final = 5
 would take longer than a read may on a machine that is full."""
 
 _Made = TypeVar("_Made")
+Outlived = Callable[[], Callable[[], None]]
+"""Called where a thread is left at work; what it answers is called when the thread has ended."""
 
 
 def threads_max(cores: int) -> int:
@@ -36,17 +38,46 @@ class DecodingThreads:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(threads_max(_cores()), thread_name_prefix="decoding", initializer=_step_back)
 
-    async def run(self, work: Callable[[], _Made]) -> _Made:
-        """What `work` makes in a thread, or raises. Who gives up before its turn holds nothing of it any more."""
+    async def run(self, work: Callable[[], _Made], *, outlived: Outlived | None = None) -> _Made:
+        """What `work` makes in a thread, or raises. Who gives up before its turn holds nothing of it any more.
+
+        Who gives up later leaves a thread at work, with all that it holds, and tells by `outlived`, on the event loop.
+        """
+        loop = asyncio.get_running_loop()
         waiting = [work]
+        ended = False
+        on_ended: list[Callable[[], None]] = []
 
         def begin() -> _Made:
-            return waiting.pop()()
+            begun = waiting.pop()
+            try:
+                return begun()
+            finally:
+                del begun
+                with suppress(RuntimeError):  # the loop has ended, and with it whoever counted
+                    loop.call_soon_threadsafe(end)
+
+        def end() -> None:
+            nonlocal ended
+            ended = True
+            for told in on_ended:
+                told()
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, begin)
-        finally:
-            waiting.clear()  # the threads' queue keeps what was cancelled until it comes to it, and that has a row group's bytes
+            return await loop.run_in_executor(self._threads, begin)
+        except asyncio.CancelledError:
+            if not _taken(waiting) and not ended and outlived is not None:
+                on_ended.append(outlived())
+            raise
+
+
+def _taken(waiting: list[Callable[[], _Made]]) -> bool:
+    """Whether it was still there. The threads' queue keeps what was cancelled until it comes to it, with a row group's bytes."""
+    try:
+        waiting.pop()
+    except IndexError:
+        return False
+    return True
 
 
 def _cores() -> int:

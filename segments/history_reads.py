@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from metadata.errors import Corrupt
 from segments.cold_group import GROUP_BATCH_BYTES, ColdGroup, damaged_group, group_of
-from segments.decoding_threads import DecodingThreads
+from segments.decoding_threads import DecodingThreads, Outlived
 from segments.disk_tier import DiskTier
 from segments.history import GroupPlace
 from segments.history_batches import HistoryBatch, encode_history
@@ -55,15 +55,16 @@ class HistoryReads:
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By the key of the file whose footer is read."""
 
-    async def read(self, place: GroupPlace) -> ColdGroup:
+    async def read(self, place: GroupPlace, *, outlived: Outlived | None = None) -> ColdGroup:
         """The group, or a damaged one where it, or the footer of its file, is not what the manifest says.
 
+        `outlived`: called where the read is given up while a thread decodes the group, as DecodingThreads.run says.
         Raises NotFound, InvalidArgument (the object ends before the group), and what else the store raises.
         """
         self._under_way += 1
         try:
             await self._load()
-            group = await self._read_from_disk(place) or await self._read_from_bucket(place)
+            group = await self._read_from_disk(place, outlived) or await self._read_from_bucket(place, outlived)
         except Corrupt as error:
             group = damaged_group(place, error)
         finally:
@@ -80,13 +81,13 @@ class HistoryReads:
                     await self._decoding.run(_load_parquet)
                     self._has_loaded = True
 
-    async def _read_from_disk(self, place: GroupPlace) -> ColdGroup | None:
+    async def _read_from_disk(self, place: GroupPlace, outlived: Outlived | None) -> ColdGroup | None:
         """None where it is not there, or not as it was put there."""
         if self._disk is None or (body := await self._disk.get(place.identity)) is None:
             return None
         footer = await self._footer(place)
         try:
-            group = await self._opened(place, [body], footer)
+            group = await self._opened(place, [body], footer, outlived)
             self._counters.disk_reads += 1
             return group
         except Corrupt as error:
@@ -94,18 +95,18 @@ class HistoryReads:
             await self._disk.drop(place.identity)
             return None
 
-    async def _read_from_bucket(self, place: GroupPlace) -> ColdGroup:
+    async def _read_from_bucket(self, place: GroupPlace, outlived: Outlived | None) -> ColdGroup:
         footer, body = await self._footer_and_body(place)
         self._counters.bucket_reads += 1
         if self._disk is None:
             only = [body]
             del body  # the bytes go when they are decoded, before the batches are made
-            return await self._opened(place, only, footer)
-        group = await self._opened(place, [body], footer)
+            return await self._opened(place, only, footer, outlived)
+        group = await self._opened(place, [body], footer, outlived)
         await self._disk.put(place.identity, body)
         return group
 
-    async def _opened(self, place: GroupPlace, only: list[bytes], footer: ParquetFooter) -> ColdGroup:
+    async def _opened(self, place: GroupPlace, only: list[bytes], footer: ParquetFooter, outlived: Outlived | None) -> ColdGroup:
         """`only`: holds the bytes of the group, and is emptied when they are decoded. Raises Corrupt."""
         from segments.parquet_file import read_row_group
 
@@ -118,7 +119,7 @@ class HistoryReads:
                 pa.default_memory_pool().release_unused()
             return batches
 
-        return group_of(place, await self._decoding.run(decoded))
+        return group_of(place, await self._decoding.run(decoded, outlived=outlived))
 
     async def _footer_and_body(self, place: GroupPlace) -> tuple[ParquetFooter, bytes]:
         file = place.file

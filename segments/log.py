@@ -1,7 +1,7 @@
 """The log of one session: every partition that this broker leads, its produce path and its reads.
 
     append ─▶ partition_log (offset) ─▶ segment_writer ─▶ committed ─▶ hot pool, run index, high watermark, readers woken
-    fetch  ─▶ log_reader ─▶ hot pool | cold pool ◀─ segments, and Parquet, on the bucket
+    fetch  ─▶ read_path ─▶ hot pool | cold pool ◀─ segments, and Parquet, on the bucket
     manifests that compactors, or DeleteRecords, commit ─▶ led_history ─▶ log start, history, run index
 
 Invariants: what a reader sees is committed; an acknowledgement is given after the commit; no reader is told a high watermark, and
@@ -12,61 +12,46 @@ starts from what is on the bucket.
 from __future__ import annotations
 
 import asyncio
-import enum
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from metadata.errors import ConditionFailed, Corrupt, NoLeader, OutcomeUnknown, OutOfOrderSequence, TidelogError, Unavailable
+from metadata.errors import ConditionFailed, Corrupt, OutOfOrderSequence, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_health import BucketState
 from segments.byte_budget import Admission, ByteBudget
-from segments.cold_pool import ColdPool
 from segments.disk_tier import DiskTier
 from segments.doubted_refusal import DoubtedRefusal
-from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
+from segments.hot_pool import BATCH_MEMORY_BYTES
 from segments.led_history import LedHistory
-from segments.located_reads import LocatedReads, ToldTarget
+from segments.led_partition import LedPartition
+from segments.led_partitions import LedPartitions
+from segments.located_reads import ToldTarget
 from segments.log_counters import LogCounters
-from segments.log_reader import Explanation, Fetched, LedPartition, LogReader, TimestampedOffset
+from segments.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.log_reader import FetchTarget as FetchTarget  # what `fetch` is asked for
 from segments.manifest import Manifest
 from segments.object_store import Buffer, ObjectStore
 from segments.partition_log import Appended, Bounds
+from segments.pending_append import Acks as Acks  # what callers of `produce` and `append` know it by
+from segments.pending_append import PendingAppend as PendingAppend
+from segments.pending_segment import PendingSegment
 from segments.producer_state import SequencedBatch
+from segments.read_path import ReadPath
 from segments.record_batch import BatchHeader, parse_header, stamp, with_log_append_time
-from segments.recovery import RecoveredPartition
+from segments.recovered_partition import RecoveredPartition
 from segments.run_index import EpochEnd
 from segments.seal_looks import SealLooks
 from segments.segment_file import SegmentFooter, StampedBatch
-from segments.segment_writer import PendingSegment, SegmentWriter
+from segments.segment_writer import SegmentWriter
 from segments.session import Session
 from segments.settings import SegmentSettings
-from segments.shared_errors import own_copy
 
 Read = TypeVar("Read")
 
 
 def _drawn() -> bytes:
     return secrets.token_bytes(16)
-
-
-class Acks(enum.Enum):
-    """When a producer is answered."""
-
-    ALL = "all"
-    """When the records are committed on the bucket."""
-    LEADER = "leader"
-    """When the leader holds them in memory: a crash may lose them."""
-    NONE = "none"
-    """Never."""
-
-
-class PendingAppend(NamedTuple):
-    appended: Appended
-    """Known at once; true for good when `segment` is committed."""
-    segment: PendingSegment | None
-    """None when the batch repeats one that is committed already."""
 
 
 class Released(NamedTuple):
@@ -103,21 +88,14 @@ class Log:
         self.settings = settings
         self._budget = budget
         self._now_ms = now_ms
-        self._led: dict[TopicPartition, LedPartition] = {}
-        self._damaged: dict[TopicPartition, Corrupt] = {}
-        self._paused: set[TopicPartition] = set()
-        self._withheld: set[TopicPartition] = set()
         self.surely_appointed: Callable[[], bool] = lambda: True
         """Whether nobody can lead in this session's place by now: its owner knows. While it is not certain, readers are answered
         only after a look at the bucket that shows no seal."""
         self.tell_of_deletion: Callable[[TopicPartition, int], None] = lambda partition, version: None
         """Called when DeleteRecords has sent this version of a manifest to the bucket, unless it surely does not count. It must not
         block."""
-        self._readers: dict[TopicPartition, dict[asyncio.Event, None]] = {}
-        """Who waits, woken in the order in which they came."""
         self._tasks: asyncio.TaskGroup | None = None
-        self._reads: set[asyncio.Task[Any]] = set()
-        self._hot = HotPool(settings.hot_pool_bytes_max)
+        self._reading: set[asyncio.Task[Any]] = set()
         self._writer = SegmentWriter(
             store,
             session,
@@ -128,34 +106,21 @@ class Log:
             counters=self.counters,
             bucket_state=bucket_state,
         )
-        cold = ColdPool(
+        self._led = LedPartitions(check_open=self._writer.check_open)
+        self._reads = ReadPath(
             store,
-            bytes_max=settings.cold_pool_bytes_max,
-            reads=ByteBudget(settings.catch_up_bytes_max, of="reads from the bucket"),
-            read_timeout_s=settings.put_deadline_ms / 1000,
+            self._led,
+            settings,
             spawn=self._spawn,
-            disk=disk,
-            counters=self.counters,
-        )
-        self._cold = cold
-        self._reader = LogReader(
-            self._hot,
-            cold,
-            decompressed_bytes_max=settings.decompressed_bytes_max,
             adopt_newest=self.adopt_newest,
+            check_appointed=self.check_appointed,
             counters=self.counters,
-        )
-        self._located = LocatedReads(
-            store,
-            cold,
-            spawn=self._spawn,
-            decompressed_bytes_max=settings.decompressed_bytes_max,
-            read_timeout_s=settings.put_deadline_ms / 1000,
+            disk=disk,
         )
         self._history = LedHistory(
             store,
-            led_at=self._led_partition,
-            writable_at=self._writable,
+            led_at=self._led.at,
+            writable_at=self._led.writable,
             check_not_sealed=self.check_not_sealed,
             sent=lambda partition, version: self.tell_of_deletion(partition, version),
             spawn=self._spawn,
@@ -169,10 +134,10 @@ class Log:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 await self._writer.run()
-                for read in self._reads:
+                for read in self._reading:
                     read.cancel()
         finally:
-            for partition in list(self._led):
+            for partition in list(self._led.keys()):
                 self.drop(partition)
 
     def close(self) -> None:
@@ -196,27 +161,25 @@ class Log:
 
     def lead(self, recovered: RecoveredPartition, leader_epoch: LeaderEpoch) -> None:
         """Begins to serve a partition from what was found on the bucket, in an epoch that the metadata records already."""
-        assert recovered.partition not in self._led, f"{recovered.partition} is led already"
+        self._led.add(recovered.partition, LedPartition(recovered.log(leader_epoch), recovered.runs, recovered.history))
         self._history.lead(recovered.partition, recovered.topic)
-        self._led[recovered.partition] = LedPartition(recovered.log(leader_epoch), recovered.runs, recovered.history)
 
     def pause(self, partition: TopicPartition) -> None:
         """Takes no more batches for a partition that is to be handed over, not even if it is led only later.
 
         It is read as before, until it is dropped or resumed.
         """
-        self._paused.add(partition)
+        self._led.pause(partition)
 
     def withhold(self, partitions: Iterable[TopicPartition]) -> None:
         """Answers no readers of paused partitions, either: from now on another may lead them, and commit what is not known here.
 
         Until they are dropped or resumed.
         """
-        self._withheld.update(partitions)
+        self._led.withhold(partitions)
 
     def resume(self, partition: TopicPartition) -> None:
-        self._paused.discard(partition)
-        self._withheld.discard(partition)
+        self._led.resume(partition)
 
     def flush(self) -> None:
         """What was taken so far does not linger."""
@@ -227,43 +190,35 @@ class Log:
 
         Raises SessionFenced when the session ends before, NoLeader when it is not led here any more.
         """
-        woken = asyncio.Event()
-        self._readers.setdefault(partition, {})[woken] = None
-        try:
+        with self._reads.news_of([partition]) as woken:
             while True:
                 woken.clear()
-                led = self._led_partition(partition)
+                led = self._led.at(partition)
                 bounds = led.log.bounds
                 if bounds.high_watermark == bounds.end_offset:
                     return Released(self._writer.committed_to, led.runs.sessions)
                 await woken.wait()
-        finally:
-            self._stop_waking(partition, woken)
 
     def refuse(self, partition: TopicPartition, error: Corrupt) -> None:
         """Answers every request for a partition with what is wrong with it; the others go on."""
-        self._damaged[partition] = error
+        self._led.refuse(partition, error)
 
     def drop(self, partition: TopicPartition) -> None:
         """Stops serving a partition (it was deleted, or given up). Batches already taken in are still written."""
-        self._damaged.pop(partition, None)
-        self._paused.discard(partition)
-        self._withheld.discard(partition)
         self._history.drop(partition)
-        if self._led.pop(partition, None) is not None:
-            self._hot.drop(partition)
-            self._wake_readers(partition)
+        if self._led.drop(partition):
+            self._reads.drop(partition)
 
     def leads(self, partition: TopicPartition) -> bool:
         return partition in self._led
 
     def refuses(self, partition: TopicPartition) -> bool:
-        return partition in self._damaged
+        return partition in self._led.damaged
 
     @property
     def damaged(self) -> Mapping[TopicPartition, Corrupt]:
         """Those that are refused, and why."""
-        return self._damaged
+        return self._led.damaged
 
     @property
     def led(self) -> Iterable[TopicPartition]:
@@ -288,12 +243,17 @@ class Log:
         return self._writer.in_flight
 
     @property
+    def readers_waiting(self) -> int:
+        """Partitions for which somebody waits."""
+        return self._reads.readers_waiting
+
+    @property
     def hot_pool_bytes(self) -> int:
-        return self._hot.bytes_used
+        return self._reads.hot_pool_bytes
 
     @property
     def cold_pool_bytes(self) -> int:
-        return self._cold.bytes_used
+        return self._reads.cold_pool_bytes
 
     # ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,7 +281,7 @@ class Log:
         Raises NoLeader, SessionFenced, Stopping, and what PartitionLog.append raises; then nothing has changed. Where another
         leader might have taken the batch: DoubtedRefusal, which knows how to find out.
         """
-        led = self._writable(partition)
+        led = self._led.writable(partition)
         self._writer.check_open()
         now_ms = self._now_ms()
         if log_append_time:
@@ -358,21 +318,8 @@ class Log:
         return found
 
     async def committed(self, pending: PendingAppend, *, timeout_s: float) -> Appended:
-        """Waits until the append is committed. A waiter that is cancelled disturbs no other.
-
-        Raises SessionFenced or Stopping (nothing was written), OutcomeUnknown when it is not decided in time.
-        """
-        if pending.segment is None:
-            return pending.appended
-        outcome = pending.segment.outcome
-        if not outcome.done():
-            await asyncio.wait((outcome,), timeout=timeout_s)
-        if not outcome.done():
-            raise OutcomeUnknown(f"the bucket did not confirm the records within {timeout_s:g} s; they may still be committed")
-        error = outcome.result()
-        if error is not None:
-            raise own_copy(error)
-        return pending.appended
+        """As PendingAppend.committed."""
+        return await pending.committed(timeout_s=timeout_s)
 
     async def produce(
         self, partition: TopicPartition, batch: Buffer, header: BatchHeader, *, acks: Acks = Acks.ALL, timeout_s: float = 30.0
@@ -398,8 +345,7 @@ class Log:
             led.log.commit(base_offset=run.base_offset, last_offset=run.last_offset)
             led.taken_at_s, led.committed_at_s = segment.opened_at_s, segment.committed_at_s
             self._history.settle(led)
-            self._hot.add(run.partition, segment.partitions[run.partition][1])
-            self._wake_readers(run.partition)
+            self._reads.committed(run.partition, segment.partitions[run.partition][1])
 
     # ── history ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -433,7 +379,7 @@ class Log:
 
     def bounds(self, partition: TopicPartition) -> Bounds:
         """As they are known here: for readers, see `bounds_of`."""
-        return self._led_partition(partition).log.bounds
+        return self._led.at(partition).log.bounds
 
     async def bounds_of(self, partitions: Iterable[TopicPartition]) -> list[Bounds | TidelogError]:
         """Of each, as readers may be told; the error of a partition stands in its place. Raises Unavailable, SessionFenced."""
@@ -441,7 +387,7 @@ class Log:
         told: list[Bounds | TidelogError] = []
         for partition in partitions:
             try:
-                told.append(self._readable(partition).log.bounds)
+                told.append(self._led.readable(partition).log.bounds)
             except TidelogError as error:
                 told.append(error.with_traceback(None))
         return told
@@ -469,80 +415,24 @@ class Log:
         What is in memory is answered first: a target whose history is still read from the bucket is left out when the others have
         `bytes_min` bytes, and found by the next fetch. Otherwise waits up to `wait_ms_max` for new records: see LogReader.fetch.
         """
-        woken = asyncio.Event()
-        began_s = asyncio.get_running_loop().time()
-        for target in targets:
-            self._readers.setdefault(target.partition, {})[woken] = None
-        try:
-            answers = await self._reader.fetch(
-                targets, self._readable, woken, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
-            )
-        finally:
-            for target in targets:
-                self._stop_waking(target.partition, woken)
-        try:
-            await self.check_appointed()  # behind the wait: what is told is true now, not as of its beginning
-        except TidelogError as error:
-            return [error.with_traceback(None)] * len(targets)
-        if wait_ms_max:
-            self._note_delivery(targets, answers, began_s)
-        return answers
-
-    def _note_delivery(self, targets: Sequence[FetchTarget], answers: Sequence[Fetched | TidelogError], began_s: float) -> None:
-        """How long records took from the producer to the reader, where he waited for them."""
-        for target, answer in zip(targets, answers, strict=True):
-            if isinstance(answer, Fetched) and answer.size_bytes and (answer.committed_at_s or 0.0) > began_s:
-                led = self._led.get(target.partition)
-                if led is not None and led.committed_at_s == answer.committed_at_s:
-                    self.counters.delivery_seconds.observe(asyncio.get_running_loop().time() - led.taken_at_s)
+        return await self._reads.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
 
     async def fetch_located(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Fetched | TidelogError]:
         """Of partitions that others lead, by what these have told of the places: see LocatedReads.fetch."""
-        return await self._located.fetch(asked, bytes_max=bytes_max)
+        return await self._reads.fetch_located(asked, bytes_max=bytes_max)
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
         """The first record at or after `timestamp_ms`, or None when there is none yet."""
-        return await self._reader.first_at(self._readable(partition), timestamp_ms)
+        return await self._reads.first_at(partition, timestamp_ms)
 
     def end_of_epoch(self, partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int | None = None) -> EpochEnd:
         """As LedPartition.end_of_epoch. `current_leader_epoch`: as in FetchTarget. `check_appointed` comes first."""
-        led = self._readable(partition)
+        led = self._led.readable(partition)
         led.log.check_epoch(current_leader_epoch)
         return led.end_of_epoch(leader_epoch)
 
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
-        return await self._reader.explain(self._led_partition(partition), offset)
-
-    def _led_partition(self, partition: TopicPartition) -> LedPartition:
-        led = self._led.get(partition)
-        if led is None:
-            if partition in self._damaged:
-                raise own_copy(self._damaged[partition])
-            self._writer.check_open()
-            raise NoLeader(f"this broker does not lead {partition}")
-        return led
-
-    def _writable(self, partition: TopicPartition) -> LedPartition:
-        led = self._led_partition(partition)
-        if partition in self._paused:
-            raise NoLeader(f"{partition} is being handed over to another broker")
-        return led
-
-    def _readable(self, partition: TopicPartition) -> LedPartition:
-        led = self._led_partition(partition)
-        if partition in self._withheld:
-            raise NoLeader(f"{partition} is being handed over to another broker")
-        return led
-
-    def _stop_waking(self, partition: TopicPartition, woken: asyncio.Event) -> None:
-        readers = self._readers.get(partition, {})
-        readers.pop(woken, None)
-        if not readers:
-            self._readers.pop(partition, None)
-
-    def _wake_readers(self, partition: TopicPartition) -> None:
-        for woken in self._readers.get(partition, ()):
-            woken.set()
+        return await self._reads.explain(partition, offset)
 
     def _spawn(self, read: Coroutine[Any, Any, Read]) -> asyncio.Task[Read]:
         """Starts a read from the bucket, which ends with the session at the latest."""
@@ -550,6 +440,6 @@ class Log:
             read.close()
             raise Unavailable("the session has ended, or has not begun")
         task = self._tasks.create_task(read)
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
         return task

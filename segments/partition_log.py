@@ -107,8 +107,10 @@ class PartitionLog:
     def check_readable(self, offset: int) -> None:
         """OutOfRange unless a reader may stand at `offset`; the high watermark itself is where it waits for more."""
         if not self.log_start_offset <= offset <= self.high_watermark:
+            first, end = self.log_start_offset, self.high_watermark
+            holds = f"holds offsets {first} to {end - 1}" if first < end else f"holds no record, and goes on at offset {end}"
             raise OutOfRange(
-                f"{self.partition} holds offsets {self.log_start_offset} to {self.high_watermark}; {offset} was asked for",
+                f"{self.partition} {holds}; {offset} was asked for",
                 hint=f"Read from {self.log_start_offset} (earliest) or {self.high_watermark} (latest).",
                 log_start_offset=self.log_start_offset,
                 high_watermark=self.high_watermark,

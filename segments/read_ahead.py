@@ -18,22 +18,18 @@ from metadata.errors import Corrupt, TidelogError
 from metadata.model import SegmentSeq, SessionId, TopicPartition
 from segments.concurrent_work import all_of
 from segments.footer_cache import FooterCache, SessionRuns
+from segments.found_runs import BegunPartition, FoundRuns, Span
 from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectStore
-from segments.recovery import (
-    REBUILT_IN_A_THREAD,
-    BegunPartition,
-    FoundRuns,
-    RecoveredPartition,
-    Span,
-    empty_partition,
-    read_listed,
-)
+from segments.recovered_partition import RecoveredPartition, empty_partition
+from segments.recovery import REBUILT_IN_A_THREAD, read_listed
 from segments.session import list_session
 from segments.settings import SegmentSettings
 
 TIMEOUT_S = 10.0
 """What takes longer is no gain: the leader has let go by then."""
+AWAITED_S = 2.0
+"""The same once producers wait for what was let go: a bucket that takes half a second for each request has told all by then."""
 SESSIONS_AT_ONCE = 4
 """Each with `footer_reads_max` reads."""
 
@@ -46,16 +42,37 @@ class ReadAhead:
         self._settings = settings
         self._cache = cache or FooterCache(bytes_max=settings.footer_cache_bytes_max)
         self._begun: dict[TopicPartition, BegunPartition] = {}
+        self._ends: asyncio.Timeout | None = None
+        """When the reading that is under way is given up."""
 
     async def read(
-        self, spans: Mapping[TopicPartition, Sequence[Span]], topics: Mapping[TopicPartition, str] | None = None
-    ) -> None:
-        """Reads what these hold so far; the last span of each is of the leader that is still at work. `topics`: as in recover."""
+        self,
+        spans: Mapping[TopicPartition, Sequence[Span]],
+        topics: Mapping[TopicPartition, str] | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+    ) -> bool:
+        """Reads what these hold so far; the last span of each is of the leader that is still at work. `topics`: as in recover.
+
+        False where it did not come to its end, in time. Who begins while producers wait gives it AWAITED_S.
+        """
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(timeout_s) as self._ends:
                 self._begun |= await self._read(spans, topics or {})
         except (TidelogError, TimeoutError) as error:
-            log.info("%s partitions were not read ahead: %s", len(spans), error or f"it took longer than {TIMEOUT_S:g} s")
+            log.info("%s partitions were not read ahead: %s", len(spans), str(error) or "it took too long")
+            return False
+        finally:
+            self._ends = None
+        return True
+
+    def hurry(self) -> None:
+        """Producers wait: what is under way has a moment left, since it holds the turns of its sessions, and may hang for long."""
+        if self._ends is None or self._ends.expired():
+            return
+        ends_s, soon_s = self._ends.when(), asyncio.get_running_loop().time() + AWAITED_S
+        if ends_s is not None and soon_s < ends_s:
+            self._ends.reschedule(soon_s)
 
     async def _read(
         self, spans: Mapping[TopicPartition, Sequence[Span]], topics: Mapping[TopicPartition, str]

@@ -19,24 +19,19 @@ whose leader handed the partition over may go on, and of it only what lies below
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
 
 from metadata.errors import Corrupt, NotFound, Unavailable
-from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
+from metadata.model import SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import segment_key
-from segments.footer_cache import Damaged, FooterCache, KeptSession, SessionRuns
+from segments.footer_cache import FooterCache, KeptSession, SessionRuns
 from segments.footer_index import index_of_the_tail
-from segments.history import History
+from segments.found_runs import BegunPartition, FoundRuns, Span, place_of
 from segments.manifest import Manifest, no_manifest
 from segments.manifest_store import newest_manifests
 from segments.object_store import ObjectInfo, ObjectStore
-from segments.partition_log import PartitionLog
-from segments.producer_state import ProducerStates, SequencedBatch
-from segments.run_index import RunIndex
-from segments.segment_file import FooterBytes, Run, SegmentFooter
+from segments.recovered_partition import RecoveredPartition, empty_partition
+from segments.segment_file import FooterBytes
 from segments.session import Session, SessionListing, list_session, seal
 from segments.session_footers import read_footers
 from segments.settings import SegmentSettings
@@ -48,136 +43,6 @@ GONE_PAUSE_S = 0.05
 """Before a session is looked at again of which something was gone that its listing showed."""
 REBUILT_IN_A_THREAD = 1_000
 """Runs of batches. With fewer, the event loop is held for a few milliseconds."""
-
-
-class Span(Protocol):
-    """One stretch of leadership, as the metadata records it: in this epoch, this session, up to where it was released."""
-
-    @property
-    def leader_epoch(self) -> LeaderEpoch: ...
-    @property
-    def session(self) -> SessionId: ...
-    @property
-    def released_at_seq(self) -> SegmentSeq | None: ...
-
-
-@dataclass(slots=True)
-class RecoveredPartition:
-    """What a partition's new leader starts from."""
-
-    partition: TopicPartition
-    producers: ProducerStates
-    manifest: Manifest
-    topic: str = ""
-    """Its name; empty where nobody asked for its manifests."""
-    runs: RunIndex = field(init=False)
-    """Those at or above `compacted_to`."""
-    sessions: set[SessionId] = field(default_factory=set)
-    """Those that hold such runs; the others need not be remembered."""
-
-    def __post_init__(self) -> None:
-        self.producers.recall(self.manifest.producers)
-        self.runs = self._no_runs(self.manifest.compacted_to)
-
-    @property
-    def end_offset(self) -> Offset:
-        """Behind its last run; where they are all gone, behind what was compacted, or deleted."""
-        return max(self.runs.end_offset or Offset(0), self.manifest.log_start_offset)
-
-    @property
-    def history(self) -> History | None:
-        return History(self.manifest, self.topic) if self.manifest.version else None
-
-    def log(self, leader_epoch: LeaderEpoch) -> PartitionLog:
-        return PartitionLog(
-            self.partition,
-            leader_epoch=leader_epoch,
-            log_start_offset=self.manifest.log_start_offset,
-            end_offset=self.end_offset,
-            producers=self.producers,
-        )
-
-    def is_compacted(self, run: Run) -> bool:
-        return run.last_offset < self.manifest.compacted_to
-
-    def is_next(self, run: Run) -> bool:
-        """Whether it continues what is there. What is missing in between harms nobody where it lies below the log start."""
-        expected = self.runs.end_offset or Offset(0)
-        return run.base_offset == expected or expected < run.base_offset <= self.manifest.log_start_offset
-
-    def take_in(self, footer: SegmentFooter, run: Run) -> None:
-        """Adds the next run. Corrupt when it does not continue the partition."""
-        key = segment_key(footer.session, footer.seq)
-        if run.base_offset < self.manifest.compacted_to:
-            wrong = f"offsets {run.base_offset} to {run.last_offset}, but {self.manifest.compacted_to} is compacted up to"
-            raise Corrupt(f"{key}: {self.partition} holds {wrong}", key=key)
-        if not self.is_next(run) and not self.runs:
-            raise Corrupt(f"{key}: {self.partition} begins at offset {run.base_offset}; what came before is missing", key=key)
-        if self.is_next(run) and run.base_offset != self.runs.end_offset:
-            self.runs = self._no_runs(run.base_offset)
-        self.runs.add(run, session=footer.session, seq=footer.seq)
-        self.sessions.add(footer.session)
-        for batch in footer.batches(run):
-            self.producers.remember(
-                SequencedBatch(
-                    ProducerId(batch.producer_id),
-                    batch.producer_epoch,
-                    batch.base_sequence,
-                    batch.last_sequence,
-                    batch.base_offset,
-                    batch.last_offset,
-                ),
-                now_ms=footer.written_at_ms,
-            )
-
-    def close_up(self) -> None:
-        """The next run comes at the end, also where what is missing before it lies below the log start."""
-        if self.end_offset != self.runs.end_offset:
-            self.runs = self._no_runs(self.end_offset)
-
-    def go_on_from(self, manifest: Manifest, topic: str) -> bool:
-        """Whether what was rebuilt with an older manifest still holds with this one: then what was compacted since is dropped."""
-        if (self.runs.end_offset or 0) < manifest.compacted_to:
-            return False
-        self.manifest, self.topic = manifest, topic
-        self.runs.drop_below(manifest.compacted_to)
-        self.sessions = self.runs.sessions
-        return True
-
-    def _no_runs(self, start_offset: Offset) -> RunIndex:
-        epochs = self.manifest.epochs
-        return RunIndex(start_offset=start_offset, leader_epoch=epochs[-1].leader_epoch if epochs else -1)
-
-
-@dataclass(slots=True)
-class BegunPartition:
-    """A partition as far as it was read before its leader let go of it."""
-
-    recovered: RecoveredPartition
-    spans: tuple[Span, ...]
-    """The last one is of the leader that was still at work."""
-    read_to: SegmentSeq
-    """All of the last session below this one was read."""
-    holding: set[tuple[SessionId, LeaderEpoch]]
-    """The spans that were found to hold something of it."""
-    last_seq: SegmentSeq
-    """The newest segment of the last session that does; -1 for none."""
-
-    def continues_in(self, spans: Sequence[Span]) -> bool:
-        """Whether what these hold is what was read, and what the last one has beyond `read_to`."""
-        released = {_place(span): span.released_at_seq for span in self.spans}
-        last = _place(self.spans[-1])
-        for span in spans:
-            if _place(span) == last:
-                if not _is_in(self.last_seq, span):
-                    return False
-            elif released.get(_place(span), -1) != span.released_at_seq:
-                return False
-        return self.holding <= {_place(span) for span in spans}
-
-
-def _place(span: Span) -> tuple[SessionId, LeaderEpoch]:
-    return span.session, span.leader_epoch
 
 
 async def recover(
@@ -249,7 +114,7 @@ def _sessions(
         for span in held:
             first, released = SegmentSeq(0), span.released_at_seq
             if ahead is not None:
-                if _place(span) != _place(ahead.spans[-1]):
+                if place_of(span) != place_of(ahead.spans[-1]):
                     continue
                 first = ahead.read_to
             first_before, before = sessions.get(span.session, (first, SegmentSeq(0)))
@@ -325,93 +190,3 @@ async def read_listed(
     tail = index_of_the_tail(listing.end_seq, singly) if listing.sealed else None
     if tail is not None:
         cache.keep_unindexed(listing.session, tail)
-
-
-class FoundRuns:
-    """What footers say, by session and partition, up to where it was known when it was taken in here."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sessions: dict[SessionId, tuple[SessionRuns, SegmentSeq]] = {}
-
-    def take_in(self, runs: SessionRuns) -> None:
-        self._sessions[runs.session] = runs, runs.end_seq
-        self.count += runs.count
-
-    def end_seq(self, session: SessionId) -> SegmentSeq:
-        return self._sessions[session][1]
-
-    def of(self, partition: TopicPartition, span: Span, *, first_seq: SegmentSeq = _FIRST) -> list[tuple[SegmentFooter, Run]]:
-        """In order. Others may read on in the session meanwhile, beyond what was taken in."""
-        runs, end_seq = self._of(span)
-        return [found for found in runs.of(partition, span.leader_epoch) if first_seq <= found[0].seq < end_seq]
-
-    def damaged(self, span: Span, *, first_seq: SegmentSeq = _FIRST) -> deque[Damaged]:
-        runs, end_seq = self._of(span)
-        return deque(found for found in runs.damaged if first_seq <= found.seq < end_seq)
-
-    def missing(self, span: Span) -> Corrupt | None:
-        """Where the session is sealed below the place at which it released the partition: all before that had been committed."""
-        runs, _ = self._sessions[span.session]
-        if span.released_at_seq is None or not runs.sealed or runs.end_seq >= span.released_at_seq:
-            return None
-        key = segment_key(span.session, runs.end_seq)
-        return Corrupt(f"{key} is missing: a seal stands there, and the leader had committed up to {span.released_at_seq}", key=key)
-
-    def is_damaged(self, session: SessionId) -> bool:
-        return bool(self._sessions[session][0].damaged)
-
-    def _of(self, span: Span) -> tuple[SessionRuns, int]:
-        runs, end_seq = self._sessions[span.session]
-        released = span.released_at_seq
-        return runs, end_seq if released is None else min(end_seq, released)
-
-    def rebuilt(
-        self, recovered: RecoveredPartition, spans: Sequence[Span], begun: BegunPartition | None = None
-    ) -> RecoveredPartition | Corrupt:
-        """`recovered`: what is known of the partition without these spans; it is used up. `begun`: what is known of the spans."""
-        try:
-            return _rebuild(recovered, spans, self, begun)
-        except Corrupt as error:
-            return error
-
-
-def _rebuild(
-    recovered: RecoveredPartition, spans: Sequence[Span], found_runs: FoundRuns, begun: BegunPartition | None
-) -> RecoveredPartition:
-    suspect: Corrupt | None = None
-    for span in spans:
-        first = SegmentSeq(0)
-        if begun is not None:
-            if _place(span) != _place(begun.spans[-1]):
-                continue
-            first = begun.read_to
-        unread = found_runs.damaged(span, first_seq=first)
-        for footer, run in found_runs.of(recovered.partition, span, first_seq=first):
-            while unread and unread[0].seq < footer.seq:
-                suspect = unread.popleft().error
-            if recovered.is_compacted(run):
-                continue
-            if suspect is not None and not recovered.is_next(run):
-                raise suspect
-            suspect = None
-            recovered.take_in(footer, run)
-        if unread:
-            suspect = unread[-1].error
-        suspect = found_runs.missing(span) or suspect
-    if suspect is not None:
-        raise suspect
-    recovered.close_up()
-    return recovered
-
-
-def _is_in(seq: SegmentSeq, span: Span) -> bool:
-    return span.released_at_seq is None or seq < span.released_at_seq
-
-
-def empty_partition(
-    partition: TopicPartition, settings: SegmentSettings, *, manifest: Manifest | None = None, topic: str = ""
-) -> RecoveredPartition:
-    """A partition that nobody has written to yet, or nobody behind what its manifest tells."""
-    producers = ProducerStates(producers_max=settings.producers_per_partition_max, expiry_ms=settings.producer_expiry_ms)
-    return RecoveredPartition(partition, producers, manifest or no_manifest(partition), topic)

@@ -17,7 +17,6 @@ import enum
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from awscrt.checksums import crc32c
 
@@ -31,6 +30,7 @@ from segments.flush_rule import FlushRule, FlushState
 from segments.footer_index import FooterBlocks, IndexBlock, encode_index
 from segments.log_counters import LogCounters
 from segments.object_store import Buffer, ObjectStore
+from segments.pending_segment import PendingSegment
 from segments.segment_file import (
     BATCH_ENTRY_BYTES,
     SEAL_BYTES,
@@ -50,45 +50,6 @@ class _Put(enum.Enum):
     CREATED = enum.auto()
     EXISTS = enum.auto()
     UNCERTAIN = enum.auto()
-
-
-class PendingSegment:
-    """Batches that travel together, and the outcome that their producers wait for."""
-
-    __slots__ = (
-        "bytes_charged",
-        "committed_at_s",
-        "landed_at_s",
-        "opened_at_s",
-        "outcome",
-        "partitions",
-        "sent_at_s",
-        "size_bytes",
-    )
-
-    def __init__(self, opened_at_s: float, outcome: asyncio.Future[TidelogError | None]) -> None:
-        self.partitions: dict[TopicPartition, tuple[LeaderEpoch, list[StampedBatch]]] = {}
-        self.size_bytes = 0
-        self.bytes_charged = 0
-        self.opened_at_s = opened_at_s
-        self.sent_at_s = self.landed_at_s = self.committed_at_s = 0.0
-        """When its PUT began, when it was certain to be on the bucket, and when all before it were; 0 while that is to come."""
-        self.outcome: Final = outcome
-        """None when committed, else the error for everyone who waits. A result, never an exception: nobody may be waiting."""
-
-    def add(self, partition: TopicPartition, leader_epoch: LeaderEpoch, batch: StampedBatch, bytes_charged: int) -> None:
-        held = self.partitions.get(partition)
-        if held is None:
-            self.partitions[partition] = (leader_epoch, [batch])
-        else:
-            assert held[0] == leader_epoch, f"{partition} changed its epoch while it was buffered: it must be flushed first"
-            held[1].append(batch)
-        self.size_bytes += batch.size_bytes + BATCH_ENTRY_BYTES
-        self.bytes_charged += bytes_charged
-
-    def holds(self, partition: TopicPartition, offset: int) -> bool:
-        held = self.partitions.get(partition)
-        return held is not None and held[1][0].base_offset <= offset <= held[1][-1].last_offset
 
 
 class SegmentWriter:

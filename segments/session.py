@@ -30,6 +30,8 @@ from segments.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_sea
 
 FORMAT_VERSION = 1
 _FIRST = SegmentSeq(0)
+_INDEX_REACH = 1024
+"""An index that begins so many segments before what is looked at may tell of it."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
@@ -64,6 +66,8 @@ class SessionListing:
     """Of footers of its segments."""
     evidence: str = ""
     """The key of the object that says that the missing ones were committed."""
+    is_cut: bool = False
+    """Whether it ends where nothing more was listed, and may go on behind."""
 
     @property
     def end_seq(self) -> SegmentSeq:
@@ -121,15 +125,22 @@ async def _is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
 
 
 async def list_session(
-    store: ObjectStore, session: SessionId, *, committed_to: SegmentSeq = _FIRST, evidence: str = ""
+    store: ObjectStore,
+    session: SessionId,
+    *,
+    committed_to: SegmentSeq = _FIRST,
+    evidence: str = "",
+    since: SegmentSeq = _FIRST,
+    places_max: int | None = None,
 ) -> SessionListing:
     """The committed prefix of a session as the bucket shows it now: up to the first gap that no object disproves, or its seal.
 
-    `committed_to` and `evidence`: how far it is committed as the caller knows it, and from where.
+    `committed_to` and `evidence`: how far it is committed as the caller knows it, and from where. `since` and `places_max`: as of
+    SessionLook, for who knows the places before, and has room for so many.
     """
     while True:
-        look = await _look(store, session)
-        listing = look.committed(committed_to, evidence)
+        look = await looked_at(store, SessionLook(session, since=since, places_max=places_max))
+        listing = look.committed(committed_to, evidence, since=since)
         behind = [seq for seq in look.places if seq > listing.end_seq]
         if listing.sealed or not behind:
             return listing
@@ -140,49 +151,82 @@ async def list_session(
         if told_to <= listing.end_seq:
             return listing
         # a listing of several pages may miss what landed behind its back, so look again: what is vouched for was there by now
-        return (await _look(store, session)).committed(told_to, teller)
+        look = await looked_at(store, SessionLook(session, since=since, places_max=places_max))
+        return look.committed(told_to, teller, since=since)
 
 
 @dataclass(slots=True)
 class SessionLook:
-    """What a listing of a session showed, or of its end."""
+    """What a listing of a session showed, or of its places from `since` on.
+
+    Where it has more than `places_max` of these, it is cut off: those behind are skipped, and the indexes that tell of them.
+    """
 
     session: SessionId
     places: dict[SegmentSeq, ObjectInfo] = field(default_factory=dict)
     trimmed_to: SegmentSeq = _FIRST
     indexes: list[IndexRange] = field(default_factory=list)
+    since: SegmentSeq = _FIRST
+    places_max: int | None = None
+    cut_at: SegmentSeq | None = None
+    """Of this place, and those behind it, nothing is known. None: all was listed."""
+    skip_to: str = ""
+    """The listing may go on behind this key: nothing up to there is of use."""
 
     def take_in(self, found: ObjectInfo) -> bucket_layout.WalKey | None:
         """The next object of the listing, and what its name says; one that Tidelog did not write is passed over."""
         parsed = bucket_layout.parse_wal_key(found.key)
-        if parsed is None:
+        if parsed is None or found.key <= self.skip_to:
             return None
         if parsed.seq is not None:
+            if self.places_max is not None and len(self.places) >= self.places_max:
+                self.cut_at = SegmentSeq(next(reversed(self.places)) + 1)
+                self.skip_to = bucket_layout.claim_key(self.session)
+                return None
             self.places[parsed.seq] = found
         elif parsed.trimmed_to is not None:
             self.trimmed_to = max(self.trimmed_to, parsed.trimmed_to)
         elif parsed.indexed is not None:
-            self.indexes.append(IndexRange(*parsed.indexed))
+            index = IndexRange(*parsed.indexed)
+            self.indexes.append(index)
+            if self.cut_at is not None:
+                self.skip_to = self._next_of_use(index, self.cut_at)
         return parsed
 
+    def _next_of_use(self, index: IndexRange, cut_at: SegmentSeq) -> str:
+        """Behind this index. A session with many places has many indexes, and most are not listed anew for each part of it."""
+        if index.end >= cut_at:
+            return bucket_layout.trimmed_prefix(self.session)
+        near = SegmentSeq(max(0, self.since - _INDEX_REACH))
+        return max(self.skip_to, bucket_layout.index_key(self.session, near, _FIRST)) if index.end < near else self.skip_to
+
     def committed(self, committed_to: SegmentSeq, evidence: str, *, since: SegmentSeq = _FIRST) -> SessionListing:
-        """Up to the first gap at or after `committed_to`, or up to the seal; where all below `since` is known, from there on."""
+        """Up to the first gap at or after `committed_to`, to the seal, or as far as was listed. `since`: all below is known."""
         first = max(self.trimmed_to, since)
         segments: list[ObjectInfo | None] = []
         sealed = False
         while (found := self.places.get(seq := SegmentSeq(first + len(segments)))) is not None or seq < committed_to:
+            if self.cut_at is not None and seq >= self.cut_at:
+                break
             if found is not None and found.size == SEAL_BYTES:
                 sealed = True
                 break
             segments.append(found)
-        return SessionListing(self.session, first, tuple(segments), sealed, tuple(self.indexes), evidence)
+        is_cut = self.cut_at is not None and first + len(segments) >= self.cut_at
+        return SessionListing(self.session, first, tuple(segments), sealed, tuple(self.indexes), evidence, is_cut)
 
 
-async def _look(store: ObjectStore, session: SessionId) -> SessionLook:
-    look = SessionLook(session)
-    async for found in objects_under(store, bucket_layout.session_prefix(session)):
-        look.take_in(found)
-    return look
+async def looked_at(store: ObjectStore, look: SessionLook, *, take_in: Callable[[ObjectInfo], object] | None = None) -> SessionLook:
+    """Lists the session, from `look.since` on. `take_in`: in place of its own, for who looks at more than it."""
+    prefix = bucket_layout.session_prefix(look.session)
+    start_after = bucket_layout.segment_key(look.session, SegmentSeq(look.since - 1)) if look.since else ""
+    while True:
+        page = await store.list(prefix, start_after=start_after)
+        for found in page.objects:
+            (take_in or look.take_in)(found)
+        if not page.more:
+            return look
+        start_after = max(page.objects[-1].key, look.skip_to)
 
 
 async def _committed_by_evidence(

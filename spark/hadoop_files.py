@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from metadata.errors import InvalidArgument, Rejected
 
@@ -11,6 +15,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DRAFT: Final = re.compile(r"\..+\.draft")
+_CHECKSUM: Final = re.compile(r"\..+\.crc")
+"""Of a local file, which Hadoop does not list."""
+CONFIGURED_BY: Final = frozenset({"PYSPARK_GATEWAY_PORT", "HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME"})
+"""Variables that may give Spark another file system for what has no scheme."""
+
+_OF_ADDRESSES: Final = frozenset("%#?")
+"""Hadoop takes them for letters of a name, where others decode an address or cut it off."""
 
 
 class HadoopFolder:
@@ -65,3 +76,25 @@ class HadoopFolder:
             stream.close()
         if self._files.exists(path) or not self._files.rename(draft, path):
             raise Rejected(f"{self.uri}/{name} is there already", hint="Is the same command running elsewhere?")
+
+
+def local_folder(uri: str, *, master: str, config: Mapping[str, str]) -> Path | None:
+    """What a Spark that is started so takes for a folder of this machine; None: it is none, or only Spark can tell."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"}:
+        return None if _OF_ADDRESSES & set(uri) else Path(parts.path)
+    is_plain = master.startswith("local") and not CONFIGURED_BY & os.environ.keys()
+    if parts.scheme or not is_plain or any(name.endswith("fs.defaultFS") for name in config):
+        return None
+    return Path(uri)
+
+
+def is_empty_here(folder: Path, *, but: str = "") -> bool:
+    """As HadoopFolder's `is_empty`, without Spark."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+    return all(name == but or _DRAFT.fullmatch(name) or _CHECKSUM.fullmatch(name) for name in names)

@@ -18,6 +18,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from metadata.errors import InvalidArgument, OutOfRange, Rejected, TidelogError, Unavailable
@@ -26,10 +27,23 @@ from segments.object_store import ObjectStore
 from segments.store_url import open_store
 from spark import source_options
 from spark.bucket_thread import BucketThread
-from spark.hadoop_files import HadoopFolder
+from spark.hadoop_files import HadoopFolder, is_empty_here
 from spark.log_snapshot import PartitionSnapshot, take_snapshot
-from spark.offset_ranges import offset_ranges, times_asked
-from spark.replay_plan import PLAN_FILE, Asked, Plan, Target, Verdict, check_same, decode_plan, encode_plan, plan_of
+from spark.offset_ranges import end_offsets, offset_ranges, start_offsets, times_asked
+from spark.replay_plan import (
+    PLAN_FILE,
+    Asked,
+    Plan,
+    Target,
+    Verdict,
+    behind,
+    check_end_is_left,
+    check_order,
+    check_same,
+    decode_plan,
+    encode_plan,
+    plan_of,
+)
 from spark.scan_plan import OffsetRange
 from spark.source_options import ByPartition, Position, SourceOptions, Subscribed, Unmatched
 from spark.stream_offsets import parse_offsets
@@ -99,11 +113,12 @@ def target_partitions(asked: Asked, running: Running) -> int | None:
     return asyncio.run(ask_brokers(options))[asked.into].partition_count
 
 
-def check_source(asked: Asked) -> None:
+def check_source(asked: Asked, *, begins: bool = False) -> None:
     """Whether there are such topics, and such places in them, as far as names tell: before Spark takes its time to start.
 
     What may have changed since a replay began (how far the places reach, new partitions) is not looked at: one that goes on has its
-    offsets already. Raises UnknownTopic, InvalidArgument, and what the bucket raises.
+    offsets already. `begins`: whether it is known that this one does not. Raises UnknownTopic, InvalidArgument, and what the bucket
+    raises.
     """
     with BucketThread(asked.bucket) as bucket:
         partitions = bucket.run(lambda store: find_partitions(store, Subscribed(asked.topics)))
@@ -118,6 +133,15 @@ def check_source(asked: Asked) -> None:
                 f"{flag} names {topic}/{number}, which is no partition of {', '.join(asked.topics)}. Nothing was written",
                 hint="Name each partition that is read, and no other.",
             )
+    if begins:
+        check_order(asked, options.start, options.end)
+
+
+def check_target_here(asked: Asked, checkpoint: Path, target: Path | None) -> None:
+    """Of a replay that begins: InvalidArgument where it would write into files that are there. Both as this machine has them."""
+    inside = target is not None and checkpoint == target / CHECKPOINT
+    if asked.target is Target.PARQUET and target is not None and not is_empty_here(target, but=CHECKPOINT if inside else ""):
+        raise _not_empty(asked.into)
 
 
 def replay(
@@ -170,13 +194,19 @@ async def resolve_range(
     """The offsets that are meant, as things are now. Raises InvalidArgument, OutOfRange, UnknownTopic, Corrupt."""
     names = await find_partitions(store, Subscribed(asked.topics))
     options = _options(asked, names, now_ms=now_ms)
+    check_order(asked, options.start, options.end)
     snapshots = await take_snapshot(store, names)
     first_at = await look_up(store, snapshots, times_asked(options, snapshots))
     try:
-        return snapshots, offset_ranges(options, snapshots, first_at, lambda warning: None)
+        ranges = offset_ranges(options, snapshots, first_at, lambda warning: None)
+        starts, ends = start_offsets(options, snapshots, first_at, lambda warning: None), end_offsets(options, snapshots, first_at)
     except OutOfRange as error:
         told = error.message.replace("startingOffsets", "--from").replace("endingOffsets", "--to")
         raise OutOfRange(f"{told}. Nothing was written", hint="Give a place that is there: see `tidelog topic describe`.") from None
+    if any(starts[one] > ends[one] for one in starts) and all(span.start == span.end for span in ranges.values()):
+        check_end_is_left(asked, snapshots, ends)
+        raise behind(asked)
+    return snapshots, ranges
 
 
 def _options(asked: Asked, partitions: Mapping[TopicPartition, str], *, now_ms: int) -> SourceOptions:
@@ -245,16 +275,20 @@ def _check_target(spark: SparkSession, asked: Asked, checkpoint: HadoopFolder) -
         case Target.PARQUET:
             inside = checkpoint.uri == f"{asked.into.rstrip('/')}/{CHECKPOINT}"
             if not HadoopFolder(spark, asked.into).is_empty(but=CHECKPOINT if inside else ""):
-                raise InvalidArgument(
-                    f"{asked.into} is not empty. Nothing was written",
-                    hint="Give a folder of its own to each replay. To go on with one, give the --checkpoint that it had.",
-                )
+                raise _not_empty(asked.into)
         case Target.TABLE if spark.catalog.tableExists(asked.into):
             _check_table(spark, asked.into)
             return spark.table(asked.into).count()
         case _:
             return 0
     return 0
+
+
+def _not_empty(folder: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{folder} is not empty. Nothing was written",
+        hint="Give a folder of its own to each replay. To go on with one, give the --checkpoint that it had.",
+    )
 
 
 def _check_table(spark: SparkSession, name: str) -> None:

@@ -132,7 +132,8 @@ def _run(
 
     check_spark()  # before the modules that need it
     from spark import replay as replays
-    from spark.replay_plan import Plan, Target
+    from spark.hadoop_files import local_folder
+    from spark.replay_plan import PLAN_FILE, Plan, Target
     from tidelog.cli.progress import offset_progress
 
     is_topic = asked.target is Target.TOPIC
@@ -143,7 +144,11 @@ def _run(
         batch_offsets=batch_offsets,
     )
     config = dict(one.split("=", 1) for one in conf)
-    replays.check_source(asked)
+    checkpoint_here = local_folder(running.checkpoint, master=master, config=config)
+    begins = checkpoint_here is not None and not (checkpoint_here / PLAN_FILE).exists()
+    replays.check_source(asked, begins=begins)
+    if checkpoint_here is not None and begins:
+        replays.check_target_here(asked, checkpoint_here, local_folder(asked.into, master=master, config=config))
     partitions = replays.target_partitions(asked, running)
     say(f"starting Spark ({master})")
     spark = spark_session("tidelog replay", master=master, config=config)

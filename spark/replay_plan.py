@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from metadata.errors import InvalidArgument, Rejected
+from metadata.errors import InvalidArgument, OutOfRange, Rejected
 from metadata.model import TopicPartition
 from spark.log_snapshot import PartitionSnapshot
 from spark.scan_plan import OffsetRange
-from spark.source_options import ByPartition
+from spark.source_options import LATEST, AtOffset, AtOffsets, AtTimestamp, ByPartition, Position
 
 VERSION: Final = 1
 PLAN_FILE: Final = "replay.json"
@@ -123,6 +123,47 @@ def _keeps(asked: Asked, by_topic: Mapping[str, Mapping[int, OffsetRange]], targ
                 hint=f"tidelog topic alter {asked.into} --partitions {max(spans) + 1}, or give --by-key.",
             )
     return True
+
+
+def check_order(asked: Asked, start: Position | None, end: Position) -> None:
+    """InvalidArgument where the two places of `asked` tell by themselves that nothing lies between them."""
+    match start, end:
+        case AtOffset(offset), _ if offset == LATEST:
+            raise InvalidArgument(
+                "--from latest begins behind the last record: there is nothing to replay. Nothing was written",
+                hint="Give an earlier place, as --from 1h.",
+            )
+        case AtTimestamp(first), AtTimestamp(last) if first > last:
+            raise behind(asked)
+        case AtOffsets(firsts), AtOffsets(lasts):
+            pairs = {
+                f"{topic}/{number}": (first, lasts.get(topic, {}).get(number, LATEST))
+                for topic, numbers in firsts.items()
+                for number, first in numbers.items()
+            }
+            crossed = [where for where, (first, last) in pairs.items() if first > last >= 0]
+            if crossed and not any(first != LATEST and (first < last or last == LATEST) for first, last in pairs.values()):
+                raise behind(asked, f" in {crossed[0]}")
+
+
+def check_end_is_left(
+    asked: Asked, snapshots: Mapping[TopicPartition, PartitionSnapshot], ends: Mapping[TopicPartition, int]
+) -> None:
+    """OutOfRange where a partition would end below what is left of it: no --from helps then."""
+    for partition, snapshot in sorted(snapshots.items()):
+        if ends[partition] < snapshot.start_offset:
+            raise OutOfRange(
+                f"--to {asked.end} lies below what is left of {snapshot}: offsets below {snapshot.start_offset} of it were deleted,"
+                " by retention or DeleteRecords, and there is nothing to replay. Nothing was written",
+                hint=f"Give a later --to, above {snapshot.start_offset}.",
+            )
+
+
+def behind(asked: Asked, where: str = "") -> InvalidArgument:
+    return InvalidArgument(
+        f"--from {asked.start} lies behind --to {asked.end}{where}: there is nothing to replay. Nothing was written",
+        hint="Give the earlier place with --from; a time without a date, as 1h, is so long ago.",
+    )
 
 
 def encode_plan(plan: Plan) -> bytes:

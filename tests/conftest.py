@@ -7,11 +7,12 @@ from hypothesis import HealthCheck, settings
 from tests.quick_tests import pytest_collection_finish, pytest_collection_modifyitems, pytest_runtest_call, pytest_runtest_setup
 from tests.servers import moto, moto_bucket
 from tests.stuck_tests import pytest_runtest_protocol
-from tests.workers import pytest_xdist_make_scheduler
+from tests.workers import pytest_collection, pytest_xdist_make_scheduler
 
 __all__ = [
     "moto",
     "moto_bucket",
+    "pytest_collection",
     "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_runtest_call",

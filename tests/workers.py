@@ -3,9 +3,14 @@
 All tests that share the Spark of their process (`spark/conftest.py`) go to one worker: a JVM costs ten seconds of a core, and is
 warm after the first test. (`--dist loadgroup`, which is for this, does nothing with pytest 9.2 and xdist 3.8: it changes a name of
 each test that nobody reads any more.)
+
+And what is imported and collected is set aside from the garbage collector, here and where there are no workers.
 """
 
 from __future__ import annotations
+
+import gc
+from collections.abc import Generator
 
 import pytest
 from xdist.remote import Producer
@@ -36,3 +41,15 @@ class OneByOne(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneByOne | None:
     return OneByOne(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays: the garbage collector would look at all of it again and again, now and amid tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()

@@ -5,18 +5,22 @@
     records ──add──▶ lane                    ──▶ ┘
 
 A batch is ready when it is full, when it has waited `linger_ms`, when a flush closed it, or at once when nothing of its lane is
-unanswered: a lone record is not kept waiting, and records that come while one batch is away travel together in the next.
+unanswered: a lone record is not kept waiting, and records that come while one batch is away travel together in the next. Lanes that
+only wait are not looked through for that (line.py).
 
-Invariant: `buffered_bytes` is the sum of all batches from their first record until they have left their lane for good.
+Invariants: `buffered_bytes` is the sum of all batches from their first record until they have left their lane for good; a lane that
+is not idle stands in the line of its way, and is placed there anew after all that may have changed it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from metadata.errors import TidelogError
 from tidelog.batch import Batch
 from tidelog.lane import Lane
+from tidelog.line import Line
 from tidelog.outcomes import Outcomes
 from tidelog.routes import NO_LEADER_EPOCH, TAKEOVER, Way
 from tidelog.settings import ClientSettings
@@ -38,8 +42,10 @@ class Accumulator:
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._producer: tuple[int, int] | None = None
         """Producer id and epoch for lanes that are made: no lane of these partitions had it before."""
-        self._busy: dict[Way, dict[Lane, None]] = {}
-        """By the way to the leader: the lanes that are not idle, in the order of their turn."""
+        self._lines: dict[Way, Line] = {}
+        """By the way to the leader: those with lanes."""
+        self._headed: Counter[Way] = Counter()
+        """How many lanes are to go each way, idle ones too."""
         self._gained: set[Way] = set()
         self._left: set[Way] = set()
 
@@ -49,6 +55,7 @@ class Accumulator:
         if lane is None:
             lane = Lane(topic, partition, way=way, topic_id=topic_id, settings=self._settings)
             self._lanes[topic, partition] = lane
+            self._headed[way] += 1
             if self._producer is not None and lane.producer is None:
                 lane.identify(*self._producer)
         return lane
@@ -59,12 +66,13 @@ class Accumulator:
         What a broker says that lags behind, of an older leader or of none, is not followed. A leader that follows another may
         still be taking over: until it has acknowledged something, its answers are awaited apart from those for what it leads.
         """
-        if leader_epoch < lane.leader_epoch:
+        if leader_epoch < lane.leader_epoch or (leader_epoch == lane.leader_epoch and way == lane.next_way):
             return
         if not way.awaits and (lane.next_way.awaits or NO_LEADER_EPOCH < lane.leader_epoch < leader_epoch):
             way = Way(way.address, TAKEOVER)
-        lane.leader_epoch, lane.next_way = leader_epoch, way
-        self._move_when_quiet(lane)
+        lane.leader_epoch = leader_epoch
+        self._head(lane, way)
+        self._place(lane)
 
     def made_anew(self, lane: Lane, topic_id: str, now_s: float) -> None:
         """The topic was deleted and made again under its name."""
@@ -77,26 +85,46 @@ class Accumulator:
             lane.abandon(error)
             self._collect((lane,))
             self._left.add(lane.way)
+            self._heads_no_more(lane.next_way)
             del self._lanes[lane.topic, lane.partition]
         self._producer = None  # a lane that is made for one of them again must not begin again under the same id
 
-    def _move_when_quiet(self, lane: Lane) -> None:
-        if lane.on_wire or lane.way == lane.next_way:
-            return
-        if self._leave_line(lane):
-            self._busy.setdefault(lane.next_way, {})[lane] = None
+    def _head(self, lane: Lane, way: Way) -> None:
+        """It is to go this way, once nothing of it is on the wire."""
+        if self._lanes.get((lane.topic, lane.partition)) is lane:  # else it was dropped
+            self._headed[way] += 1
+            self._heads_no_more(lane.next_way)
+        lane.next_way = way
+
+    def _heads_no_more(self, way: Way) -> None:
+        self._headed[way] -= 1
+        if not self._headed[way]:
+            del self._headed[way]
+
+    def _place(self, lane: Lane) -> None:
+        """In the line of the way that it goes; an idle one in none."""
+        moves = not lane.on_wire and lane.way != lane.next_way
+        if (moves or lane.is_idle) and self._leave_line(lane) and not lane.is_idle:
             self._gained.add(lane.next_way)
-        self._left.add(lane.way)
-        lane.way = lane.next_way
+        if moves:
+            self._left.add(lane.way)
+            lane.way = lane.next_way
+        if not lane.is_idle:
+            self._line(lane.way).place(lane)
+
+    def _line(self, way: Way) -> Line:
+        if (line := self._lines.get(way)) is None:
+            line = self._lines[way] = Line(way)
+        return line
 
     def _leave_line(self, lane: Lane) -> bool:
         """Whether it stood in its leader's line."""
-        line = self._busy.get(lane.way, {})
-        if lane not in line:
+        line = self._lines.get(lane.way)
+        if line is None or lane not in line.lanes:
             return False
-        del line[lane]
-        if not line:
-            del self._busy[lane.way]
+        line.remove(lane)
+        if not line.lanes:
+            del self._lines[lane.way]
         return True
 
     def take_gained(self) -> set[Way]:
@@ -107,22 +135,25 @@ class Accumulator:
     def take_unused(self) -> set[Way]:
         """Ways that lanes moved away from since this was last asked, and that no other lane goes or is to go."""
         left, self._left = self._left, set()
-        left -= self._busy.keys()
-        if left:  # else thousands of lanes that move one after the other would be looked through for each of them
-            left -= {lane.next_way for lane in self._lanes.values()}
-        return left
+        return left - self._lines.keys() - self._headed.keys()
 
     # ── in ──
 
     def roll(self, lane: Lane, now_s: float) -> Batch:
         """Opens the lane's next batch; the one that was open leaves."""
-        self._busy.setdefault(lane.way, {}).setdefault(lane)
-        return lane.roll(now_s)
+        batch = lane.roll(now_s)
+        self._place(lane)
+        return batch
+
+    def closed(self, lane: Lane) -> None:
+        """Its open batch was closed: it may leave."""
+        self._place(lane)
 
     def close_open_batches(self) -> None:
         """A flush: everything may leave now."""
         for lane in self._all_busy():
             lane.close()
+            self._place(lane)
 
     # ── out ──
 
@@ -131,40 +162,39 @@ class Accumulator:
 
         The lanes that were served go to the end of the line. Each batch counts as sent.
         """
-        line = self._busy.get(way, {})
+        if (line := self._lines.get(way)) is None:
+            return []
         taken: list[Batch] = []
         taken_bytes = 0
-        for lane in list(line):
-            if lane.next_way != way:
-                continue
+        for lane in line.in_turn(now_s):
             if taken_bytes >= bytes_max or len(taken) == REQUEST_BATCHES_MAX:
                 break
             batch = lane.next_batch(now_s)
-            if batch is None:
-                continue
-            if taken and taken_bytes + batch.request_bytes > bytes_max:
-                break  # it was numbered, and keeps its place: the next request takes it first
-            lane.sent(batch)
-            taken.append(batch)
-            taken_bytes += batch.request_bytes
-            line[lane] = line.pop(lane)
+            if batch is not None:
+                if taken and taken_bytes + batch.request_bytes > bytes_max:
+                    break  # it was numbered, and keeps its place: the next request takes it first
+                lane.sent(batch)
+                taken.append(batch)
+                taken_bytes += batch.request_bytes
+            line.served(lane)
         return taken
 
     def wakes_at_s(self, way: Way) -> float | None:
         """When `take` may have something without a new record or answer; None for never."""
-        staying = [lane for lane in self._busy.get(way, ()) if lane.next_way == way]
-        times = [at_s for lane in staying if (at_s := lane.wakes_at_s()) is not None]
-        return min(times, default=None)
+        line = self._lines.get(way)
+        return None if line is None else line.wakes_at_s()
 
     def unidentified(self, way: Way) -> list[Lane]:
         """Lanes that need a producer id before they can send."""
-        return [lane for lane in self._busy.get(way, ()) if lane.producer is None]
+        line = self._lines.get(way)
+        return [] if line is None else list(line.unidentified)
 
     def identify(self, producer_id: int, producer_epoch: int) -> None:
         """Gives a fresh producer id to all lanes that have none, and to those that are made from now on."""
         for lane in {*self._lanes.values(), *self._all_busy()}:
             if lane.producer is None:
                 lane.identify(producer_id, producer_epoch)
+                self._place(lane)
         self._producer = producer_id, producer_epoch
 
     def unsettled(self) -> list[Batch]:
@@ -173,28 +203,32 @@ class Accumulator:
 
     def unacknowledged_records(self, way: Way) -> int:
         """Records to go this way that have no outcome yet."""
-        return sum(batch.record_count for batch in _unsettled(self._busy.get(way, ())))
+        return sum(batch.record_count for batch in _unsettled(self._in_line(way)))
 
     def in_flight(self, way: Way) -> list[str]:
         """Topics with something on the wire."""
-        return sorted({lane.topic for lane in self._busy.get(way, ()) if lane.on_wire})
+        return sorted({lane.topic for lane in self._in_line(way) if lane.on_wire})
 
     def is_deserted(self, way: Way) -> bool:
         """Whether a lane waits for answers from here only to go to another broker."""
-        return any(lane.on_wire and lane.next_way.address != way.address for lane in self._busy.get(way, ()))
+        return any(lane.on_wire and lane.next_way.address != way.address for lane in self._in_line(way))
 
     def topics_of(self, way: Way) -> set[str]:
         """Topics with something to send this way."""
-        return {lane.topic for lane in self._busy.get(way, ())}
+        return {lane.topic for lane in self._in_line(way)}
 
     def busy(self, way: Way) -> list[Lane]:
         """Lanes with something to send this way, or to await."""
-        return list(self._busy.get(way, ()))
+        return list(self._in_line(way))
+
+    def _in_line(self, way: Way) -> Iterable[Lane]:
+        line = self._lines.get(way)
+        return () if line is None else line.lanes
 
     @property
     def ways(self) -> list[Way]:
         """Where something is to be sent, or awaited from."""
-        return list(self._busy)
+        return list(self._lines)
 
     # ── what happened ──
 
@@ -202,7 +236,7 @@ class Accumulator:
         was_settled = batch.settled
         lane = batch.lane
         if batch.on_wire and lane.next_way == lane.way and lane.way.awaits == TAKEOVER:
-            lane.next_way = Way(lane.way.address)  # it has taken over
+            self._head(lane, Way(lane.way.address))  # it has taken over
         lane.acknowledged(batch, base_offset, now_s)
         if batch.settled and not was_settled:
             self.outcomes.acknowledged += batch.record_count
@@ -214,7 +248,7 @@ class Accumulator:
 
     def expire(self, way: Way, now_s: float) -> bool:
         """Fails what is past its deadline; answers whether the broker owes an answer that is overdue."""
-        lanes = list(self._busy.get(way, ()))
+        lanes = list(self._in_line(way))
         for lane in lanes:
             lane.expire(now_s)
         self._collect(lanes)
@@ -222,7 +256,7 @@ class Accumulator:
 
     def unreachable(self, way: Way, error: TidelogError) -> None:
         """No connection, or no answer on it: nothing went out, and it will be tried again."""
-        for lane in self._busy.get(way, ()):
+        for lane in self._in_line(way):
             lane.last_trouble = error
 
     def abandon(self, lanes: Iterable[Lane], error: TidelogError) -> None:
@@ -248,9 +282,7 @@ class Accumulator:
                     self._count_failure(batch)
                 self.failures = (self.failures + lane.failures)[:FAILURES_KEPT_MAX]
                 lane.failures = []
-            self._move_when_quiet(lane)
-            if lane.is_idle:
-                self._leave_line(lane)
+            self._place(lane)
 
     def _count_failure(self, batch: Batch) -> None:
         if batch.error is not None and batch.error.nothing_was_written:
@@ -259,7 +291,7 @@ class Accumulator:
             self.outcomes.unknown += batch.record_count
 
     def _all_busy(self) -> list[Lane]:
-        return [lane for line in self._busy.values() for lane in line]
+        return [lane for line in self._lines.values() for lane in line.lanes]
 
 
 def _unsettled(lanes: Iterable[Lane]) -> Iterator[Batch]:

@@ -214,7 +214,10 @@ class Connection:
             try:
                 return await self._attempt(attempt, address=address, writes=writes, timeout_s=attempt_s)
             except Unavailable as error:
-                wait_s = error.retry_after_s if isinstance(error, Throttled) else pause_s * random.uniform(0.5, 1.5)
+                if isinstance(error, Throttled):
+                    wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
+                else:
+                    wait_s = pause_s * random.uniform(0.5, 1.5)
                 if time.monotonic() + wait_s >= deadline_s:
                     raise
             await asyncio.sleep(wait_s)
@@ -275,7 +278,7 @@ class Connection:
             self.note_throttled(error)
         if isinstance(error, NoLeader | NotLeader | UnknownLeaderEpoch | NoCoordinator | NotCoordinator):
             self._reachability.told_what_is_doubtful(address, time.monotonic())
-        elif error.retryable and not isinstance(error, Throttled | FencedLeaderEpoch):
+        elif error.retryable and not isinstance(error, Throttled | FencedLeaderEpoch) and "ended_by_broker" not in error.details:
             self._reachability.gave_no_answer(address, time.monotonic())
         return error
 

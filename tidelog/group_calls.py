@@ -4,6 +4,7 @@
     join, sync, heartbeat, leave      one attempt each: the member knows when to try again (metadata/group_member.py)
     commit, committed                 tried again until request_timeout_ms; a commit may be repeated, since it sets and does not add
     no answer from the coordinator    calls go through another broker for a while
+    it has too many calls             the same one is asked again, later
 
 A coordinator that hangs keeps its connections: who waits for other members asks now and then who coordinates, and goes there.
 Invariant: an address that gave no answer is asked for anew before it is used again.
@@ -30,8 +31,9 @@ from tidelog.group_positions import Offset
 from tidelog.owned_tasks import first_of
 from tidelog.settings import ClientSettings
 
-HEARTBEAT_S: Final = 1.5
-"""Then another way is tried: at the default settings there are many attempts in a session."""
+HEARTBEAT_S: Final = 2.5
+"""Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
+(its `grpc_unread_s_max`)."""
 ATTEMPT_S: Final = 5.0
 """Of what waits for nobody; then another way is tried."""
 WAIT_LONGER_S: Final = 10.0
@@ -170,7 +172,10 @@ class GrpcGroupCalls:
                 return await self._once(name, ask, timeout_s=min(ATTEMPT_S, left_s), writes=writes)
             except (Unavailable, OutcomeUnknown) as error:
                 unknown = error if isinstance(error, OutcomeUnknown) else unknown
-                wait_s = error.retry_after_s if isinstance(error, Throttled) else pause_s * random.uniform(0.5, 1.5)
+                if isinstance(error, Throttled):
+                    wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
+                else:
+                    wait_s = pause_s * random.uniform(0.5, 1.5)
                 if time.monotonic() + wait_s >= deadline_s:
                     raise (unknown or error) from error
             await asyncio.sleep(wait_s)
@@ -192,10 +197,12 @@ class GrpcGroupCalls:
 
     @contextmanager
     def _heeded(self, name: str, address: str) -> Iterator[None]:
-        """Whoever refuses, or gives no answer as long as the caller waits, is asked for anew."""
+        """Whoever refuses, or gives no answer as long as the caller waits, is asked for anew; who is busy is not."""
         try:
             yield
         except (Unavailable, OutcomeUnknown, asyncio.CancelledError) as error:
+            if isinstance(error, TidelogError) and "ended_by_broker" in error.details:
+                raise  # it has too many calls: others would come on top
             if self._coordinators.get(name) == address:
                 del self._coordinators[name]
             if not isinstance(error, NotCoordinator | NoCoordinator | Throttled | asyncio.CancelledError):

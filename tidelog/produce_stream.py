@@ -136,7 +136,8 @@ class ProduceStream:
                 self._accumulator.unreachable(self._way, error)
                 self._tell_outage(error)
                 self._topics.learn_later(self._accumulator.topics_of(self._way))
-                wait_s = error.retry_after_s if isinstance(error, Throttled) else 0.0
+                if isinstance(error, Throttled):
+                    wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
             pause_s_max = self._settings.retry_pause_ms_max / 1000
             if self._answers > answers or asyncio.get_running_loop().time() - began_s > pause_s_max:
                 pause_s = self._settings.retry_pause_ms / 1000

@@ -254,6 +254,7 @@ class Producer:
         return batch
 
     def _lane_closed(self, lane: Lane) -> None:
+        self._accumulator.closed(lane)
         self._stream_to(lane.way).wake()
 
     def _stream_to(self, way: Way) -> ProduceStream:

@@ -202,7 +202,7 @@ class ReadProgress:
     ) -> tuple[list[TopicPartitionName], list[TopicPartitionName]]:
         """By partition, what it met. Answers which of them pause for the first time, and which have ended.
 
-        `jitter` scales the pauses: about 1.
+        `jitter` scales the pauses: 0.5 to 1.5. Who is throttled waits as long as it was told, or up to half as long again.
         """
         troubled: list[TopicPartitionName] = []
         ended: list[TopicPartitionName] = []
@@ -216,7 +216,8 @@ class ReadProgress:
             # The route has it: not every broker hears of a new topic or partition at the same moment.
             passes = error.retryable or isinstance(error, NotFound)
             if passes and (self._follow or now_s - held.troubled_since_s <= self._patience.patience_s):
-                held.resumes_s = now_s + (error.retry_after_s if isinstance(error, Throttled) else held.pause_s * jitter)
+                throttled_s = error.retry_after_s * (0.75 + jitter / 2) if isinstance(error, Throttled) else None
+                held.resumes_s = now_s + (held.pause_s * jitter if throttled_s is None else throttled_s)
                 held.pause_s = min(2 * held.pause_s, self._patience.pause_s_max)
                 if is_new:
                     troubled.append(partition)

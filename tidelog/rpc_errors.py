@@ -7,6 +7,9 @@
         write, and bytes may have gone out        OutcomeUnknown
         RESOURCE_EXHAUSTED of grpc itself         TooLarge for a message above a limit, Throttled for a call above the broker's
                                                   grpc_streams_max, which it has not even looked at
+        CANCELLED without a word                  the broker lives, and has dropped the call: more came than it takes up in time.
+                                                  Throttled for a read; a write is not relied upon, as above. The detail
+                                                  `ended_by_broker` says that there is no other broker to be looked for
 
 Every message begins with the address that it comes from.
 """
@@ -66,8 +69,14 @@ def error_of_rpc(error: grpc.aio.AioRpcError, *, address: str, writes: bool) -> 
         return exhausted
     if code is StatusCode.UNAVAILABLE and _NEVER_CONNECTED in said:
         return unreachable(address, said)
+    ended_by_broker = code is StatusCode.CANCELLED and said == _WITHOUT_A_WORD
+    if ended_by_broker and not writes:
+        return Throttled(f"{address}: the broker has more calls than it can take up", address=address, ended_by_broker=True)
     if writes:
-        return OutcomeUnknown(f"{address}: no answer came that says what was written: {said}", address=address)
+        unknown = OutcomeUnknown(f"{address}: no answer came that says what was written: {said}", address=address)
+        if ended_by_broker:
+            unknown.details["ended_by_broker"] = True
+        return unknown
     if code in {StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED, StatusCode.RESOURCE_EXHAUSTED}:
         return Unavailable(f"{address}: no answer: {said}", address=address)
     return TidelogError(f"{address}: {code.name}: {said}", hint="Look into the broker's log.", address=address)
@@ -110,6 +119,7 @@ def unreachable(address: str, cause: object) -> Unavailable:
 # grpc's own words, of which its codes alone say too little:
 _NEVER_CONNECTED = "failed to connect to all addresses"  # so that nothing went out
 _TOO_MANY_CALLS = "Concurrent RPC limit exceeded"
+_WITHOUT_A_WORD = StatusCode.CANCELLED.name  # its stream was reset, and nothing said why
 _ANSWER_REFUSED = "CLIENT: Received"
 _MESSAGE_TOO_LARGE = re.compile(r"larger than max \(\d+ vs\.? (\d+)\)")
 

@@ -4,6 +4,9 @@ of it.
     call ─▶ its row in calls.py ─▶ who? ─▶ noted in its task (caller.py) ─▶ quota ─▶ the call ─▶ audit
                                     └ forwarded: only who knows the cluster's peer secret; it was checked where it came in
 
+A broker whose authentication is off has checked nobody, and what it forwards is done all the same: whoever reaches it can make a
+key for himself there, so nothing would be kept from him. The log names it, and the audit log tells what is changed through it.
+
 Calls that last (long polls, streams) are watched: when keys, ACLs or quotas change, and when credentials expire, those that may go
 on no longer end with the reason. Invariants: no call is begun before its caller is known, but for those that are open; what ends
 here has told the audit log once.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -32,8 +36,15 @@ from metadata.secret import Secret
 PEER_SECRET: Final = "tidelog-peer"
 """Keys of the metadata between brokers: the cluster's secret, and the name of the principal that the first broker has checked."""
 PEER_PRINCIPAL: Final = "tidelog-principal"
+PEER_UNCHECKED: Final = "tidelog-unchecked"
+"""And that it has checked nobody: its authentication is off."""
 NAME_CHARACTERS_MAX: Final = 249
+UNCHECKED: Final = "broker without authentication"
+"""As a credential, for the audit log."""
+UNCHECKED_MAX: Final = 1_000
 OK: Final = "ok"
+
+log = logging.getLogger(__name__)
 
 
 class Guard:
@@ -56,6 +67,7 @@ class Guard:
         self._peer_secret = peer_secret.reveal().encode()
         self._now_ms = now_ms
         self._lasting: set[_Lasting] = set()
+        self._unchecked: set[str] = set()
         cache.subscribe(self._look_again)
         authentication.subscribe(self._look_again)
 
@@ -106,17 +118,22 @@ class Guard:
         except TidelogError:
             return None
 
-    def begin_forwarded(self, needs: Needs, secret: str, principal: str, *, door: str, action: str, address: str) -> CheckedCall:
-        """The call of another broker, for its client. NotAuthorized without the cluster's secret."""
+    def begin_forwarded(
+        self, needs: Needs, secret: str, principal: str, *, door: str, action: str, address: str, unchecked_by: str = ""
+    ) -> CheckedCall:
+        """The call of another broker, for its client; `unchecked_by`: its id, where its authentication is off. NotAuthorized
+        without the cluster's secret."""
         if not hmac.compare_digest(secret.encode(), self._peer_secret):
             error = NotAuthorized(
                 "only brokers of this cluster may forward calls",
-                hint="Where it was a broker: is its authentication on, and is it of this cluster?",
+                hint="Where it was a broker: is it of this cluster, and has it authentication, or else TLS?",
             )
             self._tell(error.code, door=door, address=address, call=action, reason=error.message)
             raise error
+        if unchecked_by:
+            self._tell_of_unchecked(unchecked_by)
         name = principal[:NAME_CHARACTERS_MAX]
-        peer = Caller(name, self.cache, self._now_ms, credential="peer", is_peer=True)
+        peer = Caller(name, self.cache, self._now_ms, credential=UNCHECKED if unchecked_by else "peer", is_peer=True)
         return self._begun(peer, needs, door=door, action=action, address=address)
 
     def _begun(
@@ -130,6 +147,16 @@ class Guard:
         if needs.cluster is not None:
             call.check("cluster", CLUSTER_NAME)
         return call
+
+    def _tell_of_unchecked(self, broker_id: str) -> None:
+        """Once of each broker."""
+        if broker_id not in self._unchecked and len(self._unchecked) < UNCHECKED_MAX:
+            self._unchecked.add(broker_id)
+            log.warning(
+                "broker %s forwards calls of clients that nobody has checked, since its authentication is off: whoever reaches it "
+                "may do everything in this cluster until it is switched on there, too",
+                broker_id[:NAME_CHARACTERS_MAX],
+            )
 
     def check_again(self, call: CheckedCall) -> None:
         """What was checked at its head, once its message has come. Unauthenticated, NotAuthorized; the audit log hears of both."""
@@ -192,7 +219,8 @@ class Guard:
 
     def ended(self, call: CheckedCall, failure: str) -> None:
         """Tells of a change that was asked for: done, or why not. `failure`: the code of its error."""
-        if call.needs.changes and not call.was_refused and not (call.caller is not None and call.caller.is_peer):
+        told_elsewhere = call.caller is not None and call.caller.is_peer and call.caller.credential != UNCHECKED
+        if call.needs.changes and not call.was_refused and not told_elsewhere:
             self._tell_of(call, failure or OK, tuple(call.resources))
 
     def _refused(self, call: CheckedCall, operation: str, kind: str, name: str) -> None:

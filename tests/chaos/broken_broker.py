@@ -72,9 +72,9 @@ def _loses() -> list[tuple[Any, str, Any]]:
     append, due = Log.append, _each_tenth()
 
     def losing(self: Log, partition: TopicPartition, batch: Buffer, header: BatchHeader, *rest: Any, **how: Any) -> PendingAppend:
-        if partition in self._paused or not self.leads(partition) or self.ended or not due():
+        if partition in self._led._paused or not self.leads(partition) or self.ended or not due():
             return append(self, partition, batch, header, *rest, **how)
-        log = self._led_partition(partition).log
+        log = self._led.at(partition).log
         appended = log.append(header, now_ms=self._now_ms())
         if not appended.duplicate:
             log.end_offset = appended.base_offset

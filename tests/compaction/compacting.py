@@ -19,6 +19,7 @@ from metadata.store import Delete, Put
 from metadata.topic import Topic, encode_topic
 from metadata.topic_cache import TopicCache
 from segments.bucket_layout import deleted_topic_key, history_file_key, parse_topic_key
+from segments.deleted_topic import DeletedTopic, encode_deleted_topic
 from segments.manifest import Manifest, no_manifest
 from segments.manifest_store import newest_manifest
 from segments.memory_store import MemoryStore
@@ -66,7 +67,8 @@ class Scene:
     async def delete_topic(self, name: str, topic_id: TopicId) -> None:
         result = await self.metadata.transact([], [Delete(LAYOUT.topic(name))])
         await self.topics.wait_for(result.revision, timeout_s=10)
-        self.store.plant(deleted_topic_key(name, topic_id, result.revision), b"{}")
+        marker = DeletedTopic(name=name, id=topic_id, gone_at_revision=result.revision, marked_at_ms=self.now_ms())
+        self.store.plant(deleted_topic_key(name, topic_id, result.revision), encode_deleted_topic(marker))
 
     def now_ms(self) -> int:
         return virtual_loop().now_ms() + self.ahead_ms

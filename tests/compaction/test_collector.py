@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from compaction.collection import (
     fate_of_file,
     is_leftover_version,
 )
-from compaction.topic_listing import ListedPartition, TopicListing
+from compaction.collector import MARKERS_READ_AT_ONCE
+from compaction.topic_listing import ListedPartition, Remains, RemainsListing, TopicListing
+from metadata.errors import Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from segments.bucket_layout import (
     chosen_key,
@@ -29,11 +32,12 @@ from segments.bucket_layout import (
     staged_rows_key,
     topic_mirror_key,
 )
+from segments.deleted_topic import DeletedTopic, encode_deleted_topic
 from segments.manifest import Manifest, Retired, Superseded, encode_manifest, no_manifest
 from segments.memory_store import MemoryStore
 from segments.next_manifest import collected
 from tests.compaction.compacting import Scene, on_a_bucket, plain
-from tests.compaction.kept import GRACE_MS, Guarded, Keeper, record, records_in, settle, write_files
+from tests.compaction.kept import GRACE_MS, SETTINGS, Guarded, Keeper, record, records_in, settle, write_files
 from tests.segments.batches import ORDERS, PAYMENTS
 
 
@@ -185,6 +189,201 @@ def test_a_deleted_topic_leaves_its_marker_and_nothing_else() -> None:
         (marker,) = topic_objects(scene)
         assert "/_log/deleted-" in marker
         assert len(await records_in(scene, PAYMENTS)) == 1
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+def test_a_compactor_that_is_restarted_within_every_grace_deletes_what_a_topic_left_all_the_same() -> None:
+    """The grace is counted from what the marker says, not from when it was seen first."""
+
+    async def work(scene: Scene) -> None:
+        await write_files(scene, [record(0, at_ms=scene.now_ms())])
+        await scene.delete_topic("orders", ORDERS.topic_id)
+        left = []
+        for _ in range(3):
+            scene.ahead_ms += GRACE_MS // 2
+            restarted = Keeper(scene, store=Guarded(plain(scene.store), scene))
+            await restarted.tick()
+            restarted.close()
+            left.append(len(topic_objects(scene)))
+        assert left == [3, 1, 1], "not before the grace is over"
+
+    on_a_bucket(work)
+
+
+def some_topic(number: int) -> TopicId:
+    """One that is not registered."""
+    return TopicId(f"{0xDEAD + number:032x}")
+
+
+def mark(scene: Scene, revision: int, topic_id: TopicId = ORDERS.topic_id) -> str:
+    """As deleted now."""
+    marker = DeletedTopic(name="orders", id=topic_id, gone_at_revision=Revision(revision), marked_at_ms=scene.now_ms())
+    key = deleted_topic_key("orders", topic_id, Revision(revision))
+    scene.store.plant(key, encode_deleted_topic(marker))
+    return key
+
+
+def test_a_topic_that_was_restored_and_is_deleted_again_has_a_grace_of_its_own() -> None:
+    """Whoever deletes starts after the deletion; the first marker is long past."""
+
+    async def work(scene: Scene) -> None:
+        await write_files(scene, [record(0, at_ms=scene.now_ms())])
+        mark(scene, 1)
+        scene.ahead_ms += 10 * GRACE_MS
+        await scene.delete_topic("orders", ORDERS.topic_id)
+        keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
+        await keeper.tick()
+        scene.ahead_ms += GRACE_MS - 1
+        await keeper.tick()
+        assert len(topic_objects(scene)) == 4
+        scene.ahead_ms += 1
+        await keeper.tick()
+        assert len(topic_objects(scene)) == 2, "both markers stay"
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+@pytest.mark.parametrize("marked_late", [False, True])
+def test_one_that_is_deleted_again_under_the_eyes_of_who_deletes_has_it_too(marked_late: bool) -> None:
+    """Also while the first marker alone is there: the second one comes a moment after the metadata cease to name the topic."""
+
+    async def work(scene: Scene) -> None:
+        await write_files(scene, [record(0, at_ms=scene.now_ms())])
+        mark(scene, 1)
+        scene.ahead_ms += 10 * GRACE_MS
+        keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
+        await keeper.tick()
+        await scene.delete_topic("orders", ORDERS.topic_id)
+        markers = [key for key in topic_objects(scene) if "/_log/deleted-" in key]
+        second = scene.store.content(markers[1])
+        if marked_late:
+            scene.store.remove(markers[1])
+        await keeper.tick()
+        scene.store.remove(markers[1])
+        scene.store.plant(markers[1], second)
+        scene.ahead_ms += GRACE_MS - 1
+        await keeper.tick()
+        assert len(topic_objects(scene)) == 4
+        scene.ahead_ms += 1
+        await keeper.tick()
+        assert topic_objects(scene) == markers
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+def test_a_later_marker_puts_off_a_sweep_that_is_planned() -> None:
+    """The topic was restored and deleted again unseen: the metadata were not followed meanwhile, or came from a snapshot."""
+
+    async def work(scene: Scene) -> None:
+        await write_files(scene, [record(0, at_ms=scene.now_ms())])
+        await scene.delete_topic("orders", ORDERS.topic_id)
+        settings = replace(SETTINGS, bucket_listing_interval_ms=GRACE_MS // 2)
+        keeper = Keeper(scene, settings, store=Guarded(plain(scene.store), scene))
+        await keeper.tick()
+        scene.ahead_ms += GRACE_MS - 1
+        mark(scene, 1_000)
+        await keeper.tick()
+        scene.ahead_ms += GRACE_MS - 1
+        await keeper.tick()
+        assert len(topic_objects(scene)) == 4
+        scene.ahead_ms += 1
+        await keeper.tick()
+        assert len(topic_objects(scene)) == 2
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+def test_the_marker_of_a_topic_that_has_left_nothing_else_costs_no_request() -> None:
+    """Markers stay for ever, and each listing shows all of them."""
+
+    async def work(scene: Scene) -> None:
+        for number in range(500):
+            mark(scene, 1, some_topic(number))
+        store = Guarded(plain(scene.store), scene)
+        keeper = Keeper(scene, store=store)
+        for _ in range(3):
+            await keeper.tick()
+            scene.ahead_ms += 10 * GRACE_MS
+        assert not [call for call in store.calls if call.startswith("get ")]
+        assert len(store.calls) <= 3
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+def test_the_markers_of_many_topics_that_were_deleted_at_once_are_read_some_at_a_time() -> None:
+    async def work(scene: Scene) -> None:
+        count = 2 * MARKERS_READ_AT_ONCE + 10
+        for number in range(count):
+            mark(scene, 1, some_topic(number))
+            scene.store.plant(topic_mirror_key("orders", some_topic(number), Revision(1)), b"{}")
+        scene.ahead_ms += GRACE_MS
+        store = Guarded(plain(scene.store), scene)
+        keeper = Keeper(scene, store=store)
+        left = []
+        for _ in range(3):
+            store.calls.clear()
+            await keeper.tick()
+            assert sum(call.startswith("get ") for call in store.calls) <= MARKERS_READ_AT_ONCE
+            left.append(len(topic_objects(scene)) - count)
+        assert left == [count - MARKERS_READ_AT_ONCE, count - 2 * MARKERS_READ_AT_ONCE, 0]
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+def test_a_marker_is_read_again_where_the_bucket_was_away_and_holds_up_no_other() -> None:
+    async def work(scene: Scene) -> None:
+        away, other = TopicId("a" * 32), TopicId("b" * 32)
+        for topic_id in (away, other):
+            mark(scene, 1, topic_id)
+            scene.store.plant(topic_mirror_key("orders", topic_id, Revision(1)), b"{}")
+        scene.ahead_ms += GRACE_MS
+
+        class Away(Guarded):
+            failing = True
+
+            async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+                if self.failing and away in key:
+                    raise Unavailable("away")
+                return await super().get(key, start=start, end=end)
+
+        store = Away(plain(scene.store), scene)
+        keeper = Keeper(scene, store=store)
+        for _ in range(2):
+            await keeper.tick()
+        assert [away in key for key in topic_objects(scene)] == [True, True, False]
+        store.failing = False
+        await keeper.tick()
+        assert len(topic_objects(scene)) == 2, "its grace began when it was marked, not when it was read"
+        keeper.close()
+
+    on_a_bucket(work)
+
+
+@pytest.mark.parametrize("told_ms", [None, 10 * GRACE_MS])
+def test_the_grace_of_a_topic_whose_marker_tells_no_time_or_one_to_come_begins_when_it_is_seen(told_ms: int | None) -> None:
+    async def work(scene: Scene) -> None:
+        await write_files(scene, [record(0, at_ms=scene.now_ms())])
+        await scene.delete_topic("orders", ORDERS.topic_id)
+        told = None if told_ms is None else scene.now_ms() + told_ms
+        marker = DeletedTopic(name="orders", id=ORDERS.topic_id, gone_at_revision=Revision(9), marked_at_ms=told)
+        for key in [key for key in topic_objects(scene) if "/_log/deleted-" in key]:
+            scene.store.remove(key)
+            scene.store.plant(key, encode_deleted_topic(marker) if told_ms is not None else b"of somebody else")
+        keeper = Keeper(scene, store=Guarded(plain(scene.store), scene))
+        await keeper.tick()
+        scene.ahead_ms += GRACE_MS - 1
+        await keeper.tick()
+        assert len(topic_objects(scene)) == 3
+        scene.ahead_ms += 1
+        await keeper.tick()
+        assert len(topic_objects(scene)) == 1
         keeper.close()
 
     on_a_bucket(work)
@@ -386,6 +585,32 @@ def test_a_listing_is_told_partition_by_partition() -> None:
         (place(topic_b, 0), [5], 0),
     ]
     assert {found.size_bytes for one in told for found in one.files} == {7}
+
+
+def test_lives_that_are_over_and_have_left_something_are_told_with_their_newest_marker() -> None:
+    ids = [TopicId(letter * 32) for letter in "abcdef"]
+    before, behind, alone, live, twice, last = ids
+    keys = sorted(
+        [
+            manifest_key("t", TopicPartition(before, Partition(0)), 1),
+            *(deleted_topic_key("t", topic_id, Revision(3)) for topic_id in ids if topic_id != live),
+            topic_mirror_key("t", behind, Revision(1)),
+            topic_mirror_key("t", live, Revision(1)),
+            deleted_topic_key("t", twice, Revision(20)),
+            history_file_key("t", TopicPartition(twice, Partition(0)), "of-somebody-else"),
+            manifest_key("t", TopicPartition(last, Partition(0)), 1),
+        ]
+    )
+    listing = RemainsListing()
+    told = [listing.take_in(parsed) for key in keys if (parsed := parse_topic_key(key)) is not None]
+    told += [listing.end(), listing.end()]
+    assert [one for one in told if one is not None] == [
+        Remains("t", before, Revision(3)),
+        Remains("t", behind, Revision(3)),
+        Remains("t", twice, Revision(20)),
+        Remains("t", last, Revision(3)),
+    ]
+    assert alone not in {one.topic_id for one in told if one is not None}
 
 
 def test_what_may_go_of_a_manifest_waits_for_its_grace() -> None:

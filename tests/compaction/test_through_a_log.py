@@ -28,7 +28,8 @@ from segments.log import FetchTarget, Log
 from segments.log_reader import Fetched
 from segments.memory_store import MemoryStore
 from segments.object_store import ObjectStore
-from segments.recovery import RecoveredPartition, empty_partition, recover
+from segments.recovered_partition import RecoveredPartition, empty_partition
+from segments.recovery import recover
 from segments.session import Session
 from segments.settings import SegmentSettings
 from tests.compaction.compacting import LAYOUT, NAMES

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compaction.wal_view import WalView
 from metadata.errors import Unavailable
@@ -17,7 +20,7 @@ from segments.footers import read_footer_bytes
 from segments.manifest import no_manifest
 from segments.object_store import ObjectInfo
 from tests.compaction.blows import StruckStore
-from tests.segments.batches import ORDERS, PAYMENTS, batch_of, segment_of, stamped_run
+from tests.segments.batches import ORDERS, PAYMENTS, batch_of, seal_of, segment_of, stamped_run
 from tests.segments.past_sessions import Bucket
 from tests.simulation.virtual_loop import run
 
@@ -43,6 +46,11 @@ class Watched:
     def segments(self, session: int, count: int) -> list[str]:
         self.bucket.plant(claim_key(SessionId(session)), b"{}")
         return [self.bucket.segment(session, {ORDERS: [batch_of(b"v")]}) for _ in range(count)]
+
+    def plant(self, session: int, seq: int, *, committed_to: int) -> None:
+        """A segment of one record, which has the number of its place as its offset."""
+        body = segment_of(session, seq, [(ORDERS, stamped_run(seq, batch_of(b"v")))], committed_to=committed_to).body
+        self.bucket.plant(segment_key(SessionId(session), SegmentSeq(seq)), b"".join(bytes(part) for part in body))
 
     def waiting(self) -> list[tuple[int, int, int]]:
         """Offset, session and place of each run that waits."""
@@ -161,6 +169,27 @@ def test_a_gap_that_stays_is_asked_about_and_damage_is_told() -> None:
     watched(work())
 
 
+@pytest.mark.parametrize("gone", [4, 8, 10, 15, 28])
+def test_a_segment_that_is_missing_far_from_the_start_is_told_by_the_first_look_as_well(
+    gone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks once takes what waits then for all there is."""
+    monkeypatch.setattr("compaction.wal_view.SEGMENTS_AT_ONCE", 2)
+    monkeypatch.setattr("compaction.wal_view.SEGMENTS_LISTED_MAX", 4)
+
+    async def work() -> None:
+        scene = Watched()
+        for seq in range(30):  # as a writer does: each tells how far it knew the session to be committed
+            scene.plant(7, seq, committed_to=seq)
+        scene.bucket.remove(segment_key(SessionId(7), SegmentSeq(gone)))
+        await scene.look()
+        state = scene.state.sessions[SessionId(7)]
+        assert (state.known_to, state.is_read, list(state.damaged)) == (30, True, [gone])
+        assert [seq for _, _, seq in scene.waiting()] == [seq for seq in range(30) if seq != gone]
+
+    watched(work())
+
+
 def test_a_put_on_its_way_is_no_gap_when_it_has_landed() -> None:
     async def work() -> None:
         scene = Watched()
@@ -233,6 +262,103 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for_and_those_written_first_
             scene.state.advance(msgspec.structs.replace(no_manifest(partition), compacted_to=Offset(2)))
         await scene.look()
         assert scene.waiting() == [(2, 7, 1), (3, 8, 1)]
+
+    watched(work())
+
+
+def test_a_long_session_is_listed_only_as_far_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compaction.wal_view.SEGMENTS_AT_ONCE", 2)
+    monkeypatch.setattr("compaction.wal_view.SEGMENTS_LISTED_MAX", 4)
+
+    async def work() -> None:
+        scene = Watched(runs_max=6)
+        keys = scene.segments(7, 30)
+        await scene.index(7, 0, 8)
+        await scene.index(7, 8, 16)
+        scene.bucket.seal(7)
+        state = None
+        for done in range(0, 30, 2):
+            await scene.look()
+            state = scene.state.sessions[SessionId(7)]
+            assert len(state.listed.segments if state.listed is not None else ()) <= 4
+            assert state.is_read == (done + 6 >= 30)
+            assert scene.waiting() == [(n, 7, n) for n in range(done, min(done + 6, 30))]
+            scene.state.advance(msgspec.structs.replace(no_manifest(ORDERS), compacted_to=Offset(done + 2)))
+        assert state is not None
+        assert (state.sealed, state.is_read, state.is_cut, state.done_to) == (True, True, False, len(keys))
+        assert {index.end for index in state.indexes} == {8, 16}
+
+    watched(work())
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_all_indexes_of_a_long_session_are_found_though_its_seal_takes_the_last_place_of_a_listing(
+    late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or one before it, and what a zombie wrote behind the seal those after it. Nobody else would delete them."""
+    monkeypatch.setattr("compaction.wal_view.SEGMENTS_LISTED_MAX", 4)
+    monkeypatch.setattr("segments.session._INDEX_REACH", 6)
+
+    async def work() -> None:
+        scene = Watched()
+        scene.segments(7, 19)
+        for first in range(0, 18, 2):
+            await scene.index(7, first, first + 2)
+        scene.bucket.seal(7)
+        for seq in range(20, 20 + late):
+            scene.plant(7, seq, committed_to=19)
+        scene.bucket.plant(trimmed_key(SessionId(7), SegmentSeq(17 if late else 16)), b"{}")
+        monkeypatch.setattr(scene.store, "list", partial(scene.store.list, limit=3))
+        await scene.look()
+        state = scene.state.sessions[SessionId(7)]
+        assert (state.sealed, state.is_read, state.known_to) == (True, True, 19)
+        assert {index.first for index in state.indexes} == set(range(0, 18, 2))
+
+    watched(work())
+
+
+@pytest.mark.parametrize("listed_max", [1, 2, 3, 5])
+@given(data=st.data())
+def test_however_few_are_listed_at_a_time_the_same_is_found_in_the_end(listed_max: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 20), label="segments")
+    missing = data.draw(st.sets(st.integers(0, count - 1), max_size=3), label="missing")
+    trimmed = data.draw(st.integers(0, count), label="trimmed below")
+    gone_below = data.draw(st.integers(0, trimmed), label="deleted below")
+    sealed = data.draw(st.booleans(), label="sealed")
+    late = data.draw(st.sets(st.integers(count + 1, count + 8), max_size=5 if sealed else 0), label="of a zombie")
+    indexed = data.draw(st.sets(st.sampled_from([(0, 3), (3, 6), (2, 8), (8, 12), (12, 16), (13, 18)])), label="indexes")
+    page_max = data.draw(st.integers(1, 5), label="objects to a page")
+
+    async def found(limit: int) -> object:
+        scene = Watched()
+        for seq in range(count):  # as a writer does: each tells how far it knew the session to be committed
+            scene.plant(7, seq, committed_to=seq)
+        for seq in late:
+            scene.plant(7, seq, committed_to=count)
+        for first, end in indexed:
+            if end <= count and not missing & set(range(first, end)):  # else the footer of a missing one may be found there
+                await scene.index(7, first, end)
+        if sealed:
+            scene.bucket.plant(segment_key(SessionId(7), SegmentSeq(count)), seal_of(7, count))
+        if trimmed:
+            scene.bucket.plant(trimmed_key(SessionId(7), SegmentSeq(trimmed)), b"{}")
+        for seq in missing | set(range(gone_below)):
+            scene.bucket.remove(segment_key(SessionId(7), SegmentSeq(seq)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("compaction.wal_view.SEGMENTS_LISTED_MAX", limit)
+            patch.setattr("segments.session._INDEX_REACH", 6)
+            patch.setattr(scene.store, "list", partial(scene.store.list, limit=page_max))
+            for _ in range(2 * len(missing) + 2):
+                await scene.look()
+        state = scene.state.sessions.get(SessionId(7))
+        if state is None:
+            return scene.waiting()
+        assert not state.is_cut
+        of_session = (state.first_seq, state.oldest_seq, state.known_to, state.sealed, set(state.damaged), state.indexes)
+        return scene.waiting(), of_session
+
+    async def work() -> None:
+        assert await found(listed_max) == await found(1_000)
 
     watched(work())
 

@@ -27,7 +27,8 @@ from unittest.mock import patch
 
 import uvloop
 
-from gateway.broker import Broker, running
+from gateway.broker import Broker
+from gateway.broker_process import running
 from gateway.settings import BrokerSettings
 from segments.bucket_layout import WAL
 from segments.object_store import ObjectStore
@@ -80,7 +81,7 @@ def run_broker(data_dir: Path, fault: Fault | None, armed_from_the_start: bool, 
     points.armed = armed_from_the_start
     with (
         in_force(broken),
-        patch("gateway.broker.open_store", _opening_a_store_with(points)),
+        patch("gateway.broker_process.open_store", _opening_a_store_with(points)),
         patch("os.link", _around(points, "link", os.link)),
         patch("os.fsync", _around(points, "fsync", os.fsync)),
         patch("os.unlink", _around(points, "unlink", os.unlink)),

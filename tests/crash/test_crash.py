@@ -37,7 +37,7 @@ STAGES = {
     "PUT": "SegmentWriter._put_once",
     "the object before it is created": "before create",
     "the object created, and no answer": "after create",
-    "commit and answer": "Log.committed",
+    "commit and answer": "PendingAppend.committed",
 }
 RECOVERY = (
     "gateway/leadership.py",

@@ -14,7 +14,8 @@ import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
 import tidelog
-from gateway.broker import Broker, running
+from gateway.broker import Broker
+from gateway.broker_process import running
 from gateway.compactor_process import compacting
 from gateway.settings import load_settings
 from metadata.errors import NotFound, TidelogError

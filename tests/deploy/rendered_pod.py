@@ -46,7 +46,15 @@ OF_ETC = (
     "ca-certificates",
 )
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
-_direct = urllib.request.ProxyHandler({})  # whatever proxy the environment names
+
+
+@cache
+def stranger() -> urllib.request.OpenerDirector:
+    """Who asks without proxy, certificate or authority: a pod is asked twenty times a second until it is ready."""
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    direct = urllib.request.ProxyHandler({})  # whatever proxy the environment names
+    return urllib.request.build_opener(direct, urllib.request.HTTPSHandler(context=trusting))
 
 
 @cache
@@ -198,11 +206,8 @@ class RenderedPod(AbstractContextManager["RenderedPod"]):
 
     def get(self, path: str, *, scheme: str = "http", port: str = "http") -> tuple[int, bytes]:
         """What the port of this name answers somebody without a certificate or a key; 0 where nobody does."""
-        trusting = ssl.create_default_context()
-        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-        opener = urllib.request.build_opener(_direct, urllib.request.HTTPSHandler(context=trusting))
         try:
-            with opener.open(f"{scheme}://127.0.0.1:{self.port(port)}{path}", timeout=5) as answer:
+            with stranger().open(f"{scheme}://127.0.0.1:{self.port(port)}{path}", timeout=5) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()

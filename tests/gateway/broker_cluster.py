@@ -10,10 +10,12 @@ from pathlib import Path
 
 import uvloop
 
-from gateway.access.opening import open_guard
+from gateway.access.opening import open_access
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker, wall_clock_ms
+from gateway.broker_process import tls_files
 from gateway.cluster_settings import ClusterSettings
+from gateway.ports import take_ports
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.tls_settings import TlsSettings
 from metadata.etcd_layout import EtcdLayout
@@ -62,9 +64,9 @@ async def broker_cluster(
     segments: SegmentSettings = SEGMENTS,
     gateway: GatewaySettings | None = None,
     tls: TlsSettings | None = None,
-    access: AccessSettings | None = None,
+    access: AccessSettings | Sequence[AccessSettings] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """`racks`: of the brokers, one after the other; none: they are in no rack."""
+    """`racks`: of the brokers, one after the other; none: they are in no rack. `access`: of all, or of one after the other."""
     metadata, bucket, layout = SqliteStore(Path(":memory:")), HeldStore(), EtcdLayout()
     cluster = Cluster([], bucket)
     await metadata.transact([], [Put(layout.cluster_id, CLUSTER_ID.encode())])
@@ -80,15 +82,31 @@ async def broker_cluster(
                 segments=segments,
                 gateway=replace(gateway or GatewaySettings(), topic_ready_timeout_ms=round(PATIENCE_S * 1000)),
                 tls=tls or TlsSettings(),
-                access=access or AccessSettings(),
+                access=access[number] if isinstance(access, Sequence) else access or AccessSettings(),
                 membership=ClusterSettings(
                     session_timeout_ms=SESSION_MS, rack=racks[number] if racks else "", rack_read_bytes_min=1
                 ),
             )
-            guard = await open_guard(settings.access, metadata, layout, broker_id=settings.broker_id, now_ms=wall_clock_ms)
-            broker = Broker(settings, MeteredStore(bucket), metadata, layout, cluster_id=CLUSTER_ID, access=guard)
+            opened = await open_access(
+                settings.access,
+                metadata,
+                layout,
+                broker_id=settings.broker_id,
+                now_ms=wall_clock_ms,
+                peers_speak_tls=settings.tls.is_on,
+            )
+            broker = Broker(
+                settings,
+                MeteredStore(bucket),
+                metadata,
+                layout,
+                cluster_id=CLUSTER_ID,
+                access=opened,
+                tls=tls_files(settings),
+            )
             ready = asyncio.Event()
-            running.append(tasks.create_task(broker.run(ready)))
+            ports = await take_ports(http=settings.http, grpc=settings.grpc)
+            running.append(tasks.create_task(broker.run(ports, ready)))
             await ready.wait()
             cluster.brokers.append(broker)
         await until(lambda: all(len(broker.view.brokers.brokers) == count for broker in cluster.brokers))

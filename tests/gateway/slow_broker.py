@@ -16,7 +16,8 @@ from unittest.mock import patch
 
 import uvloop
 
-from gateway.broker import Broker, serve
+from gateway.broker import Broker
+from gateway.broker_process import serve
 from gateway.settings import load_settings
 from segments.directory_store import DirectoryStore
 from segments.object_store import Buffer

@@ -22,6 +22,7 @@ from gateway.http_server import HttpServer
 from gateway.led_here import LedHere
 from gateway.metrics import Metrics
 from gateway.peers import Peers
+from gateway.ports import take_port
 from gateway.request_trace import Tracing
 from gateway.settings import GatewaySettings
 from metadata.access_records import AccessRecords
@@ -40,7 +41,7 @@ from segments.byte_budget import ByteBudget
 from segments.log import Log
 from segments.memory_store import MemoryStore
 from segments.object_store import Buffer
-from segments.recovery import empty_partition
+from segments.recovered_partition import empty_partition
 from segments.session import Session, claim
 from segments.settings import SegmentSettings
 from segments.watched_store import Trouble
@@ -248,8 +249,8 @@ async def small_broker(
             log = broker.log
             writing = tasks.create_task(log.run())
             try:
-                broker.http_address = await broker.http.start("127.0.0.1:0")
-                broker.grpc_address = await broker.grpc.start("127.0.0.1:0")
+                broker.http_address = await broker.http.start(await take_port("127.0.0.1:0", door="HTTP"))
+                broker.grpc_address = await broker.grpc.start(await take_port("127.0.0.1:0", door="gRPC"))
                 await broker.create_topic("orders", 3)
                 await broker.create_topic("single", 1)
                 yield broker

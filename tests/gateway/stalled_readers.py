@@ -50,15 +50,18 @@ async def calls_without_window(
     host, _, port = address.rpartition(":")
     incoming, outgoing = await asyncio.open_connection(host, int(port), local_addr=(source, 0))
     none = struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0)
-    outgoing.write(_PREFACE + _frame(_SETTINGS, 0, 0, none) + _frame(_SETTINGS, _ACK, 0))
-    for number in range(count):
-        outgoing.write(_call(2 * number + 1, address, path, message))
-        await outgoing.drain()
-    async with asyncio.timeout(30):
-        while ended:
-            head = await incoming.readexactly(9)
-            await incoming.readexactly(int.from_bytes(head[:3], "big"))
-            ended -= head[3] == _HEADERS and bool(head[4] & _END_STREAM)
+    with contextlib.ExitStack() as unless_ended:
+        unless_ended.callback(outgoing.close)
+        outgoing.write(_PREFACE + _frame(_SETTINGS, 0, 0, none) + _frame(_SETTINGS, _ACK, 0))
+        for number in range(count):
+            outgoing.write(_call(2 * number + 1, address, path, message))
+            await outgoing.drain()
+        async with asyncio.timeout(30):
+            while ended:
+                head = await incoming.readexactly(9)
+                await incoming.readexactly(int.from_bytes(head[:3], "big"))
+                ended -= head[3] == _HEADERS and bool(head[4] & _END_STREAM)
+        unless_ended.pop_all()
     return outgoing
 
 

@@ -187,7 +187,7 @@ def test_a_long_poll_there_ends_with_the_commit_and_is_told_the_new_high_waterma
     async def scenario(racks: Racks) -> None:
         async with asyncio.TaskGroup() as tasks:
             poll = tasks.create_task(racks.fetch(racks.near, wait_ms=30_000))
-            await until(lambda: bool(racks.leader.log._readers))
+            await until(lambda: bool(racks.leader.log.readers_waiting))
             await racks.write(b"a")
         assert records_in([poll.result().record_batches]) == [(0, b"a"), (1, b"a'")]
         assert poll.result().high_watermark == 2
@@ -271,7 +271,7 @@ def test_a_partition_that_moves_is_read_on_there_from_its_next_leader(tmp_path: 
         near, old = racks.near, racks.leader
         async with asyncio.TaskGroup() as tasks:
             poll = tasks.create_task(racks.fetch(near, 4, wait_ms=30_000))
-            await until(lambda: bool(old.log._readers))
+            await until(lambda: bool(old.log.readers_waiting))
             await near.drain(old.broker_id, draining=True)
             await until(lambda: racks.leader is not old)
             await racks.cluster.led(partition_of(racks.topic, 0))

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.broker import Broker
 from gateway.cluster_identity import LOOK_INTERVAL_S, Seen, identify_cluster, stay_in_cluster, what_happened
+from gateway.ports import take_ports
 from gateway.settings import BrokerSettings
 from gateway.snapshots import take_snapshot
 from metadata.counters import next_session
@@ -260,7 +261,7 @@ def test_a_whole_broker_stops_when_its_metadata_are_emptied(tmp_path: Path) -> N
         settings = BrokerSettings(data_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0")
         broker = Broker(settings, MeteredStore(MemoryStore()), metadata, LAYOUT, cluster_id=identity)
         ready = asyncio.Event()
-        running = asyncio.ensure_future(broker.run(ready))
+        running = asyncio.ensure_future(broker.run(await take_ports(http=settings.http, grpc=settings.grpc), ready))
         await ready.wait()
         await metadata.transact([], [DeletePrefix(LAYOUT.root)])
         await asyncio.wait((running,), timeout=120)

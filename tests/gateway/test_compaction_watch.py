@@ -103,7 +103,7 @@ def test_who_takes_over_starts_from_the_manifest_and_needs_no_notice() -> None:
         b1.kill()
         await world.until(lambda: all(world.leader(partition) is b2 for partition in mine))
         assert [held(b2, partition) for partition in mine] == [1] * len(mine)
-        assert all(len(b2.leadership.log._led[partition].runs) == 0 for partition in mine)
+        assert all(len(b2.leadership.log._led.at(partition).runs) == 0 for partition in mine)
         for partition in mine:
             await world.produce(partition)  # as the producer that it was, whom only the manifest remembers
 

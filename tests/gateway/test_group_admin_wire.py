@@ -38,8 +38,8 @@ def test_a_description_is_told_as_it_was() -> None:
             PartitionLag("orders", TOPIC_ID, 1, None, None, 10, 0, 10, 20.25, "m1"),
         ),
     )
-    message = wire.description_message(told)
-    assert wire.description(message) == told
+    message = wire.description_message(told, [wire.lag_message(lag) for lag in told.lags])
+    assert wire.description(message, [wire.lag(lag) for lag in message.lags]) == told
     assert (message.lag_records, message.lag_seconds) == (18, 20.25)
 
 

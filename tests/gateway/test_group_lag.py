@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
-from gateway.group_lag import READ_TIMEOUT_S, READS_AT_ONCE, READS_TIMEOUT_S, GroupLag, first_timestamp_ms
+from gateway.group_lag import (
+    LATER_PART_S,
+    PART,
+    READ_TIMEOUT_S,
+    READS_AT_ONCE,
+    READS_TIMEOUT_S,
+    GroupLag,
+    bounds_by_parts,
+    first_timestamp_ms,
+)
+from gateway.led_here import LedHere
+from gateway.topic_states import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.group_offsets import CommittedOffset, StoredOffsets
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
@@ -143,3 +156,23 @@ def test_of_a_batch_that_begins_before_the_offset_the_record_itself_counts() -> 
     assert first_timestamp_ms(fetched, 8, decompressed_bytes_max=1 << 20) == 2_000
     nothing = Fetched([], 0, Offset(8), Offset(10), Offset(0), LeaderEpoch(1))
     assert first_timestamp_ms(nothing, 8, decompressed_bytes_max=1 << 20) is None
+
+
+def test_thousands_of_partitions_are_asked_for_by_parts_and_what_nobody_leads_is_waited_for_once() -> None:
+    class NobodyLeads:
+        def __init__(self) -> None:
+            self.asked: list[tuple[int, float]] = []
+
+        async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float) -> list[Any]:
+            self.asked.append((len(partitions), wait_s))
+            await asyncio.sleep(wait_s)
+            return [partition.partition for partition in partitions]
+
+    async def main() -> None:
+        log = NobodyLeads()
+        partitions = [TopicPartition(TOPIC_ID, Partition(number)) for number in range(2 * PART + 500)]
+        found: list[Any] = [*await bounds_by_parts(cast(LedHere, log), partitions)]
+        assert found == list(range(2 * PART + 500)), "in order"
+        assert log.asked == [(PART, BOUNDS_WAIT_S), (PART, LATER_PART_S), (500, LATER_PART_S)]
+
+    run(main())

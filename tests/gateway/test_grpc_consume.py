@@ -13,6 +13,8 @@ import pytest
 
 from gateway import grpc_consume, grpc_delivery, grpc_fetch
 from gateway.answer_room import AnswerRoom
+from gateway.consume_wire import check_request
+from gateway.grpc_calls import Context
 from gateway.grpc_fetch import GrpcFetch
 from gateway.grpc_status import error_of
 from gateway.proto import groups_pb2, log_pb2
@@ -43,6 +45,8 @@ from tests.gateway.test_grpc_delivery import is_open
 from tests.segments.batches import records_in
 
 pytestmark = pytest.mark.slow
+STALLED_S = 0.3
+"""A message that is under way for so long waits for its client."""
 Scenario = Callable[[SmallBroker, grpc.aio.Channel], Awaitable[None]]
 
 
@@ -767,6 +771,54 @@ def test_bad_later_messages_end_the_stream_and_its_member_leaves(tmp_path: Path)
         alone = await begun(channel)
         await alone.send(commit=log_pb2.ConsumeCommit(up_to_delivery_id=1))
         assert (await alone.error()).details["field"] == "commit"
+
+    serve(tmp_path, scenario)
+
+
+def test_a_client_that_takes_its_records_late_is_told_why_the_stream_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, under_way_since_s = asyncio.Event(), list[float]()
+    begin = GrpcFetch.under_way
+
+    def under_way(door: GrpcFetch, context: Context, size_bytes: int) -> Callable[[], None]:
+        taken = begin(door, context, size_bytes)
+        under_way_since_s.append(asyncio.get_running_loop().time())
+        return taken
+
+    monkeypatch.setattr(GrpcFetch, "under_way", under_way)
+
+    def check(request: log_pb2.ConsumeRequest, *, first: bool, in_group: bool) -> None:
+        try:
+            check_request(request, first=first, in_group=in_group)
+        except InvalidArgument:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(grpc_consume, "check_request", check)
+
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        for _ in range(30):
+            await append(channel, b"x" * 500_000)
+        small_windows = [
+            ("grpc.http2.lookahead_bytes", 1 << 16),
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        late = grpc.aio.insecure_channel(broker.grpc_address, options=small_windows)
+        stream = await begun(late, max_bytes=1 << 20)
+        clock = asyncio.get_running_loop().time
+        await until(lambda: bool(under_way_since_s) and clock() - under_way_since_s[-1] > STALLED_S)
+        await stream.send(commit=log_pb2.ConsumeCommit(up_to_delivery_id=1))
+        await refused.wait()
+        for _ in range(10):
+            await asyncio.sleep(0)  # the stream ends
+        async with asyncio.timeout(30):
+            error = await stream.error()
+        assert (type(error), error.details["field"]) == (InvalidArgument, "commit")
+        assert 0 < len(stream.values) < 30, "they were under way when it ended"
+        assert len(under_way_since_s) == 1, "gRPC ends no call at all whose first message is given up"
+        await late.close()
 
     serve(tmp_path, scenario)
 

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +17,9 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from gateway.doors import partition_of
-from gateway.grpc_server import SPARE_CALLS, WATCHES_MAX, GrpcServer, _calls_max
+from gateway.grpc_server import SPARE_CALLS, WATCHES_MAX, _calls_max, _options
 from gateway.proto import admin_pb2, log_pb2
 from gateway.settings import GatewaySettings
-from metadata.errors import InvalidArgument
 from tests.gateway.small_broker import SmallBroker, until, with_broker
 from tests.gateway.stalled_readers import calls_without_window, streams_at_once
 from tests.gateway.stubs import health_stub, log_stub, reflection_stub, topics_stub
@@ -97,13 +101,14 @@ def test_a_stranger_who_watches_without_end_ends_his_own_watches_and_holds_no_ca
 def test_a_stranger_who_takes_nothing_of_the_answers_holds_no_calls_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two are answered, and wait for a window that never opens; the others are refused, which needs none."""
+    """Two are answered, or as many more as had a place at the same moment, and wait for a window that never opens; the others are
+    refused, which needs none."""
     monkeypatch.setattr("gateway.grpc_server.WATCHES_MAX", 4)
     monkeypatch.setattr("gateway.grpc_server._calls_max", lambda settings: 40)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stranger = await calls_without_window(
-            broker.grpc_address, "/grpc.health.v1.Health/Check", b"", 60, source="127.0.0.2", ended=58
+            broker.grpc_address, "/grpc.health.v1.Health/Check", b"", 60, source="127.0.0.2", ended=54
         )
         watching = health_stub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
@@ -113,6 +118,54 @@ def test_a_stranger_who_takes_nothing_of_the_answers_holds_no_calls_of_others(
         stranger.close()
 
     serve(tmp_path, scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has more than one address of its own without being told")
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("/grpc.health.v1.Health/Watch", b""),
+        (
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString(),
+        ),
+    ],
+)
+@pytest.mark.parametrize("take_s", [1.0, 60.0])
+def test_strangers_who_take_nothing_of_their_streams_hold_no_calls_of_others_and_lose_their_connections(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    message: bytes,
+    take_s: float,
+) -> None:
+    """A stream that is ended while it writes waits for a window that never opens, and is known to."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("gateway.grpc_server.WATCHES_MAX", 40)
+    monkeypatch.setattr("gateway.grpc_server._calls_max", lambda settings: 150)
+    monkeypatch.setattr("gateway.open_watches.TAKE_S", take_s)
+    monkeypatch.setattr("gateway.open_watches.CUTS_PAUSE_S", 0.0)
+
+    async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
+        strangers = []
+        for number in range(2, 8):
+            source = f"127.0.0.{number}"
+            strangers.append(await calls_without_window(broker.grpc_address, method, message, 60, source=source, ended=0))
+            await health_stub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+            watching = health_stub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10)
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+            watching.cancel()
+        await topics_stub(channel).ListTopics(admin_pb2.ListTopicsRequest(), timeout=10)
+        async with asyncio.timeout(30):
+            while take_s < 60 and "cut off" not in caplog.text:
+                await health_stub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        for stranger in strangers:
+            stranger.close()
+
+    serve(tmp_path, scenario)
+    assert ("cut off" in caplog.text) is (take_s < 60)
+    assert "Traceback" not in caplog.text
 
 
 def test_one_connection_may_carry_all_that_is_counted_and_no_more(tmp_path: Path) -> None:
@@ -238,11 +291,43 @@ def test_a_connection_that_is_old_is_told_to_go_and_the_client_carries_on(tmp_pa
     with_broker(tmp_path, scenario, settings=settings)
 
 
-def test_an_address_that_is_taken_is_refused_with_a_hint(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker) -> None:
-        for address in (broker.grpc_address, "127.0.0.1:99999", "127.0.0.1:x", "127.0.0.1"):
-            with pytest.raises(InvalidArgument, match=r"can't listen on|is not HOST:PORT") as refused:
-                await GrpcServer(broker).start(address)
-            assert refused.value.hint
+def test_calls_that_are_not_taken_up_in_time_are_refused_unread_and_those_that_came_later_are_answered() -> None:
+    """Else a broker that gets more calls than it answers would go on answering those that nobody waits for any more."""
+    taken, released = threading.Event(), threading.Event()
+    listening: Future[tuple[int, Callable[[], object]]] = Future()
+    read: list[bytes] = []
 
-    with_broker(tmp_path, scenario)
+    async def answer(message: bytes, _: object) -> bytes:
+        read.append(message)
+        if message == b"holds the loop":
+            taken.set()
+            assert released.wait(60)
+        return message
+
+    async def serve_until_told() -> None:
+        server, over, loop = grpc.aio.server(options=_options(GatewaySettings())), asyncio.Event(), asyncio.get_running_loop()
+        handlers: Any = {"Echo": grpc.unary_unary_rpc_method_handler(answer)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Test", handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        listening.set_result((port, lambda: loop.call_soon_threadsafe(over.set)))
+        await over.wait()
+        await server.stop(None)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve_until_told()), daemon=True)
+    thread.start()
+    port, stop = listening.result(60)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        echo: Any = channel.unary_unary("/Test/Echo")
+        holding = echo.future(b"holds the loop", timeout=60)
+        assert taken.wait(60)
+        early = [echo.future(b"early", timeout=60) for _ in range(10)]
+        time.sleep(GatewaySettings().grpc_unread_s_max + 0.5)  # by gRPC's own clock
+        later = echo.future(b"later", timeout=60)
+        released.set()
+        assert holding.result(60) == b"holds the loop"
+        assert later.result(60) == b"later"
+        assert sorted(call.code().name for call in early) == ["CANCELLED"] * 9 + ["OK"], "gRPC has handed one to the loop at once"
+    stop()
+    thread.join(60)
+    assert read.count(b"early") == 1

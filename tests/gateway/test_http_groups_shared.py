@@ -21,7 +21,7 @@ from metadata.group_model import Phase
 from metadata.group_settings import GroupSettings
 from metadata.member_settings import MemberSettings
 from metadata.model import LeaderEpoch
-from segments.recovery import empty_partition
+from segments.recovered_partition import empty_partition
 from tests.gateway.group_calls import GroupCalls
 from tests.gateway.http_client import Client, client_of
 from tests.gateway.http_members import HttpMember

@@ -12,11 +12,11 @@ import pytest
 import uvloop
 
 from gateway import http_produce
-from gateway.broker import running
+from gateway.broker_process import running
 from gateway.doors import partition_of
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.model import LeaderEpoch
-from segments.recovery import empty_partition
+from segments.recovered_partition import empty_partition
 from segments.settings import KIB
 from tests.gateway.http_client import Answer, Client, serve
 from tests.gateway.small_broker import SmallBroker, until

@@ -11,9 +11,8 @@ import pytest
 
 from gateway import http_app, http_server
 from gateway.answer_room import BYTES_PER_SECOND_MIN
-from gateway.http_server import WRITE_STALL_S, BoundedProtocol, HttpServer
+from gateway.http_server import WRITE_STALL_S, BoundedProtocol
 from gateway.settings import GatewaySettings
-from metadata.errors import InvalidArgument, Unavailable
 from segments.settings import KIB, MIB, SegmentSettings
 from tests.gateway.http_client import client_of
 from tests.gateway.small_broker import SmallBroker, until, with_broker
@@ -349,26 +348,5 @@ def test_a_stop_waits_no_longer_than_its_grace(tmp_path: Path) -> None:
             await broker.http.stop(0.05)
             await asyncio.wait((producing,))
             broker.store.let_go()
-
-    with_broker(tmp_path, scenario)
-
-
-def test_a_port_that_is_taken_is_told_by_its_number_with_what_to_do(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker) -> None:
-        host, port = broker.http_address.split(":")
-        with pytest.raises(Unavailable) as refused:
-            await HttpServer(broker).start(broker.http_address)
-        assert refused.value.message == f"the port {port} on {host} is taken"
-        assert "--http HOST:PORT" in refused.value.hint
-
-    with_broker(tmp_path, scenario)
-
-
-def test_an_address_that_can_t_be_opened_is_refused_with_a_hint(tmp_path: Path) -> None:
-    async def scenario(broker: SmallBroker) -> None:
-        for address in ("192.0.2.1:8080", "127.0.0.1:99999", "127.0.0.1", ":8080", "127.0.0.1:http"):
-            with pytest.raises(InvalidArgument, match=r"can't listen on|is not HOST:PORT") as refused:
-                await HttpServer(broker).start(address)
-            assert refused.value.hint
 
     with_broker(tmp_path, scenario)

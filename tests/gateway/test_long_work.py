@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 
-from gateway.long_work import TURN_S, LoopTurns, OneEachTurn, WorkThreads
+from gateway.long_work import TURN_S, LoopTurns, OneEachTurn, WorkThreads, in_turns
 
 
 class Worked:
@@ -136,6 +137,30 @@ def test_the_loop_gets_its_turn_by_the_time_that_steps_took_and_not_by_their_num
 
     assert asyncio.run(turns_of(10_000, step_s=TURN_S / 20_000)) == 0
     assert asyncio.run(turns_of(10, step_s=1.0)) >= 9
+
+
+def test_what_is_made_of_many_is_made_in_order_and_others_get_their_turns() -> None:
+    async def main() -> None:
+        turns_given = 0
+
+        async def others() -> None:
+            nonlocal turns_given
+            while True:
+                turns_given += 1
+                await asyncio.sleep(0)
+
+        def work(item: int) -> int:
+            ends_s = time.monotonic() + TURN_S
+            while time.monotonic() < ends_s:
+                pass
+            return -item
+
+        waiting = asyncio.ensure_future(others())
+        assert await in_turns(work, range(10)) == [-item for item in range(10)]
+        waiting.cancel()
+        assert turns_given >= 9
+
+    asyncio.run(main())
 
 
 def test_of_many_large_steps_one_is_done_in_each_turn_of_the_loop_and_others_come_between_them() -> None:

@@ -16,6 +16,10 @@ def partitions(count: int, topic: TopicId = TOPIC) -> list[TopicPartition]:
     return [TopicPartition(topic, Partition(number)) for number in range(count)]
 
 
+def targets(positions: MemberPositions) -> list[tuple[TopicPartition, int]]:
+    return positions.targets(positions.in_turn)
+
+
 P0, P1, P2 = partitions(3)
 
 
@@ -24,7 +28,7 @@ def test_places_come_from_the_cursor_then_from_commits_then_from_the_log() -> No
     positions.place({P0: 1, P1: 5})
     assert positions.unplaced == [P2]
     positions.begin(P2, 3, at_the_end=False)
-    assert positions.targets() == [(P0, 7), (P1, 5), (P2, 3)]
+    assert targets(positions) == [(P0, 7), (P1, 5), (P2, 3)]
     assert positions.cursor().uncommitted == {P0: 7}
 
 
@@ -40,7 +44,7 @@ def test_the_next_answer_begins_behind_the_partition_that_was_read_last() -> Non
     positions.moved(P0, 9)
     positions.moved(P1, 4)
     cursor = positions.cursor()
-    assert [partition for partition, _ in MemberPositions([P0, P1, P2], cursor).targets()] == [P2, P0, P1]
+    assert [partition for partition, _ in targets(MemberPositions([P0, P1, P2], cursor))] == [P2, P0, P1]
     positions.moved(P2, 1)
     assert positions.cursor().turn == 0
 
@@ -58,7 +62,7 @@ def test_places_in_a_topic_that_is_gone_are_forgotten() -> None:
 
 def test_a_member_without_partitions_has_nothing_to_read() -> None:
     positions = MemberPositions([], NOTHING)
-    assert (positions.targets(), positions.unplaced, positions.is_full) == ([], [], False)
+    assert (targets(positions), positions.unplaced, positions.is_full) == ([], [], False)
     assert positions.cursor() == NOTHING
 
 
@@ -68,7 +72,7 @@ def test_a_member_of_more_partitions_than_a_cursor_holds_reads_them_all_as_long_
     for _ in range(100):
         positions = MemberPositions(many, cursor)
         positions.place(dict.fromkeys(many, 0))
-        for partition, _ in positions.targets()[:100]:
+        for partition, _ in targets(positions)[:100]:
             if positions.may_move(partition):
                 positions.moved(partition, 1)
                 seen.add(partition)
@@ -82,17 +86,17 @@ def test_when_the_cursor_is_full_only_what_it_holds_is_read_on_until_a_commit() 
     positions = MemberPositions(many, NOTHING)
     positions.place(dict.fromkeys(many, 0))
     moved = []
-    for partition, _ in positions.targets():
+    for partition, _ in targets(positions):
         if positions.may_move(partition):
             positions.moved(partition, 1)
             moved.append(partition)
     assert len(moved) == PLACES_MAX - 2
-    assert {partition for partition, _ in positions.targets()} == set(moved)
+    assert {partition for partition, _ in targets(positions)} == set(moved)
     assert all(positions.may_move(partition) for partition in moved)
     was_full = positions.is_full
     positions.committed(moved)
     assert (was_full, positions.is_full) == (True, False)
-    assert len(positions.targets()) == 2_500
+    assert len(targets(positions)) == 2_500
 
 
 def test_where_many_begin_at_the_end_those_without_room_begin_later() -> None:
@@ -100,13 +104,13 @@ def test_where_many_begin_at_the_end_those_without_room_begin_later() -> None:
     positions = MemberPositions(many, NOTHING)
     for partition in many:
         positions.begin(partition, 5, at_the_end=True)
-    assert len(positions.targets()) == PLACES_MAX - 2
+    assert len(targets(positions)) == PLACES_MAX - 2
     assert len(positions.unplaced) == 2_500 - (PLACES_MAX - 2)
 
 
 def test_a_place_that_was_dropped_begins_anew() -> None:
     positions = MemberPositions([P0], Cursor(Generation(4), {P0: Place(7, must_stay=True)}))
     assert positions.drop(P0) == 7
-    assert (positions.targets(), positions.unplaced) == ([], [P0])
+    assert (targets(positions), positions.unplaced) == ([], [P0])
     positions.begin(P0, 90, at_the_end=False)
     assert positions.cursor().places == {P0: Place(90, must_stay=False)}

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tidelog
 from docs import metrics_page
-from gateway.broker import Broker, running
+from gateway.broker import Broker
+from gateway.broker_process import running
 from gateway.metrics import Metrics
 from gateway.settings import load_settings
 from metadata.errors import Unavailable, UnknownTopic

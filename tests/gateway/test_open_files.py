@@ -11,15 +11,18 @@ from gateway.open_files import SPARE, raise_file_limit
 from gateway.settings import GatewaySettings
 
 
-@pytest.mark.parametrize(("hard", "told"), [(20_000 + SPARE, False), (20_000, True), (resource.RLIM_INFINITY, False)])
-def test_the_limit_is_raised_as_far_as_it_may_be_and_what_is_short_is_told(
-    hard: int, told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("hard", "elsewhere", "told"),
+    [(20_000 + SPARE, True, False), (20_000, True, True), (20_000, False, False), (resource.RLIM_INFINITY, True, False)],
+)
+def test_the_limit_is_raised_as_far_as_it_may_be_and_what_is_short_is_told_to_who_serves_others(
+    hard: int, elsewhere: bool, told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = [(1_024, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, given: limits.append(given))
     with caplog.at_level(logging.INFO):
-        assert raise_file_limit(GatewaySettings()) == hard
+        assert raise_file_limit(GatewaySettings(), is_reached_from_elsewhere=elsewhere) == hard
     assert limits[-1] == (hard, hard)
     assert bool(caplog.records) is told
 
@@ -30,4 +33,4 @@ def test_a_system_that_lets_nobody_raise_it_is_lived_with(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 4_096))
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    assert raise_file_limit(GatewaySettings()) == 1_024
+    assert raise_file_limit(GatewaySettings(), is_reached_from_elsewhere=True) == 1_024

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.open_watches import OpenWatches
+from gateway.open_watches import FEW, TAKE_S, OpenWatches
 from metadata.errors import Throttled
 from tests.simulation.virtual_loop import run
 
@@ -17,12 +21,12 @@ from tests.simulation.virtual_loop import run
 class Call:
     """As much of a ServicerContext as a place asks for."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+    def __init__(self, address: str, connection: int) -> None:
+        self._peer = f"ipv4:{address}:{connection}"
         self._told: list[Any] = []
 
     def peer(self) -> str:
-        return f"ipv4:{self._address}:4711"
+        return self._peer
 
     def add_done_callback(self, told: Any) -> None:
         self._told.append(told)
@@ -37,7 +41,8 @@ class Door:
 
     def __init__(self, streams_max: int, *, clients_read: bool = True) -> None:
         """`clients_read`: calls that have ended are done."""
-        self.watches: Any = OpenWatches(streams_max)
+        self.cut: list[str] = []
+        self.watches: Any = OpenWatches(streams_max, self._cut_off)
         self.clients_read = clients_read
         self.calls: list[Call] = []
         self.streams: list[tuple[str, asyncio.Task[None]]] = []
@@ -49,7 +54,7 @@ class Door:
         return stream
 
     async def _hold(self, address: str) -> None:
-        call = Call(address)
+        call = Call(address, len(self.calls))
         self.calls.append(call)
         try:
             async with self.watches.place(call):
@@ -57,6 +62,14 @@ class Door:
         finally:
             if self.clients_read:
                 call.is_done()
+
+    def _cut_off(self, peers: Collection[str]) -> int:
+        """Ends their calls, as gRPC does with those of a connection that is gone."""
+        self.cut += sorted(peers)
+        for call in self.calls:
+            if call.peer() in peers:
+                call.is_done()
+        return len(peers)
 
     def ended(self) -> list[str]:
         done = [(address, stream) for address, stream in self.streams if stream.done() and not stream.cancelled()]
@@ -69,6 +82,7 @@ class Door:
         assert not len(self.watches)
         for call in self.calls:
             call.is_done()
+        assert not self.watches._untaken
         assert not self.watches._not_done
 
 
@@ -108,14 +122,121 @@ def test_who_takes_nothing_of_what_he_is_told_is_refused_more_and_others_are_not
         door = Door(streams_max=4, clients_read=False)
         stranger = [await door.open("10.0.0.9") for _ in range(10)]
         assert [stream.done() for stream in stranger] == [True, True] + [False] * 4 + [True] * 4
-        assert len(door.watches._not_done) == 1
-        assert door.watches._not_done["10.0.0.9"] == 6, "four with places, and half as many that are not done"
+        assert door.watches._not_done == {"10.0.0.9": 6}, "four with places, and half as many that are untaken"
         load_balancer = await door.open("10.0.0.1")
         assert not load_balancer.done()
         door.calls[0].is_done()
         door.calls[1].is_done()
         later = await door.open("10.0.0.9")
         assert not later.done()
+        await door.close()
+
+    run(scenario())
+
+
+def test_clients_that_take_nothing_hold_together_what_one_may_and_a_few_each() -> None:
+    async def scenario() -> None:
+        door = Door(streams_max=20, clients_read=False)
+        addresses = [f"10.0.0.{number}" for number in range(50)]
+        for address in addresses:
+            for _ in range(3 * FEW):
+                await door.open(address)
+        assert len(door.watches) == 20
+        assert max(door.watches._not_done[address] for address in addresses[10:]) == FEW
+        assert door.watches._not_done.total() <= 20 + 10 + FEW * len(addresses)
+        assert not door.cut, "all of it came within a moment"
+        await door.close()
+
+    run(scenario())
+
+
+def test_who_takes_all_his_answers_is_not_refused_for_strangers_who_take_none() -> None:
+    async def scenario() -> None:
+        door = Door(streams_max=20, clients_read=False)
+        load_balancer = [await door.open("10.0.0.1") for _ in range(FEW)]
+        for address in ("10.0.0.7", "10.0.0.8", "10.0.0.9"):
+            for _ in range(30):
+                await door.open(address)
+        assert len(door.watches._untaken) >= 10
+        load_balancer.append(await door.open("10.0.0.1"))
+        assert not any(stream.done() for stream in load_balancer)
+        load_balancer[0].cancel()
+        await asyncio.wait(load_balancer[:1])
+        refused = await door.open("10.0.0.1")
+        assert "1 of them by this address" in str(refused.exception()), "it has to take that one first"
+        await door.close()
+
+    run(scenario())
+
+
+def test_fifty_addresses_that_take_nothing_leave_some_four_times_the_places_untaken() -> None:
+    async def scenario() -> None:
+        door = Door(streams_max=500, clients_read=False)
+        for number in range(50):
+            refused = False
+            while not refused:
+                stream = await door.open(f"10.0.0.{number}")
+                refused = stream.done() and "wait to be taken" in str(stream.exception())
+        assert not door.cut, "all of it came within a moment"
+        assert len(door.watches._untaken) < 4.5 * 500
+        await door.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("found", [0, 2])
+def test_connections_that_are_cut_off_are_told_of_where_there_were_any(found: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    looked_in: list[int] = []
+
+    def cut_off(peers: Collection[str]) -> int:
+        looked_in.append(threading.get_ident())
+        return found
+
+    async def scenario() -> None:
+        door = Door(streams_max=2, clients_read=False)
+        door.watches._cut_off = cut_off
+        for _ in range(3):
+            await door.open("10.0.0.9")
+        door.watches._untaken = dict.fromkeys(door.watches._untaken, asyncio.get_running_loop().time() - TAKE_S)
+        await door.open("10.0.0.1")
+        async with asyncio.timeout(10):
+            await door.watches._cutting
+        await asyncio.sleep(0.01)
+        await door.close()
+
+    asyncio.run(scenario())
+    assert len(looked_in) == 1
+    assert looked_in != [threading.get_ident()], "the loop goes on meanwhile"
+    assert ("cut off" in caplog.text) is (found > 0)
+
+
+def test_connections_that_took_nothing_for_long_are_cut_off_once_their_calls_are_many() -> None:
+    async def scenario() -> None:
+        door = Door(streams_max=4, clients_read=False)
+        for address in ("10.0.0.8", "10.0.0.9"):
+            for _ in range(4):
+                await door.open(address)
+        assert len(door.watches._untaken) == 4
+        await asyncio.sleep(TAKE_S)
+        untaken_since_a_moment = await door.open("10.0.0.1")
+        untaken_since_a_moment.cancel()
+        await asyncio.wait((untaken_since_a_moment,))
+        assert door.cut == ["ipv4:10.0.0.8:0", "ipv4:10.0.0.8:1", "ipv4:10.0.0.9:4", "ipv4:10.0.0.9:5"]
+        assert door.watches._not_done == {"10.0.0.8": 2, "10.0.0.9": 2, "10.0.0.1": 1}, "those with places stay"
+        await door.close()
+
+    run(scenario())
+
+
+def test_few_that_wait_to_be_taken_cost_nobody_his_connection() -> None:
+    async def scenario() -> None:
+        door = Door(streams_max=4, clients_read=False)
+        stream = await door.open("10.0.0.8")
+        stream.cancel()
+        await asyncio.sleep(10 * TAKE_S)
+        await door.open("10.0.0.9")
+        assert not door.cut
         await door.close()
 
     run(scenario())

@@ -4,16 +4,70 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
+import grpc.aio
 import pytest
 
+from gateway import peers
 from gateway.peers import WRITES_AT_ONCE, Peers
 from gateway.proto import log_pb2
 from metadata.broker_registry import Registration
-from metadata.errors import NoLeader
+from metadata.errors import NoLeader, NotCoordinator, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from metadata.model import SessionId
 from tests.tidelog.small_broker import SmallBroker, running
 
 pytestmark = pytest.mark.slow
+
+B1 = Registration(broker_id="b1", session=SessionId(1), grpc_address="b1:9090")
+
+
+def ended(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        (Unavailable, Throttled),
+        (NotCoordinator, Throttled),
+        (OutcomeUnknown, OutcomeUnknown),
+    ],
+)
+def test_a_call_that_was_dropped_unread_is_throttled_but_nobody_knows_of_a_write(
+    told: type[TidelogError], kind: type[TidelogError]
+) -> None:
+    dropped, gone = ended(grpc.StatusCode.CANCELLED, "CANCELLED"), ended(grpc.StatusCode.UNAVAILABLE, "Cancelling all calls")
+    assert type(peers._translated(dropped, B1, told)) is kind
+    assert type(peers._translated(gone, B1, told)) is told, "it stops"
+
+
+def test_calls_that_another_broker_takes_up_too_late_are_throttled() -> None:
+    async def main() -> None:
+        server = grpc.aio.server(options=[("grpc.server_max_unrequested_time_in_server", 0)])
+
+        async def answer(message: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            return b""
+
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {"Ask": grpc.unary_unary_rpc_method_handler(answer)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t", handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        peer = Registration(broker_id="b1", session=SessionId(1), grpc_address=f"127.0.0.1:{port}")
+        await server.start()
+        calls = Peers("b2")
+
+        async def ask() -> TidelogError | None:
+            try:
+                await calls.call(peer, "/t/Ask", log_pb2.ListOffsetsRequest(), log_pb2.ListOffsetsResponse, timeout_s=20)
+            except TidelogError as error:
+                return error
+            return None
+
+        told = {type(error) for error in await asyncio.gather(*(ask() for _ in range(500)))}
+        await calls.close()
+        await server.stop(None)
+        assert told - {type(None)} == {Throttled}
+
+    asyncio.run(main())
 
 
 async def steps() -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from gateway.cluster_view import partitions_of
+from metadata.broker_registry import write_draining
 from metadata.errors import Unavailable, UnknownTopic
-from metadata.model import SegmentSeq, SessionId, TopicId
+from metadata.model import SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.topic import Topic
 from segments.bucket_layout import parse_wal_key, session_prefix
 from segments.footer_index import IndexBlock
 from segments.object_store import Buffer, ListPage, Tail
+from segments.read_ahead import AWAITED_S
 from segments.segment_file import FooterBytes
-from tests.gateway.virtual_cluster import SEGMENTS, Process, World, in_a_world
+from tests.gateway.virtual_cluster import LAYOUT, SEGMENTS, Fault, Process, World, in_a_world
 from tests.simulation.virtual_loop import virtual_loop
 
 MANY = 400
@@ -23,6 +25,11 @@ MANY = 400
 def session_of(process: Process) -> SessionId:
     assert process.session is not None
     return SessionId(process.session)
+
+
+def read_ahead_by(process: Process) -> Set[TopicPartition]:
+    assert process.leadership._parts is not None
+    return process.leadership._parts.takeover._ahead.held
 
 
 def reads_of(process: Process, session: SessionId) -> list[tuple[str, str]]:
@@ -125,6 +132,115 @@ def test_a_session_that_ends_while_reading_ahead_fails_is_followed_by_another() 
         is_well.set()
         await world.until(lambda: b3.leadership.serving and b3.session != first)
         await world.until(lambda: any(world.leader(partition) is b3 for partition in partitions))
+
+    in_a_world(scenario)
+
+
+def test_a_read_that_hangs_while_it_reads_ahead_holds_what_is_appointed_back_for_a_moment_only() -> None:
+    """What is read for others at the same time is held back no longer either: it holds the turns of their leaders' sessions."""
+
+    async def scenario(world: World) -> None:
+        b1, b2, b3 = await world.start("b1", "b2", "b3")
+        partitions = await world.topic("orders", 9)
+        await world.keep_producing(partitions, for_s=1)
+        hangs, hung = session_prefix(session_of(b1)), 0
+        list_all = b3.bucket.list
+
+        async def list_some(prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+            nonlocal hung
+            if prefix.startswith(hangs) and not hung:
+                hung += 1
+                await virtual_loop().create_future()
+            return await list_all(prefix, start_after=start_after, limit=limit)
+
+        b3.bucket.list = list_some  # type: ignore[method-assign]
+        asked_s = virtual_loop().time()
+        for drained in (b1, b2):
+            await write_draining(world.metadata, LAYOUT, drained.broker_id, draining=True)
+        led_s = await world.until(lambda: all(world.leader(partition) is b3 for partition in partitions))
+        assert hung
+        assert led_s - asked_s < AWAITED_S + 0.5
+        await world.check()
+
+    in_a_world(scenario)
+
+
+def test_what_is_read_ahead_once_something_is_appointed_holds_that_back_for_a_moment_only_and_is_tried_again_behind_it() -> None:
+    """One dead leader's session is slow to read; meanwhile what is on its way here hangs in another's, and holds its turn."""
+
+    async def scenario(world: World) -> None:
+        b1, b2, b3, b4 = await world.start("b1", "b2", "b3", "b4")
+        partitions = await world.topic("orders", 16)
+        await world.keep_producing(partitions, for_s=1)
+        slow, hangs, hung = session_prefix(session_of(b1)), session_prefix(session_of(b2)), asyncio.Event()
+        coming = next(partition for partition in partitions if world.leader(partition) is b2)
+        await world.ask_to_move([coming], session_of(b4))
+        await world.until(lambda: world.leader(coming) is b4)
+        lost = {partition for partition in partitions if world.leader(partition) in (b1, b2)}
+        list_all, held, is_well, is_asked = b3.bucket.list, asyncio.Event(), asyncio.Event(), False
+
+        async def list_some(prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+            if prefix.startswith(slow) and lost & b3.view.partitions.led_by(session_of(b3)):  # it is not only to be sealed
+                held.set()
+                await is_well.wait()
+            if prefix.startswith(hangs) and is_asked and not hung.is_set():
+                hung.set()
+                await virtual_loop().create_future()
+            return await list_all(prefix, start_after=start_after, limit=limit)
+
+        b3.bucket.list = list_some  # type: ignore[method-assign]
+        b1.kill()
+        b2.kill()
+        mine = b3.view.partitions.led_by
+        await world.until(lambda: all(p in mine(session_of(b3)) or world.leader(p) is b4 for p in lost))
+        appointed = lost & mine(session_of(b3))
+        await held.wait()
+        b4.to_metadata.before = lambda what: Fault.REFUSED if what == "transact" else None  # what is coming is not released
+        is_asked = True
+        await world.ask_to_move([coming], session_of(b3))
+        await hung.wait()
+        is_well.set()
+        well_s = virtual_loop().time()
+        led_s = await world.until(lambda: all(b3.leads(partition) for partition in appointed))
+        assert led_s - well_s < AWAITED_S + 0.5
+        await world.until(lambda: coming in read_ahead_by(b3), within_s=1)
+        b4.to_metadata.before = lambda what: None
+        await world.until(lambda: world.leader(coming) is b3)
+        await world.check()
+
+    in_a_world(scenario)
+
+
+def test_what_begins_to_move_here_while_a_read_fails_is_read_ahead_none_the_less() -> None:
+    async def scenario(world: World) -> None:
+        b1, b2, b3 = await world.start("b1", "b2", "b3")
+        partitions = await world.topic("orders", 9)
+        await world.keep_producing(partitions, for_s=1)
+        first, second = (next(p for p in partitions if world.leader(p) is leader) for leader in (b1, b2))
+        fails, asked, is_asked = session_prefix(session_of(b1)), asyncio.Event(), asyncio.Event()
+        list_all = b3.bucket.list
+
+        async def list_some(prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+            if prefix.startswith(fails) and not is_asked.is_set():
+                asked.set()
+                await is_asked.wait()
+                raise Unavailable("503")
+            return await list_all(prefix, start_after=start_after, limit=limit)
+
+        b3.bucket.list = list_some  # type: ignore[method-assign]
+        for leader in (b1, b2):  # neither releases what it is asked for
+            leader.to_metadata.before = lambda what: Fault.REFUSED if what == "transact" else None
+        await world.ask_to_move([first], session_of(b3))
+        await asked.wait()
+        await world.ask_to_move([second], session_of(b3))
+        await world.until(lambda: second in b3.view.partitions.moving)
+        await asyncio.sleep(0.1)
+        is_asked.set()
+        await world.until(lambda: read_ahead_by(b3) >= {first, second}, within_s=1)
+        for leader in (b1, b2):
+            leader.to_metadata.before = lambda what: None
+        await world.until(lambda: world.leader(first) is world.leader(second) is b3)
+        await world.check()
 
     in_a_world(scenario)
 

@@ -23,12 +23,14 @@ from metadata.topics import Topics
 from segments.bucket_layout import (
     TOPICS,
     TopicKey,
+    deleted_topic_prefix,
     history_file_key,
     history_file_name,
     manifest_key,
     parse_topic_key,
     topic_mirror_key,
 )
+from segments.deleted_topic import parse_deleted_topic
 from segments.listing import objects_under
 from segments.memory_store import MemoryStore
 from segments.object_store import Buffer, ListPage
@@ -179,7 +181,7 @@ def test_a_new_controller_writes_nothing_of_topics_that_a_snapshot_has(tmp_path:
 @asynccontextmanager
 async def mirroring(bucket: MemoryStore, metadata: SqliteStore) -> AsyncIterator[tuple[Topics, TopicCache, TopicMirror]]:
     cache = TopicCache(metadata, LAYOUT)
-    mirror = TopicMirror(bucket, metadata, cache, LAYOUT)
+    mirror = TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=now_ms)
     following = asyncio.ensure_future(cache.run())
     await cache.wait_for(Revision(1), timeout_s=10)
     try:
@@ -201,7 +203,7 @@ def test_a_topic_is_written_once_by_one_controller_and_again_by_the_next_does_no
             await mirror.ensure([topic])
             await mirror.ensure([topic])
             assert bucket.creates == 1
-            await TopicMirror(bucket, metadata, cache, LAYOUT).ensure([topic])
+            await TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=now_ms).ensure([topic])
             assert len(await mirrored(bucket)) == 1
 
     run(tmp_path, test)
@@ -253,6 +255,27 @@ def test_after_a_restore_revisions_go_on_where_they_were(tmp_path: Path) -> None
             assert registered.registered == topic.revision + 9000
             assert deleted.deleted is not None
             assert deleted.deleted >= registered.registered
+
+    run(tmp_path, test)
+
+
+def test_a_deletion_says_when_it_was_marked_and_another_time_for_the_same_is_no_contradiction(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(bucket: CountingBucket, metadata: SqliteStore) -> None:
+        async with mirroring(bucket, metadata) as (topics, cache, mirror):
+            topic = await made(topics, cache)
+            await mirror.ensure([topic])
+            begun_ms = now_ms()
+            await mirror.ensure_deleted([topic.id])
+            [info] = [info async for info in objects_under(bucket, deleted_topic_prefix("orders", topic.id))]
+            marker = parse_deleted_topic(await bucket.get(info.key))
+            assert marker is not None
+            assert marker.marked_at_ms is not None
+            assert begun_ms <= marker.marked_at_ms <= now_ms()
+            later = TopicMirror(bucket, metadata, cache, LAYOUT, now_ms=lambda: now_ms() + 60_000)
+            await later.ensure_deleted([topic.id])
+            assert "was etcd set back to a backup" not in caplog.text
 
     run(tmp_path, test)
 

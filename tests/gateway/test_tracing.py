@@ -16,7 +16,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 
 import gateway.tracing
 import tidelog
-from gateway.broker import Broker, running
+from gateway.broker import Broker
+from gateway.broker_process import running
 from gateway.observability_settings import ObservabilitySettings
 from gateway.settings import load_settings
 from gateway.tracing import OtlpTracing

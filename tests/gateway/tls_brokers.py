@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,7 @@ def with_tls_cluster(
     count: int = 1,
     client_auth: str = "required",
     gateway: GatewaySettings | None = None,
-    access: AccessSettings | None = None,
+    access: AccessSettings | Sequence[AccessSettings] | None = None,
     timeout_s: float = 60,
 ) -> None:
     authority = Authority()

@@ -380,6 +380,23 @@ def test_answers_that_are_lost_are_asked_for_again(method: str, error: type[Tide
     with_team(scenario)
 
 
+@pytest.mark.parametrize(("error", "in_20_s"), [(Unavailable, range(20, 45)), (Throttled, range(6, 15))], ids=["lost", "busy"])
+def test_members_do_not_ask_a_busy_coordinator_more_often_than_ten_times_in_a_session(
+    error: type[TidelogError], in_20_s: range
+) -> None:
+    async def scenario(team: Team) -> None:
+        (a,) = await team.of(1, session_timeout_ms=30_000)
+        a.doors.refusals["heartbeat"] = [error("too many calls") for _ in range(100)]
+        before = a.doors.asked.count("heartbeat")
+        await asyncio.sleep(20)
+        assert a.doors.asked.count("heartbeat") - before in in_20_s
+        a.doors.refusals.clear()
+        await team.rest()
+        assert not a.heard("lost")
+
+    with_team(scenario)
+
+
 def test_an_answer_to_join_that_is_never_delivered_is_noticed_by_heartbeats() -> None:
     async def scenario(team: Team) -> None:
         a, _b = await team.of(2)

@@ -9,7 +9,9 @@ from metadata.errors import Corrupt
 from metadata.model import SegmentSeq, SessionId, TopicPartition
 from segments.bucket_layout import segment_key
 from segments.footer_cache import FooterCache
-from segments.recovery import BegunPartition, RecoveredPartition, recover
+from segments.found_runs import BegunPartition
+from segments.recovered_partition import RecoveredPartition
+from segments.recovery import recover
 from segments.session import Session
 from segments.settings import SegmentSettings
 from tests.segments.batches import EPOCH, SUCCESSOR, TIMESTAMP_MS, Led, seal_of, segment_of, stamped_run

@@ -13,7 +13,7 @@ from segments.byte_budget import ByteBudget
 from segments.log import Acks, FetchTarget, Log, PendingAppend
 from segments.log_reader import Fetched
 from segments.partition_log import Appended
-from segments.recovery import RecoveredPartition, empty_partition
+from segments.recovered_partition import RecoveredPartition, empty_partition
 from segments.session import Session
 from segments.settings import SegmentSettings
 from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, SESSION, batch_of, header_of, key_of, records_in
@@ -58,7 +58,7 @@ async def serving(
     assert log.ended
     assert list(log.led) == []
     assert budget.bytes_used == 0
-    assert log._readers == {}
+    assert log.readers_waiting == 0
 
 
 def with_log(store: ScriptedStore, work: Callable[[Log], Coroutine[Any, Any, None]], settings: SegmentSettings = SETTINGS) -> None:

@@ -105,3 +105,37 @@ def test_its_threads_end_with_it() -> None:
     gc.collect()
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_who_gives_up_on_work_that_has_begun_is_told_when_its_thread_has_ended_and_else_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("segments.decoding_threads._cores", lambda: 1)
+    begun, may_end = threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def work() -> None:
+        begun.set()
+        assert may_end.wait(60)
+
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        def outlived() -> Callable[[], None]:
+            told.append("outlived")
+            return ended.set
+
+        running, waiting = [asyncio.ensure_future(decoding.run(work, outlived=outlived)) for _ in range(2)]
+        await asyncio.to_thread(begun.wait, 60)
+        for leaving in (running, waiting):
+            leaving.cancel()
+        await asyncio.wait((running, waiting))
+        assert told == ["outlived"], "the other one has not begun"
+        assert not ended.is_set()
+        may_end.set()
+        await ended.wait()
+        assert await decoding.run(lambda: "next", outlived=outlived) == "next"
+        assert told == ["outlived"]
+
+    decoding = DecodingThreads()
+    asyncio.run(main())

@@ -14,7 +14,7 @@ from segments.footer_cache import KEPT_S, RUN_BYTES, FooterCache
 from segments.footer_index import TAIL_MIN, IndexBlock
 from segments.footers import write_index
 from segments.read_ahead import ReadAhead
-from segments.recovery import RecoveredPartition
+from segments.recovered_partition import RecoveredPartition
 from segments.segment_file import BATCH_DTYPE, SEAL_BYTES, FooterBytes
 from tests.segments.batches import ORDERS, PAYMENTS, Led, batch_of, led
 from tests.segments.past_sessions import SETTINGS, Bucket

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import segments.parquet_file
 from metadata.model import Offset
+from segments.byte_budget import ByteBudget
+from segments.cold_pool import ColdPool
 from segments.history import GroupPlace
 from segments.history_reads import HistoryReads
 from segments.record_batch import parse_header
@@ -128,3 +131,36 @@ def test_what_decodes_parquet_is_loaded_once_and_not_on_the_event_loop(monkeypat
     asyncio.run(main())  # in real threads
     assert len(groups) > 1
     assert [thread is threading.main_thread() for thread in loaders.threads] == [False]
+
+
+def test_a_decoding_that_outlives_its_read_is_counted_until_its_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = TieredPartition(V, compacted=12)
+    place = places(partition)[0]
+    begun, may_end = threading.Event(), threading.Event()
+    read_row_group = segments.parquet_file.read_row_group
+
+    def held_up(*args: Any) -> Any:
+        begun.set()
+        assert may_end.wait(60)
+        return read_row_group(*args)
+
+    monkeypatch.setattr("segments.parquet_file.read_row_group", held_up)
+
+    async def main() -> None:
+        budget = ByteBudget(1 << 20)
+        pool = ColdPool(
+            partition.store, bytes_max=1 << 20, reads=budget, read_timeout_s=60, spawn=asyncio.get_running_loop().create_task
+        )
+        reading = pool.read(place)
+        await asyncio.to_thread(begun.wait, 60)
+        taken = budget.bytes_used
+        assert taken > 0
+        reading.cancel()
+        await asyncio.wait((reading,))
+        assert budget.bytes_used == taken
+        next_one = asyncio.ensure_future(budget.acquire(budget.bytes_max, timeout_s=60))
+        may_end.set()
+        await next_one
+        assert budget.bytes_used == budget.bytes_max
+
+    asyncio.run(main())

@@ -15,7 +15,8 @@ from segments.log import Log
 from segments.manifest import Manifest
 from segments.manifest_store import newest_manifest
 from segments.next_manifest import log_start_raised
-from segments.recovery import RecoveredPartition, empty_partition, recover
+from segments.recovered_partition import RecoveredPartition, empty_partition
+from segments.recovery import recover
 from segments.session import seal
 from tests.segments.batches import BY, ORDERS, SESSION, TIMESTAMP_MS, led
 from tests.segments.manifests import TOPIC, compacted_to, plant, writer_of
@@ -57,7 +58,7 @@ def test_a_newer_manifest_raises_the_log_start_and_forgets_the_runs_that_it_has_
             assert log.adopt(second)
             assert not log.adopt(first)
             assert log.manifest_version(ORDERS) == second.version
-            assert (log.bounds(ORDERS).log_start_offset, log._led[ORDERS].runs.start_offset) == (1, 4)
+            assert (log.bounds(ORDERS).log_start_offset, log._led.at(ORDERS).runs.start_offset) == (1, 4)
             assert not log.adopt(compacted_to(2, partition=ORDERS._replace(partition=7))), "not led here"  # type: ignore[arg-type]
             assert store.count("get") == 0
 
@@ -79,9 +80,9 @@ def test_a_manifest_of_records_whose_commit_is_not_known_here_yet_counts_once_it
             assert log.bounds(ORDERS)[:2] == (2, 2), "the log start never passes the high watermark"
             await producing
             assert log.bounds(ORDERS)[:2] == (3, 3)
-            assert len(log._led[ORDERS].runs) == 0
+            assert len(log._led.at(ORDERS).runs) == 0
             await produce(log)
-            assert log._led[ORDERS].runs.start_offset == 3
+            assert log._led.at(ORDERS).runs.start_offset == 3
 
     run(scenario())
 

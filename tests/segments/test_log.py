@@ -25,7 +25,8 @@ from segments.hot_pool import BATCH_MEMORY_BYTES
 from segments.log import Acks, Log
 from segments.partition_log import Appended
 from segments.record_batch import parse_header
-from segments.recovery import RecoveredPartition, empty_partition, recover
+from segments.recovered_partition import RecoveredPartition, empty_partition
+from segments.recovery import recover
 from tests.segments.batches import (
     BY,
     EPOCH,
@@ -276,7 +277,7 @@ def test_a_partition_that_is_dropped_tells_its_readers_and_what_was_buffered_is_
         for pending in (in_flight, buffered, other):
             await log.committed(pending, timeout_s=10)
         assert await values(log, partition=PAYMENTS) == [b"p"]
-        assert log._hot.start_offset(ORDERS) is None
+        assert log._reads._hot.start_offset(ORDERS) is None
 
     with_log(store, work, replace(SETTINGS, linger_ms=10_000))
     found = run(recover(store, {ORDERS: [led(SESSION.id)]}, by=BY, settings=SETTINGS, now_ms=lambda: 0))[ORDERS]
@@ -411,7 +412,7 @@ def test_a_read_that_has_a_part_still_to_come_when_the_session_ends_answers_what
         await asyncio.sleep(1)
         store.plant(key_of(3), seal_of(SESSION.id, 3))
         assert isinstance(await refusal_of(produce(log)), SessionFenced)
-        log._hot.drop(ORDERS)  # evicted: now the second batch is on the bucket only
+        log._reads._hot.drop(ORDERS)  # evicted: now the second batch is on the bucket only
         assert await reading == [b"a"]
         assert now_s() == 3
         assert isinstance(await refusal_of(fetch(log, 1)), Unavailable)

@@ -25,7 +25,8 @@ from segments.bucket_layout import session_prefix
 from segments.doubted_refusal import DoubtedRefusal, decide
 from segments.log import FetchTarget, Log
 from segments.log_reader import Fetched
-from segments.recovery import RecoveredPartition, empty_partition, recover
+from segments.recovered_partition import RecoveredPartition, empty_partition
+from segments.recovery import recover
 from segments.run_index import NO_EPOCH_END
 from segments.session import Session
 from segments.shared_errors import own_copy

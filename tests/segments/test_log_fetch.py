@@ -15,7 +15,7 @@ from metadata.model import TopicPartition
 from segments.hot_pool import BATCH_MEMORY_BYTES
 from segments.log import FetchTarget, Log
 from segments.log_reader import Fetched
-from segments.recovery import empty_partition
+from segments.recovered_partition import empty_partition
 from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, key_of, partition_of, records_in
 from tests.segments.scripted_store import SILENCE, fails, slow
 from tests.segments.serving import EVERYTHING, SETTINGS, append, bucket, fetch, now_s, produce, refusal_of, values, with_log
@@ -107,10 +107,10 @@ def test_a_reader_that_hangs_up_leaves_nothing_behind() -> None:
     async def work(log: Log) -> None:
         polling = asyncio.create_task(fetch(log, 0, wait_ms_max=60_000))
         await asyncio.sleep(1)
-        assert len(log._readers[ORDERS]) == 1
+        assert log.readers_waiting == 1
         polling.cancel()
         await asyncio.wait((polling,))
-        assert log._readers == {}
+        assert log.readers_waiting == 0
 
     with_log(bucket(), work)
 
@@ -142,7 +142,7 @@ def test_a_damaged_batch_is_corrupt_by_itself_and_names_where_to_read_on() -> No
         body = bytearray(store.content(damaged.object_key))
         body[damaged.range_end - 1] ^= 1
         store.plant(damaged.object_key, bytes(body))
-        log._reader._cold._held.clear()
+        log._reads._cold._held.clear()
         assert await values(log, 0) == [b"00", b"01", b"02", b"10"]
         for _ in range(2):
             error = await refusal_of(fetch(log, 4))

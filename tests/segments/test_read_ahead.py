@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine, Sequence
 
 import pytest
@@ -11,12 +12,14 @@ from metadata.errors import Unavailable
 from metadata.model import SegmentSeq, TopicPartition
 from segments.bucket_layout import segment_key
 from segments.footer_cache import FooterCache
+from segments.found_runs import Span
 from segments.read_ahead import ReadAhead, read_footers_ahead
-from segments.recovery import RecoveredPartition, Span, recover
+from segments.recovered_partition import RecoveredPartition
+from segments.recovery import recover
 from segments.session import seal
 from segments.settings import SegmentSettings
 from tests.segments.batches import BY, ORDERS, TIMESTAMP_MS, batch_of, led, seal_of, segment_of, stamped_run
-from tests.segments.scripted_store import REFUSED, SILENCE, ScriptedStore
+from tests.segments.scripted_store import REFUSED, SILENCE, Act, ScriptedStore
 from tests.simulation import virtual_loop
 
 SETTINGS = SegmentSettings()
@@ -159,6 +162,21 @@ def test_a_bucket_that_is_away_leaves_nothing_half_read() -> None:
         assert not ahead.held
 
     run(scenario())
+
+
+@pytest.mark.parametrize(("act", "told"), [(SILENCE, "not read ahead: it took too long"), (REFUSED, "not read ahead: .")])
+def test_why_nothing_was_read_ahead_is_told(act: Act, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        store = ScriptedStore()
+        await write(store, 5, 0, 0, epoch=0)
+        store.script("tail", segment_key(led(5).session, SegmentSeq(0)), act)
+        began_s = asyncio.get_running_loop().time()
+        assert not await ReadAhead(store, SETTINGS).read({ORDERS: [led(5, 0)]}, timeout_s=2.0)
+        assert asyncio.get_running_loop().time() - began_s <= 2.0
+
+    with caplog.at_level("INFO"):
+        virtual_loop.run(scenario())
+    assert re.search(told, caplog.text)
 
 
 def test_a_session_that_fails_or_hangs_holds_none_of_the_others_back() -> None:

@@ -12,7 +12,7 @@ from segments.bucket_layout import index_key, segment_key, session_prefix, trimm
 from segments.footer_index import IndexBlock, encode_index
 from segments.object_store import Tail
 from segments.partition_log import Appended, Bounds
-from segments.recovery import RecoveredPartition, empty_partition
+from segments.recovered_partition import RecoveredPartition, empty_partition
 from segments.segment_file import FOOTER_READ_BYTES, SEAL_BYTES, FooterBytes, SegmentFooter, footer_bytes_needed
 from segments.session_footers import read_session
 from segments.settings import SegmentSettings

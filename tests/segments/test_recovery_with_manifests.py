@@ -18,7 +18,8 @@ from segments.manifest import Manifest, no_manifest
 from segments.next_manifest import log_start_raised
 from segments.object_store import ListPage, Tail
 from segments.read_ahead import ReadAhead
-from segments.recovery import RecoveredPartition, recover
+from segments.recovered_partition import RecoveredPartition
+from segments.recovery import recover
 from segments.run_index import NO_EPOCH_END
 from tests.segments.batches import ORDERS, PAYMENTS, TIMESTAMP_MS, Led, header_of, led, partition_of, sequenced_batch
 from tests.segments.manifests import TOPIC, compacted_to, plant, remembered, writer_of

@@ -19,8 +19,8 @@ from metadata.model import SegmentSeq
 from segments.bucket_health import BucketState
 from segments.bucket_layout import index_key, session_prefix, trimmed_key
 from segments.footer_index import parse_index
+from segments.pending_segment import PendingSegment
 from segments.segment_file import SEAL_BYTES, SegmentFooter, parse_footer, parse_head
-from segments.segment_writer import PendingSegment
 from segments.session import seal
 from segments.settings import SegmentSettings
 from tests.segments.batches import BY, ORDERS, PAYMENTS, SESSION, SUCCESSOR, batch_of, key_of, seal_of, segment_of, stamped_run

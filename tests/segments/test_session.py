@@ -14,9 +14,20 @@ from hypothesis import strategies as st
 from metadata.errors import AlreadyExists, Corrupt, Denied, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import claim_key, segment_key, session_prefix, trimmed_key
-from segments.object_store import ListPage
+from segments.object_store import ListPage, ObjectInfo
 from segments.segment_file import SEAL_BYTES, Seal, parse_seal
-from segments.session import ClaimRecord, Session, SessionListing, claim, find_seal, list_session, seal, trim_point, who_wrote
+from segments.session import (
+    ClaimRecord,
+    Session,
+    SessionListing,
+    SessionLook,
+    claim,
+    find_seal,
+    list_session,
+    seal,
+    trim_point,
+    who_wrote,
+)
 from tests.segments.batches import ORDERS, SUCCESSOR, TIMESTAMP_MS, WRITER, batch_of, seal_of, segment_of, stamped_run
 from tests.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, REFUSED, Act, ScriptedStore, fails, slow
 from tests.simulation.virtual_loop import run
@@ -164,6 +175,16 @@ def missing_in(store: ScriptedStore) -> tuple[list[int], int, bool, str]:
     listing = run(list_session(store, SESSION))
     missing = [seq for seq, found in enumerate(listing.segments, start=listing.trimmed_to) if found is None]
     return missing, listing.end_seq, listing.sealed, listing.evidence
+
+
+@pytest.mark.parametrize(("there", "cut_at"), [([4, 5, 6], None), ([4, 5, 6, 7], 7), ([4, 5, 6, 9], 7)])
+def test_a_look_with_room_for_some_places_is_cut_off_where_there_is_one_more(there: list[int], cut_at: int | None) -> None:
+    look = SessionLook(SESSION, since=SegmentSeq(4), places_max=3)
+    for seq in there:
+        look.take_in(ObjectInfo(segment_key(SESSION, SegmentSeq(seq)), 500))
+    assert (list(look.places), look.cut_at) == ([4, 5, 6], cut_at)
+    listing = look.committed(SegmentSeq(0), "", since=SegmentSeq(4))
+    assert (listing.end_seq, listing.is_cut) == (7, cut_at is not None)
 
 
 def test_a_gap_below_a_successors_seal_is_a_missing_segment_and_no_end() -> None:

@@ -11,8 +11,9 @@ from metadata.model import SegmentSeq, TopicPartition
 from segments.bucket_health import BucketState
 from segments.byte_budget import ByteBudget
 from segments.log_counters import LogCounters
+from segments.pending_segment import PendingSegment
 from segments.segment_file import SEGMENT_MAGIC, SegmentFooter, parse_footer, parse_head
-from segments.segment_writer import PendingSegment, SegmentWriter
+from segments.segment_writer import SegmentWriter
 from segments.session import seal
 from segments.settings import SegmentSettings
 from tests.segments.batches import BY, EPOCH, ORDERS, PAYMENTS, SESSION, WRITER, batch_of, stamped

@@ -16,7 +16,7 @@ from segments.led_history import HIGH_WATERMARK
 from segments.log import Log
 from segments.manifest import HistoryFile, Manifest
 from segments.partition_log import PartitionLog
-from segments.recovery import RecoveredPartition
+from segments.recovered_partition import RecoveredPartition
 
 
 def by_oldest(expired: Callable[..., list[bool]]) -> Callable[..., list[bool]]:
@@ -43,7 +43,7 @@ def from_zero(log: Callable[..., PartitionLog]) -> Callable[..., PartitionLog]:
 def answered_at_once(delete_records: Callable[..., Any]) -> Callable[..., Any]:
     async def answered(self: Log, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
         offset = await delete_records(self, partition, before_offset, validate_only=True)
-        log = self._led[partition].log
+        log = self._led.at(partition).log
         log.raise_log_start(log.high_watermark if before_offset == HIGH_WATERMARK else Offset(offset))
         return log.log_start_offset
 

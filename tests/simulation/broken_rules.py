@@ -17,7 +17,7 @@ import msgspec
 from compaction import collection, collector, compact_unit, keeping, key_compaction, key_pass, retention
 from compaction.key_compaction import KeyPassPlan
 from compaction.wal_state import SessionState
-from gateway import controller, handover, leadership, takeover
+from gateway import controller, handover, session_claims, takeover
 from gateway.bucket_reach import BucketReach
 from metadata import partition_assignments
 from metadata.counters import next_session
@@ -32,7 +32,7 @@ from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Log, PendingAppend, Released
 from segments.object_store import ObjectStore
 from segments.partition_log import Appended, PartitionLog
-from segments.recovery import RecoveredPartition
+from segments.recovered_partition import RecoveredPartition
 from segments.session import ClaimRecord, SessionListing, list_session
 from tests.simulation import broken_policies
 from tests.simulation.metadata_wire import MetadataWire
@@ -203,7 +203,7 @@ def _session_reused() -> list[tuple[Any, str, Callable[..., Any]]]:
     async def is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
         return True
 
-    return [(leadership, "next_session", number_of_last_time), (session, "_is_ours", is_ours)]
+    return [(session_claims, "next_session", number_of_last_time), (session, "_is_ours", is_ours)]
 
 
 async def _released_at_once(log: Log, partition: TopicPartition, state: PartitionState) -> Released:

@@ -17,7 +17,8 @@ from metadata.partition_assignments import PartitionState, read_all
 from metadata.topics import Topics
 from segments.cluster_record import sign_bucket
 from segments.object_store import ObjectStore
-from segments.recovery import RecoveredPartition, recover
+from segments.recovered_partition import RecoveredPartition
+from segments.recovery import recover
 from segments.session import Session
 from segments.settings import SegmentSettings
 from tests.simulation import bucket_reader, world

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from metadata.errors import Rejected
-from spark.hadoop_files import HadoopFolder
+from spark.hadoop_files import CONFIGURED_BY, HadoopFolder, local_folder
 
 
 class Local:
@@ -74,3 +74,28 @@ def test_the_draft_of_a_run_that_was_killed_is_nothing(folder: HadoopFolder, mon
     assert folder.read("replay.json") == b"second"
     assert not folder.is_empty()
     assert folder.is_empty(but="replay.json")
+
+
+@pytest.mark.parametrize(
+    ("uri", "folder"),
+    [
+        ("file:///rows", "/rows"),
+        ("file:/rows", "/rows"),
+        ("file://localhost/rows", "/rows"),
+        ("/rows", "/rows"),
+        ("/a%20b#c?d", "/a%20b#c?d"),
+        ("file:///a%20b", None),
+        ("file:/rows#1", None),
+        ("file:/rows?1", None),
+        ("file:/rows#", None),
+        ("file://elsewhere/rows", None),
+        ("s3a://bucket/rows", None),
+    ],
+)
+def test_an_address_is_a_folder_of_this_machine_only_where_hadoop_reads_it_so(
+    uri: str, folder: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hadoop decodes nothing, and takes # and ? for letters of the name."""
+    for name in CONFIGURED_BY:
+        monkeypatch.delenv(name, raising=False)
+    assert local_folder(uri, master="local[*]", config={}) == (None if folder is None else Path(folder))

@@ -102,7 +102,7 @@ def test_topics_go_into_another_topic_with_keys_headers_times_partitions_and_the
     bucket = f"file://{broker.data_dir}/bucket"
     with tidelog.connect_sync(broker.http_url) as log:
         for name, partitions in (("source", 2), ("kept", 2), ("spread", 3)):
-            log.topics.create(name, partitions=partitions)
+            log.topics.create(name, partitions=partitions, settings={"retention.ms": "-1"})  # they are of 1970
         log.produce_many(
             "source",
             [

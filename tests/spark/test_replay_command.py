@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 import spark.session
 from metadata.errors import InvalidArgument, NotFound, TidelogError, UnknownTopic
 from spark import replay as replays
-from spark.replay_plan import Asked, Placement, Plan, Target, Verdict
+from spark.hadoop_files import CONFIGURED_BY
+from spark.replay_plan import PLAN_FILE, Asked, Placement, Plan, Target, Verdict
 from spark.scan_plan import OffsetRange
 from tests.spark.made_log import MadeLog
 from tidelog.cli.commands import app
@@ -84,7 +85,7 @@ def running(
         return verdict
 
     monkeypatch.setattr(replays, "replay", replay)
-    monkeypatch.setattr(replays, "check_source", lambda asked: None)
+    monkeypatch.setattr(replays, "check_source", lambda asked, begins: None)
     monkeypatch.setattr(replays, "target_partitions", lambda asked, running: 1 if asked.target is Target.TOPIC else None)
     return calls
 
@@ -124,6 +125,21 @@ def test_an_interruption_tells_how_to_go_on(monkeypatch: pytest.MonkeyPatch, ses
     assert session.stopped
 
 
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*arguments: Any, **options: Any) -> Any:
+        raise StartedError
+
+    monkeypatch.setattr(spark.session, "check_spark", lambda: None)
+    monkeypatch.setattr(spark.session, "spark_session", started)
+    for name in CONFIGURED_BY:  # as a Spark that ran in this process before has left them
+        monkeypatch.delenv(name, raising=False)
+
+
+class StartedError(Exception):
+    """Spark was started."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "told"),
     [
@@ -133,20 +149,52 @@ def test_an_interruption_tells_how_to_go_on(monkeypatch: pytest.MonkeyPatch, ses
         (("--to", '{"orders":{"0":1,"3":1}}'), InvalidArgument, "--to names orders/3, which is no partition of orders"),
         (("--from", '{"ordesr":{"0":1}}'), InvalidArgument, "--from names ordesr/0"),
         (("others",), UnknownTopic, "there is no topic others"),
+        (("--from", "5", "--to", "3"), InvalidArgument, "--from 5 lies behind --to 3 in orders/0.*Nothing was written"),
+        (("--from", "1h", "--to", "2h"), InvalidArgument, "--from 1h lies behind --to 2h"),
     ],
 )
+@pytest.mark.usefixtures("no_spark")
 def test_topics_and_places_that_are_none_are_told_before_spark_starts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], kind: type[TidelogError], told: str
+    tmp_path: Path, arguments: tuple[str, ...], kind: type[TidelogError], told: str
 ) -> None:
-    def started(*arguments: Any, **options: Any) -> Any:
-        raise AssertionError("Spark was started")
-
-    monkeypatch.setattr(spark.session, "check_spark", lambda: None)
-    monkeypatch.setattr(spark.session, "spark_session", started)
     log = MadeLog(tmp_path / "bucket")
     with pytest.raises(kind, match=told):
         typed("--bucket", log.url, "--into-parquet", str(tmp_path / "rows"), *arguments)
     assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.usefixtures("no_spark")
+def test_a_folder_of_this_machine_with_files_in_it_is_told_before_spark_starts(tmp_path: Path, scheme: str) -> None:
+    log = MadeLog(tmp_path / "bucket")
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    (rows / "kept.parquet").touch()
+    with pytest.raises(InvalidArgument, match=r"rows is not empty\. Nothing was written"):
+        typed("--bucket", log.url, "--into-parquet", f"{scheme}{rows}", "--checkpoint", str(tmp_path / "checkpoint"))
+
+
+@pytest.mark.parametrize("places", [(), ("--from", "1h", "--to", "2020-01-01")])
+@pytest.mark.usefixtures("no_spark")
+def test_one_that_goes_on_has_its_offsets_and_files_in_its_folder(tmp_path: Path, places: tuple[str, ...]) -> None:
+    log = MadeLog(tmp_path / "bucket")
+    checkpoint = tmp_path / "rows" / replays.CHECKPOINT
+    checkpoint.mkdir(parents=True)
+    (tmp_path / "rows" / "part.parquet").touch()
+    (checkpoint / PLAN_FILE).touch()
+    assert isinstance(
+        CliRunner().invoke(app, [*BUCKET, "--bucket", log.url, "--into-parquet", str(tmp_path / "rows"), *places]).exception,
+        StartedError,
+    )
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_where_only_spark_can_tell_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MadeLog(tmp_path / "bucket")
+    (tmp_path / "kept.parquet").touch()
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    for into in (str(tmp_path), "s3a://bucket/rows"):
+        assert isinstance(CliRunner().invoke(app, [*BUCKET, "--bucket", log.url, "--into-parquet", into]).exception, StartedError)
 
 
 def test_one_that_goes_on_is_not_held_up_by_partitions_that_came_since(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,6 +62,9 @@ def planned(bucket: Bucket, target_partitions: int | None = None, /, **changes: 
         ("20s", "latest", {0: (80, 100), 1: (30, 30)}),
         ("2026-01-01T00:01:30Z", "latest", {0: (90, 100), 1: (30, 30)}),
         ('{"orders":{"0":7,"1":-2}}', '{"orders":{"0":8,"1":-1}}', {0: (7, 8), 1: (0, 30)}),
+        ("10", "10", {0: (10, 10), 1: (10, 10)}),
+        ('{"orders":{"0":5,"1":0}}', '{"orders":{"0":3,"1":30}}', {0: (5, 5), 1: (0, 30)}),
+        ('{"orders":{"0":5,"1":0}}', '{"orders":{"0":3,"1":-1}}', {0: (5, 5), 1: (0, 30)}),
     ],
 )
 def test_a_range_is_of_offsets_or_of_times(bucket: Bucket, start: str, end: str, ranges: dict[int, tuple[int, int]]) -> None:
@@ -73,6 +77,21 @@ def test_a_range_is_of_offsets_or_of_times(bucket: Bucket, start: str, end: str,
         ({"topics": ("nowhere",)}, UnknownTopic, "there is no topic nowhere"),
         ({"start": "tomorrow"}, InvalidArgument, "'tomorrow' is no place"),
         ({"start": "latest", "end": "earliest"}, InvalidArgument, "--to earliest is no place where a replay can end"),
+        ({"start": "latest"}, InvalidArgument, "--from latest begins behind the last record"),
+        ({"start": "20", "end": "10"}, InvalidArgument, "--from 20 lies behind --to 10 in orders/0"),
+        (
+            {"start": '{"orders":{"0":5,"1":4}}', "end": '{"orders":{"0":3,"1":4}}'},
+            InvalidArgument,
+            "--from .* in orders/0: there is",
+        ),
+        (
+            {"start": '{"orders":{"0":5,"1":-1}}', "end": '{"orders":{"0":3,"1":-1}}'},
+            InvalidArgument,
+            "--from .* in orders/0: there",
+        ),
+        ({"start": '{"orders":{"0":5,"1":30}}', "end": '{"orders":{"0":3,"1":-1}}'}, InvalidArgument, "--from .* lies behind --to"),
+        ({"start": "10s", "end": "20s"}, InvalidArgument, "--from 10s lies behind --to 20s: there is nothing to replay"),
+        ({"start": "30", "end": f"@{START_MS}"}, InvalidArgument, f"--from 30 lies behind --to @{START_MS}"),
         ({"start": "-10"}, InvalidArgument, "--from -10 is no place where a replay can begin"),
         ({"start": '{"orders":{"0":'}, InvalidArgument, "--from .* is malformed"),
         ({"start": "101"}, OutOfRange, "--from: 101 for orders/0 lies behind the last record.*Nothing was written"),
@@ -83,6 +102,20 @@ def test_what_is_not_there_is_refused(bucket: Bucket, changes: dict[str, Any], e
     with pytest.raises(error, match=told) as refused:
         planned(bucket, **changes)
     assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [("earliest", "5"), ('{"orders":{"0":-2}}', '{"orders":{"0":9}}'), (f"@{START_MS}", "5")]
+)
+def test_an_end_below_what_is_left_is_told_as_such_since_no_other_start_would_help(tmp_path: Path, start: str, end: str) -> None:
+    made = Bucket(tmp_path / "bucket")
+    made.produce(records(0, 20))
+    made.delete_records(10)
+    with pytest.raises(OutOfRange) as refused:
+        planned(made, start=start, end=end)
+    assert f"--to {end} lies below what is left of orders/0: offsets below 10 of it were deleted" in refused.value.message
+    assert "Nothing was written" in refused.value.message
+    assert refused.value.hint == "Give a later --to, above 10."
 
 
 def test_a_plan_names_each_partition_so_that_nothing_that_comes_later_is_read(bucket: Bucket) -> None:

@@ -18,7 +18,8 @@ from segments.manifest import no_manifest
 from segments.manifest_store import commit_manifest, newest_manifest
 from segments.next_manifest import log_start_raised
 from segments.record_columns import encode_records
-from segments.recovery import RecoveredPartition, recover
+from segments.recovered_partition import RecoveredPartition
+from segments.recovery import recover
 from tests.compaction.test_through_a_log import QUICK, compactor_on, leading, now_ms, session_of
 from tests.segments.batches import ORDERS, header_of, led
 

@@ -172,6 +172,75 @@ def test_it_says_when_to_look_again() -> None:
     assert accumulator.wakes_at_s(A) == 1.01
 
 
+def test_lanes_that_wait_for_an_answer_are_not_looked_through_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    accumulator = Accumulator(SETTINGS)
+    *waiting, other = lanes(accumulator, 1_001)
+    for lane in waiting:
+        put(accumulator, lane)
+    assert len(accumulator.take(A, 0.0, bytes_max=1 << 20)) == 1_000
+    looked_at: list[Lane] = []
+    next_batch = Lane.next_batch
+
+    def noted(lane: Lane, now_s: float) -> Batch | None:
+        looked_at.append(lane)
+        return next_batch(lane, now_s)
+
+    monkeypatch.setattr(Lane, "next_batch", noted)
+    put(accumulator, other, now_s=1.0)
+    assert len(accumulator.take(A, 1.0, bytes_max=1 << 20)) == 1
+    assert accumulator.take(A, 1.0, bytes_max=1 << 20) == []
+    assert looked_at == [other]
+
+
+def test_a_batch_that_others_have_closed_leaves_at_once() -> None:
+    accumulator = Accumulator(SETTINGS)
+    (lane,) = lanes(accumulator, 1)
+    put(accumulator, lane)
+    accumulator.take(A, 0.0, bytes_max=1 << 20)
+    second = put(accumulator, lane)
+    lane.close()
+    accumulator.closed(lane)
+    assert accumulator.take(A, 0.0, bytes_max=1 << 20) == [second]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(1, 1_500)), max_size=80))
+def test_it_finds_what_a_look_through_all_lanes_would_find(steps: list[tuple[int, int, int]]) -> None:
+    accumulator = Accumulator(SETTINGS)
+    made = [accumulator.lane("orders", partition, way=A, topic_id="1") for partition in range(4)]
+    wire: list[Batch] = []
+    now_s = 0.0
+    for step, partition, size in steps:
+        lane = made[partition]
+        match step:
+            case 0 | 1:
+                put(accumulator, lane, size, now_s)
+            case 2 | 3:
+                for way in (A, B):
+                    wire += accumulator.take(way, now_s, bytes_max=2_500)
+            case 4:
+                now_s += size / 10_000
+            case 5 if wire:
+                accumulator.acknowledged(wire.pop(0), 0, now_s)
+            case 6 if wire:
+                accumulator.refused(wire.pop(0), (Throttled("full", retry_after_s=0.01), OutcomeUnknown("lost"))[size % 2], now_s)
+            case 7:
+                accumulator.lead(lane, (A, B)[size % 2], leader_epoch=lane.leader_epoch + size % 3)
+            case 8:
+                accumulator.identify(size, 0)
+            case 9 if lane.open is not None:
+                lane.close()
+                accumulator.closed(lane)
+        for way in (A, B, Way(A.address, TAKEOVER), Way(B.address, TAKEOVER)):
+            here = [lane for lane in made if lane.way == way and not lane.is_idle]
+            assert set(accumulator.busy(way)) == set(here)
+            assert set(accumulator.unidentified(way)) == {lane for lane in here if lane.producer is None}
+            times = [lane.wakes_at_s() for lane in here if lane.next_way == way]
+            assert accumulator.wakes_at_s(way) == min((at_s for at_s in times if at_s is not None), default=None)
+    unused = accumulator.take_unused()
+    assert unused.isdisjoint({way for lane in made for way in (lane.way, lane.next_way)})
+
+
 def test_a_flush_lets_everything_leave_at_once() -> None:
     accumulator = Accumulator(SETTINGS)
     (lane,) = lanes(accumulator, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -69,6 +70,31 @@ def test_a_broker_that_asks_for_time_gets_it_and_no_longer_than_there_is() -> No
             await connection.call(attempt, writes=True)
         assert 0.05 <= asyncio.get_running_loop().time() - begun_s < 50
         assert waits_s == []
+
+    with_connection(test, settings_from(quick(request_timeout_ms=20_000)))
+
+
+def test_those_who_are_asked_to_come_later_do_not_all_come_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[float, float]] = []
+
+    def uniform(least: float, most: float) -> float:
+        drawn.append((least, most))
+        return most
+
+    monkeypatch.setattr(random, "uniform", uniform)
+
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        loop, called_s = asyncio.get_running_loop(), list[float]()
+
+        async def attempt(to: Stubs, timeout_s: float) -> str:
+            called_s.append(loop.time())
+            if len(called_s) == 1:
+                raise Throttled("full", retry_after_s=0.2)
+            return "an answer"
+
+        assert await connection.call(attempt, writes=True) == "an answer"
+        assert called_s[1] - called_s[0] >= 0.299
+        assert drawn == [(1.0, 1.5)]
 
     with_connection(test, settings_from(quick(request_timeout_ms=20_000)))
 

@@ -17,7 +17,7 @@ import uvloop
 
 import tidelog
 from gateway.access.settings import AccessSettings
-from gateway.broker import running as running_broker
+from gateway.broker_process import running as running_broker
 from gateway.settings import BrokerSettings
 from gateway.tls_settings import TlsSettings
 from metadata.errors import Denied, InvalidArgument, NotAuthorized, Rejected, TidelogError, Unauthenticated, Unavailable

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from metadata.errors import (
@@ -14,6 +17,7 @@ from metadata.errors import (
     NotCoordinator,
     OutcomeUnknown,
     StaleGeneration,
+    Throttled,
     Unavailable,
     UnknownMember,
     UnknownPartition,
@@ -26,6 +30,7 @@ from tests.tidelog.producing import quick
 from tidelog.connection import Connection, Stubs
 from tidelog.group_calls import GrpcGroupCalls
 from tidelog.group_positions import Offset
+from tidelog.rpc_errors import error_of_rpc
 from tidelog.settings import settings_from
 
 pytestmark = pytest.mark.slow
@@ -107,6 +112,34 @@ def test_the_coordinator_is_asked_for_once_until_it_refuses(tmp_path: Path) -> N
         assert asked == ["g", "g"]
         with pytest.raises(InvalidGroupName):
             await calls.heartbeat("", at, NO_INSTANCE, Generation(1))
+
+    with_calls(tmp_path, scenario)
+
+
+def test_a_coordinator_that_has_too_many_calls_is_asked_again_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: SmallBroker, calls: GrpcGroupCalls, connection: Connection) -> None:
+        at = await member(calls)
+        asked, ways = count_questions(connection), list[str]()
+        ask_once = connection.ask_once
+
+        async def busy(ask: Any, **arguments: Any) -> Any:
+            """Twice, as gRPC tells it where a call was not taken up in time."""
+            ways.append(arguments["at"])
+            if len(ways) % 3:
+                ended = grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, grpc.aio.Metadata(), grpc.aio.Metadata(), "CANCELLED")
+                raise error_of_rpc(ended, address=arguments["at"], writes=arguments["writes"])
+            return await ask_once(ask, **arguments)
+
+        monkeypatch.setattr(connection, "ask_once", busy)
+        with pytest.raises(Throttled):
+            await calls.heartbeat("g", at, NO_INSTANCE, Generation(1))
+        with pytest.raises(Throttled):
+            await calls.heartbeat("g", at, NO_INSTANCE, Generation(1))
+        await calls.heartbeat("g", at, NO_INSTANCE, Generation(1))
+        assert await calls.commit("g", at, NO_INSTANCE, Generation(1), {("orders", 0): Offset(7)}) == {}
+        assert (asked, set(ways), len(ways)) == ([], {broker.grpc_address}, 6)
 
     with_calls(tmp_path, scenario)
 

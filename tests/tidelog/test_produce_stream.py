@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from contextlib import suppress
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import grpc.aio
@@ -15,10 +18,11 @@ from gateway.proto import log_pb2, log_pb2_grpc
 from metadata.errors import Denied, InvalidArgument, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from segments.record_batch import BatchHeader
 from segments.record_columns import encode_records
+from tests.simulation.virtual_loop import run
 from tests.tidelog.producing import impatient, once_not_refused, outcome_of, quick, until, until_lost, with_broker
 from tests.tidelog.small_broker import SmallBroker
 from tidelog import lane, produce_stream
-from tidelog.settings import SettingChanges
+from tidelog.settings import SettingChanges, settings_from
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +37,35 @@ async def hold_a_call(broker: SmallBroker) -> grpc.aio.Channel:
 
 
 # ── a broker that refuses the stream ──
+
+
+def test_streams_that_a_busy_broker_refuses_do_not_all_come_again_at_the_same_moment() -> None:
+    came_s: list[float] = []
+
+    class Busy:
+        async def until_connected(self, address: str) -> None:
+            came_s.append(asyncio.get_running_loop().time())
+            raise Throttled("busy", retry_after_s=1.0)
+
+    async def scenario() -> None:
+        # Of its parts, what such a stream uses.
+        accumulator: Any = SimpleNamespace(busy=lambda way: [way], unreachable=lambda way, error: None, topics_of=lambda way: [])
+        accumulator.unacknowledged_records = lambda way: 0
+        topics: Any = SimpleNamespace(learn_later=lambda topics: None)
+        connection: Any = Busy()
+        way: Any = SimpleNamespace(address="b:1")
+        stream = produce_stream.ProduceStream(
+            way, connection, accumulator, settings_from(quick()), topics=topics, answered=lambda: None
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(60):
+                await stream.run()
+
+    run(scenario())
+    pauses_s = [later - before for before, later in pairwise(came_s)]
+    assert min(pauses_s) >= 1.0
+    assert max(pauses_s) <= 1.5
+    assert max(pauses_s) - min(pauses_s) > 0.1
 
 
 @pytest.mark.parametrize("size", [10, 2 << 20], ids=["a small request", "one that fills the connection"])

@@ -146,10 +146,11 @@ def test_what_passes_is_tried_again_after_pauses_that_grow(error: TidelogError) 
     assert progress.due(of(1), now_s) == ([], now_s + 0.5)
 
 
-def test_who_is_throttled_waits_as_long_as_it_was_told() -> None:
+@pytest.mark.parametrize(("jitter", "waits_s"), [(0.5, 7.0), (1.0, 8.75), (1.5, 10.5)])
+def test_who_is_throttled_waits_as_long_as_it_was_told_or_up_to_half_as_long_again(jitter: float, waits_s: float) -> None:
     progress = progress_of(0)
-    progress.met({P0: Throttled("busy", retry_after_s=7.0)}, 0.0, jitter=1.0)
-    assert progress.due(of(0), 0.0) == ([], 7.0)
+    progress.met({P0: Throttled("busy", retry_after_s=7.0)}, 0.0, jitter=jitter)
+    assert progress.due(of(0), 0.0) == ([], waits_s)
 
 
 def test_who_follows_never_gives_up_and_who_has_an_end_does_without_progress() -> None:

@@ -77,6 +77,16 @@ def test_a_lost_answer_is_of_unknown_outcome_for_a_write_and_unavailable_for_a_r
     assert type(error_of_rpc(lost, address="b", writes=False)) is Unavailable
 
 
+def test_a_call_that_the_broker_ended_without_a_word_says_that_it_is_busy_and_not_that_it_is_gone() -> None:
+    """As of a call that it did not take up in time. One that stops says so: UNAVAILABLE, "Cancelling all calls"."""
+    ended = rpc_error(grpc.StatusCode.CANCELLED, "CANCELLED")
+    read, write = (error_of_rpc(ended, address="b", writes=writes) for writes in (False, True))
+    assert (type(read), type(write)) == (Throttled, OutcomeUnknown)
+    assert read.details["ended_by_broker"]
+    assert write.details["ended_by_broker"]
+    assert "ended_by_broker" not in error_of_rpc(rpc_error(grpc.StatusCode.UNAVAILABLE, "gone"), address="b", writes=True).details
+
+
 def test_a_connection_that_was_never_made_wrote_nothing() -> None:
     refused = rpc_error(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: refused")
     error = error_of_rpc(refused, address="b", writes=True)

@@ -11,7 +11,7 @@ from metadata.errors import Unavailable
 from tidelog.cli.client_command import with_client
 from tidelog.cli.cluster_restore import restore
 from tidelog.cli.contexts import UrlOption
-from tidelog.cli.failure import FAILED, UNHEALTHY
+from tidelog.cli.failure import FAILED, UNHEALTHY, tell
 from tidelog.cli.help_page import CommandPage, GroupPage
 from tidelog.cli.output import Output, OutputOption, say, show_done, show_one, show_rows
 
@@ -37,7 +37,12 @@ def health(url: UrlOption = "", output: OutputOption = Output.TABLE) -> int:
 
     from tidelog.cluster_health import check_cluster
 
-    found = with_client(url, check_cluster)
+    try:
+        found = with_client(url, check_cluster)
+    except Unavailable as error:
+        error.hint = "Look at the brokers, and whether this is their address."
+        tell(error)
+        return UNHEALTHY
     brokers = [
         {"broker": broker.broker_id, "status": broker.status, "grpc_address": broker.grpc_address, "detail": broker.detail}
         for broker in found.brokers

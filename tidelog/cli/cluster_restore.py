@@ -112,14 +112,25 @@ def _summary(restored: Restored, *, dry_run: bool) -> dict[str, Any]:
 
 def _conclusion(restored: Restored, *, dry_run: bool) -> str:
     if restored.written:
-        return "the metadata are restored; start the brokers" + ("; look at the damage first" if restored.damage else "")
+        return f"{_from_snapshot(restored)}\nthe metadata are restored; start the brokers" + (
+            "; look at the damage first" if restored.damage else ""
+        )
     if restored.found.damaged:
         return (
             f"nothing was written to the metadata: {len(restored.found.damaged)} segments can't be read. Restore them from a "
             "version or a backup of the bucket, or give their records up with --despite-damage"
         )
     assert dry_run, "what is sound is written"
-    return "nothing was sealed or written: this was a dry run"
+    return f"{_from_snapshot(restored)}\nnothing was sealed or written: this was a dry run"
+
+
+def _from_snapshot(restored: Restored) -> str:
+    """What the bucket itself does not tell, and how old it is."""
+    kept = "groups, committed offsets, keys, ACLs and quotas"
+    snapshot = restored.found.evidence.snapshot
+    if snapshot is None:
+        return f"there is no snapshot: {kept} are lost; records and topics are not"
+    return f"{kept} are those of {_utc(snapshot.header.taken_at_ms)}: what was changed since is lost, records and topics are not"
 
 
 def _utc(at_ms: int) -> str:

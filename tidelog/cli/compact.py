@@ -84,22 +84,28 @@ def compact(
 async def _run(settings: BrokerSettings, http: str) -> None:
     import asyncio
 
-    from gateway.compactor_process import compacting
+    from segments.shared_errors import first_of
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with compacting(settings, told=log.info) as (service, door):
-        if http:
-            log.info("http %s", await door.start(http))
-        try:
-            log.info("compactor %s is at work on %s", settings.broker_id, settings.bucket_url)
-            async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(service.run(), name="compactor")
-                await stop.wait()
-                running.cancel()
-        finally:
-            await door.stop()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            working = tasks.create_task(_work(settings, http), name="compactor")
+            stopping = tasks.create_task(stop.wait(), name="stop")
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            working.cancel()
+            stopping.cancel()
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from errors
+
+
+async def _work(settings: BrokerSettings, http: str) -> None:
+    from gateway.compactor_process import compacting
+
+    async with compacting(settings, told=log.info, http=http, waits=True) as (service, _):
+        log.info("compactor %s is at work on %s", settings.broker_id, settings.bucket_url)
+        await service.run()
 
 
 async def _once(settings: BrokerSettings, *, everything: bool) -> TickReport:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metadata.errors import InvalidArgument, StaleMember, TidelogError
+from metadata.errors import InvalidArgument, NotAuthorized, StaleMember, TidelogError
+from metadata.group_model import check_group_name
 from tidelog.cli.client_command import with_client
 from tidelog.cli.contexts import UrlOption
 from tidelog.cli.output import say
@@ -50,7 +51,7 @@ def consume(
         ),
     ] = None,
     group: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--group",
             "-g",
@@ -59,7 +60,7 @@ def consume(
             "--from earliest or latest then counts only where nothing is committed.",
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     instance_id: Annotated[
         str,
         typer.Option(
@@ -127,7 +128,7 @@ def consume(
 
     now_ms = int(time.time() * 1000)
     begins = parse_start(start or "earliest", now_ms=now_ms)
-    if group:
+    if group is not None:
         reset = group_reset(group, start, reset, has_partitions=bool(partition))
     elif instance_id:
         raise InvalidArgument(
@@ -138,12 +139,12 @@ def consume(
     if output is None:
         output = RecordOutput.TABLE if sys.stdout.isatty() else RecordOutput.NDJSON
     writer = RecordWriter(output, parse_format(template) if template else None, topics=topic)
-    what = ", ".join(topic) + (f" for group {group}" if group else "")
+    what = ", ".join(topic) + (f" for group {group}" if group is not None else "")
     if isinstance(begins, SinceTimestamp) and begins.timestamp_ms > now_ms and follow:
         say(f"{start} is in the future: where no record is as new, reading begins with what comes")
 
     def reader(log: Client) -> Consumer | TopicsConsumer | GroupConsumer:
-        if group:
+        if group is not None:
             told = _tell_assigned(group) if sys.stderr.isatty() else None
             return log.consume(
                 topic, group=group, follow=follow, auto_offset_reset=reset, on_assigned=told, instance_id=instance_id
@@ -157,7 +158,7 @@ def consume(
         return log.consume(topic, from_=start or "earliest", follow=follow, auto_offset_reset=reset)
 
     async def command(log: Client) -> None:
-        if group and start is not None:
+        if group is not None and start is not None:
             await _tell_what_from_means(log, group, topic, start)
         with _ended_by_sigterm():
             async with reader(log) as consumer, OwnedTasks() as tasks:
@@ -166,6 +167,8 @@ def consume(
                     if sys.stderr.isatty():
                         tasks.start(_tell_of_waiting(what, writer, consumer), name="tell of waiting")
                 await _write_records(consumer, writer, count)
+            if not writer.records:
+                await _check_may_read(log, topic, partition[0] if partition else 0)
 
     try:
         with_client(url, command, client_rack=client_rack)
@@ -179,11 +182,12 @@ def consume(
     writer.begin()
     writer.end()
     if not writer.records:
-        say(f"no new records in {what}" if group else f"no records in {what} from {start or 'earliest'} on")
+        say(f"no new records in {what}" if group is not None else f"no records in {what} from {start or 'earliest'} on")
 
 
 def group_reset(group: str, start: str | None, reset: ResetPolicy | None, *, has_partitions: bool) -> ResetPolicy:
-    """Where a member begins what its group has committed nothing of. Raises InvalidArgument."""
+    """Where a member begins what its group has committed nothing of. Raises InvalidArgument, InvalidName."""
+    check_group_name(group)
     if has_partitions:
         raise InvalidArgument("--partition and --group are both given", hint="A group shares its partitions out by itself.")
     match (start or "").strip().lower():
@@ -245,6 +249,18 @@ async def _write_records(consumer: Consumer | TopicsConsumer | GroupConsumer, wr
         if writer.records == count:
             return
         del chunk, records, rest  # they may be large: no two of them at once
+
+
+async def _check_may_read(log: Client, topics: list[str], partition: int) -> None:
+    """NotAuthorized for a topic that may not be read: where it has no records, only its offsets were asked for, which takes
+    a lesser right. Where a record lies takes that of reading."""
+    for topic in topics:
+        try:
+            await log.explain(topic, partition, 0)
+        except NotAuthorized:
+            raise
+        except TidelogError:  # there is no such record, or it can't be told: what was asked for has been answered
+            continue
 
 
 @contextmanager

@@ -190,7 +190,7 @@ async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], t
     """A broker until SIGTERM or Ctrl-C, which ends it cleanly; a second Ctrl-C ends it at once, as a crash does."""
     import asyncio
 
-    from gateway.broker import serve as serve_broker
+    from gateway.broker_process import serve as serve_broker
     from tidelog.owned_tasks import OwnedTasks
 
     async with OwnedTasks() as tasks:

@@ -15,7 +15,8 @@ import grpc.aio
 from google.rpc.status_pb2 import Status
 
 from gateway.access.settings import AccessSettings
-from gateway.broker import Broker, running
+from gateway.broker import Broker
+from gateway.broker_process import running
 from gateway.grpc_status import DETAILS_TRAILER, error_of
 from gateway.observability_settings import ObservabilitySettings
 from gateway.settings import BrokerSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,21 @@ import pytest
 import uvloop
 
 from gateway.access.caller import begin
-from gateway.access.opening import peer_metadata
+from gateway.access.opening import NO_ACCESS, Access, open_access, peer_metadata
 from gateway.access.settings import AccessSettings
 from gateway.doors import partition_of
 from gateway.proto import groups_pb2, log_pb2
 from metadata.acl import Acl
-from metadata.errors import NotAuthorized, TidelogError
+from metadata.errors import Denied, NotAuthorized, TidelogError
+from metadata.etcd_layout import EtcdLayout
 from metadata.secret import Secret
+from metadata.sqlite_store import SqliteStore
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
 from tests.gateway.access.test_both_doors import append
 from tests.gateway.broker_cluster import broker_cluster
 from tests.gateway.http_client import Client
-from tests.gateway.small_broker import PATIENCE_S
+from tests.gateway.small_broker import PATIENCE_S, until
+from tests.gateway.tls_brokers import TlsCluster, with_tls_cluster
 from tests.segments.batches import batch_of
 
 FORWARDED = ("tidelog-forwarded-by", "broker-2")
@@ -114,6 +118,67 @@ async def refuses_a_forged_hop(address: str, key: str) -> None:
             await call(request.SerializeToString(), metadata=(("authorization", f"Bearer {key}"), FORWARDED))
         found: TidelogError = told(refused.value)
         assert isinstance(found, NotAuthorized)
+
+
+@pytest.mark.slow
+def test_authentication_is_switched_on_broker_by_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What comes to the broker that does not ask yet is done by all; the one that asks refuses strangers."""
+    key_file, audit_file = tmp_path / "admin.key", tmp_path / "audit.jsonl"
+    key_file.write_text(ADMIN_KEY)
+    asking = AccessSettings(authentication=True, admin_key_file=key_file, audit_log=str(audit_file))
+
+    async def scenario(served: TlsCluster) -> None:
+        before, after = served.cluster.brokers
+        topic = await before.create_topic("orders", 4)
+        partitions = [partition_of(topic, number) for number in range(4)]
+        for partition in partitions:
+            await served.cluster.led(partition)
+        led_by_the_other = next(each for each in partitions if served.cluster.leader(each) is after)
+        appends = [log_pb2.Append(topic="orders", partition=number, record_batch=batch_of(b"a")) for number in range(4)]
+        delete = log_pb2.DeleteRecordsRequest(topic="orders", partition=led_by_the_other.partition, before_offset=1)
+        async with served.channel(shown=False, broker=before) as channel, served.channel(shown=False, broker=after) as other:
+            produce: Any = channel.unary_unary("/tidelog.v1.Log/Produce")
+            refused: Any = other.unary_unary("/tidelog.v1.Log/Produce")
+            delete_records: Any = channel.unary_unary("/tidelog.v1.Log/DeleteRecords")
+            request = log_pb2.ProduceRequest(appends=appends).SerializeToString()
+            for _ in range(2):
+                answer = log_pb2.ProduceResponse.FromString(await produce(request))
+                assert [bool(each.placements) for each in answer.results] == [True] * 4
+            await delete_records(delete.SerializeToString())
+            for forged in ((), (FORWARDED, ("tidelog-unchecked", "true")), (("tidelog-unchecked", "true"),)):
+                with pytest.raises(grpc.aio.AioRpcError) as why:
+                    await refused(request, metadata=forged)
+                assert isinstance(told(why.value), Denied)
+        await until(lambda: "DeleteRecords" in audit_file.read_text())
+        (deleted,) = [line for line in map(json.loads, audit_file.read_text().splitlines()) if line["outcome"] == "ok"]
+        assert (deleted["credential"], "principal" in deleted) == ("broker without authentication", False)
+
+    with_tls_cluster(tmp_path, scenario, count=2, client_auth="optional", access=(AccessSettings(), asking))
+    warnings = [line for line in caplog.messages if "whoever reaches it may do everything" in line]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("broker broker-0 forwards calls of clients that nobody has checked")
+
+
+def test_a_broker_without_authentication_shows_the_secret_over_tls_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        store, layout = SqliteStore(Path(":memory:")), EtcdLayout()
+
+        async def opened(*, peers_speak_tls: bool) -> Access:
+            return await open_access(
+                AccessSettings(), store, layout, broker_id="b", now_ms=lambda: 0, peers_speak_tls=peers_speak_tls
+            )
+
+        assert await opened(peers_speak_tls=False) == NO_ACCESS
+        assert await store.get(layout.peer_secret) is None
+        over_tls = await opened(peers_speak_tls=True)
+        kept = await store.get(layout.peer_secret)
+        assert (over_tls.guard, kept is not None, over_tls.peer_metadata is not None) == (None, True, True)
+        assert kept is not None
+        assert over_tls.peer_metadata is not None
+        assert over_tls.peer_metadata() == (("tidelog-peer", kept.value.decode()), ("tidelog-unchecked", "true"))
+        await store.close()
+
+    asyncio.run(scenario())
 
 
 def test_the_principal_goes_along_where_it_is_one_and_can_be_written() -> None:

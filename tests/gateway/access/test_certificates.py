@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from gateway.access.settings import AccessSettings
-from gateway.broker import running
+from gateway.broker_process import running
 from gateway.proto import admin_pb2
 from gateway.settings import BrokerSettings
 from gateway.tls_settings import TlsSettings

@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from gateway.access.authentication import read_admin_key
 from gateway.access.calls import GRPC_CALLS
 from gateway.access.settings import AccessSettings
-from gateway.broker import running
+from gateway.broker_process import running
 from gateway.settings import BrokerSettings
 from metadata.errors import InvalidArgument
 from tests.gateway.access.guarded_broker import ADMIN_KEY, FAST, Guarded, bearer, serve

@@ -126,6 +126,21 @@ def test_who_may_not_is_told_what_to_ask_for(commands: Commands, monkeypatch: py
 
 
 @pytest.mark.slow
+def test_an_empty_topic_that_may_not_be_read_is_refused_as_one_with_records(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands("topic", "create", "orders", "-p", "2")
+    commands("acl", "add", "watcher", "describe", "--topic", "orders")
+    commands("acl", "add", "reader", "read", "--topic", "orders")
+    keys = {who: commands.json("key", "create", who, "--expires", "1d")["key"] for who in ("watcher", "reader")}
+    monkeypatch.setenv("TIDELOG_API_KEY", keys["watcher"])
+    _, told = commands("consume", "orders", code=1)
+    assert "watcher has no right to read topic orders" in told
+    monkeypatch.setenv("TIDELOG_API_KEY", keys["reader"])
+    assert commands("consume", "orders")[1] == "no records in orders from earliest on\n"
+
+
+@pytest.mark.slow
 def test_a_producer_that_is_throttled_says_by_what(commands: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     commands("topic", "create", "orders", "-p", "1")
     commands("acl", "add", "billing", "all", "--topic", "orders")

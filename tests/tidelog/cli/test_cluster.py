@@ -101,6 +101,17 @@ def test_what_is_unhealthy_is_said_in_sentences_and_exits_3(
     assert capsys.readouterr().err.splitlines() == found.faults
 
 
+def test_a_cluster_of_which_no_broker_answers_is_unhealthy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nobody(url: str, command: object) -> ClusterHealth:
+        raise Unavailable("no address answered: http://h:1: can't connect")
+
+    monkeypatch.setattr(cluster, "with_client", nobody)
+    assert run(["cluster", "health"]) == 3
+    assert "no address answered" in capsys.readouterr().err
+
+
 def partition(number: int, leader: str, error: str = "", code: str = "", hint: str = "") -> PartitionInfo:
     offset = -1 if error else 0
     return PartitionInfo(

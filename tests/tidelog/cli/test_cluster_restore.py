@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.broker import running
+from gateway.broker_process import running
 from gateway.settings import load_settings
 from segments.bucket_layout import WAL
 from tests import etcd_server
@@ -78,6 +78,7 @@ def test_a_dry_run_changes_nothing(data_dir: Path, capsys: pytest.CaptureFixture
         shown = capsys.readouterr()
         assert json.loads(shown.out)["topics_found"] == 1
         assert "this was a dry run" in shown.err
+        assert "groups, committed offsets, keys, ACLs and quotas are" in shown.err
 
 
 def test_metadata_that_are_there_are_left_alone(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

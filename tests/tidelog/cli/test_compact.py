@@ -10,12 +10,13 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from gateway.broker import running
+from gateway.broker_process import running
 from gateway.compactor_process import compacting
 from gateway.settings import DEV, load_settings
 from metadata.model import Partition, TopicPartition
@@ -23,6 +24,7 @@ from metadata.topic import Topic
 from segments.bucket_layout import manifest_key
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
+from tests.etcd_server import running_etcd
 from tests.forked_tidelog import TIDELOG, TidelogProcess
 from tests.segments.batches import batch_of, header_of, records_in
 from tidelog.cli.main import run
@@ -190,6 +192,54 @@ def test_a_compactor_that_can_not_read_the_bucket_for_long_is_not_ready(tmp_path
             await door.stop()
 
     asyncio.run(main())
+
+
+def test_a_compactor_that_comes_before_the_first_broker_waits_for_it(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+
+    async def first_broker(common: dict[str, object]) -> None:
+        async with running(load_settings({**common, **FREE, "broker_id": "b1", "data_dir": str(tmp_path)}, {})):
+            pass
+
+    with running_etcd(tmp_path) as etcd:
+        common: dict[str, object] = {"etcd": etcd.url, "bucket": f"file://{bucket}"}
+        command = [*TIDELOG, "compact", "--http", "127.0.0.1:0", *(f"--{name}={value}" for name, value in common.items())]
+        with TidelogProcess[str](command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            url = f"http://{read_until(process.stderr, ' http ').split(' http ')[1].strip()}"
+            read_until(process.stderr, "waiting for the first one")
+            assert asked(f"{url}/livez")[0] == asked(f"{url}/startupz")[0] == 200
+            status, told = asked(f"{url}/readyz")
+            assert status == 503
+            assert "no broker has run yet" in told
+            assert asked(f"{url}/metrics")[0] == 200
+            assert list(bucket.iterdir()) == [], "nothing is written meanwhile"
+            asyncio.run(first_broker(common))
+            read_until(process.stderr, "is at work")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, process.stderr.read()
+
+
+def test_a_compactor_that_waits_ends_with_sigterm_and_one_that_is_to_look_once_does_not_wait(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    with running_etcd(tmp_path) as etcd:
+        command = [*TIDELOG, "compact", "--bucket", f"file://{bucket}", "--etcd", etcd.url]
+        with TidelogProcess[str](command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            read_until(process.stderr, "waiting for the first one")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0, process.stderr.read()
+        with TidelogProcess[str]([*command, "--once"], stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            assert "Start a broker on them first" in process.stderr.read()
+            assert process.wait(60) == 1
+
+
+def read_until(lines: Iterable[str], said: str) -> str:
+    """The line that says so."""
+    return next(line for line in lines if said in line)
 
 
 def test_a_broker_for_development_compacts_by_itself(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.forked_tidelog import ForkedBroker, run_tidelog
 from tests.tidelog.cli.test_consume import a_line_of, consume, following, interrupt
 from tidelog.broker_process import BrokerProcess
 from tidelog.cli.consume import group_reset
+from tidelog.cli.main import run
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +232,11 @@ def test_what_does_not_go_with_a_group_is_refused(arguments: Any, said: str, hin
     with pytest.raises(InvalidArgument, match=said) as met:
         group_reset("g", start, reset, has_partitions=has_partitions)
     assert hint in met.value.hint
+
+
+def test_a_group_without_a_name_is_refused_and_not_read_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["consume", "orders", "--group", ""]) == 2
+    assert "not a name for a consumer group" in capsys.readouterr().err
 
 
 @pytest.mark.slow

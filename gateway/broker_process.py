@@ -1,0 +1,118 @@
+"""A broker as a process: what it opens before there is a broker, in which order, and how it ends.
+
+    start   certificates, ports ─▶ data directory ─▶ metadata ─▶ bucket: proof ─▶ cluster id ─▶ broker.py
+    stop    broker.py ─▶ stores close
+
+Invariant: no door answers before the bucket has proved that it keeps create-only PUTs; a start that is refused has signed no
+bucket, and made no cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from gateway.access.opening import open_access
+from gateway.broker import VERSION, Broker, wall_clock_ms
+from gateway.cluster_identity import identify_cluster
+from gateway.freed_memory import keep_freed_memory
+from gateway.garbage_collection import look_seldom, spare_what_is_loaded
+from gateway.open_files import raise_file_limit
+from gateway.ports import take_ports
+from gateway.settings import BrokerSettings
+from gateway.tls_settings import is_loopback
+from metadata.data_directory import DataDirectory
+from metadata.etcd_layout import EtcdLayout
+from metadata.open_metadata import open_metadata
+from segments.bucket_layout import proof_key
+from segments.create_only_proof import prove_create_only
+from segments.metered_store import MeteredStore
+from segments.shared_errors import first_of
+from segments.store_url import open_store
+
+if TYPE_CHECKING:
+    from gateway.request_trace import Tracing
+    from gateway.tls_files import TlsFiles
+
+
+@asynccontextmanager
+async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lambda: None) -> AsyncIterator[Broker]:
+    """A broker that serves: entered when both doors are open, left when everything is flushed, sealed and closed.
+
+    `loaded`: as in Broker.run.
+
+    Raises Rejected, Denied or Unavailable when it can't start, before anything but its own directory was written.
+    """
+    async with AsyncExitStack() as parts:
+        tls = tls_files(settings)
+        ports = await take_ports(http=settings.http, grpc=settings.grpc)
+        parts.callback(ports.close)
+        layout = EtcdLayout(settings.cluster)
+        bucket_url, metadata_path = settings.bucket, settings.data_dir
+        if not settings.metadata.etcd:
+            directory = parts.enter_context(DataDirectory(settings.data_dir))
+            bucket_url, metadata_path = settings.bucket or f"file://{directory.bucket_path}", directory.metadata_path
+        metadata = await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
+        bucket = MeteredStore(await open_store(bucket_url, settings.s3, make_directory=True))
+        parts.push_async_callback(bucket.close)
+        await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
+        identity = await identify_cluster(bucket, metadata, layout, new_id=uuid.uuid4().hex, now_ms=wall_clock_ms())
+        access = await open_access(
+            settings.access,
+            metadata,
+            layout,
+            broker_id=settings.broker_id,
+            now_ms=wall_clock_ms,
+            peers_speak_tls=settings.tls.is_on and bool(settings.metadata.etcd),
+        )
+        tracing = await _tracing(settings, parts)
+        broker = Broker(settings, bucket, metadata, layout, cluster_id=identity, tracing=tracing, access=access, tls=tls)
+        ready = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as process:
+                process.create_task(broker.run(ports, ready, loaded=loaded), name="broker")
+                await ready.wait()
+                try:
+                    yield broker
+                finally:
+                    broker.stop()
+        except BaseExceptionGroup as errors:
+            raise first_of(errors) from errors
+
+
+async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) -> None:
+    """Runs a broker until SIGTERM or SIGINT, then ends it cleanly."""
+    look_seldom()
+    keep_freed_memory()
+    raise_file_limit(settings.gateway, is_reached_from_elsewhere=not (is_loopback(settings.http) and is_loopback(settings.grpc)))
+    loop = asyncio.get_running_loop()
+    async with running(settings, loaded=spare_what_is_loaded) as broker:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, broker.stop)
+        on_ready(broker)
+        await broker.stopping.wait()
+
+
+def tls_files(settings: BrokerSettings) -> TlsFiles | None:
+    """As they lie there; None where TLS is off. Raises as TlsFiles."""
+    if not settings.tls.is_on:
+        return None
+    from gateway.tls_files import TlsFiles  # with cryptography, which nothing else here needs
+
+    return TlsFiles(settings.tls, has_peers=bool(settings.metadata.etcd))
+
+
+async def _tracing(settings: BrokerSettings, parts: AsyncExitStack) -> Tracing | None:
+    """None where it is off. InvalidArgument where OpenTelemetry is not installed."""
+    if not settings.observability.otlp_endpoint:
+        return None
+    from gateway.tracing import OtlpTracing  # here, since it takes a third of a second that others can save
+
+    tracing = OtlpTracing(settings.observability, broker_id=settings.broker_id, cluster=settings.cluster, version=VERSION)
+    parts.push_async_callback(tracing.close)
+    return tracing

@@ -1,0 +1,129 @@
+"""The ports of the doors, taken before anything is written: a start that is refused for one leaves nothing behind.
+
+    take_port ─▶ bound, and silent ─▶ … bucket, metadata, cluster id … ─▶ a door listens there
+                    ├▶ who connects meanwhile is refused, as where nobody is: neither a probe nor a balancer takes it for a broker
+                    └▶ who wants it meanwhile is refused, however long the start waits for the bucket or the metadata
+
+gRPC can't be handed a socket: what held its port is closed in the step in which gRPC binds. Invariant: a port that is taken, by who
+listens or by who is still starting, is told before the bucket or the metadata are opened, but where two processes take it within
+the same moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from contextlib import ExitStack
+from typing import Any, Final, NamedTuple
+
+from gateway.doors import cannot_listen, host_and_port
+
+BACKLOG: Final = 2048
+ABSENT: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+"""What an address is refused with that the host's name has and this machine has not: ::1 of localhost, where IPv6 is off."""
+
+
+class TakenPort:
+    """One port, on each address of its host. Its owner closes it, unless a door listens there."""
+
+    def __init__(self, host: str, sockets: list[socket.socket], *, door: str) -> None:
+        self.address = f"{host}:{sockets[0].getsockname()[1]}"
+        """HOST:PORT, with the port that was chosen where any was asked for."""
+        self._door = door
+        self._sockets = sockets
+
+    def listen(self) -> list[socket.socket]:
+        """The sockets, which are the caller's from now on. Raises as take_port."""
+        try:
+            for each in self._sockets:
+                _share(each, True)  # Linux looks at the port again, and who was there a moment ago leaves traces
+                each.listen(BACKLOG)
+        except OSError as error:
+            self.close()
+            raise cannot_listen(*host_and_port(self.address), error, door=self._door) from None
+        sockets, self._sockets = self._sockets, []
+        return sockets
+
+    def close(self) -> None:
+        """Lets it go, unless it was handed over."""
+        for each in self._sockets:
+            each.close()
+        self._sockets = []
+
+
+class Ports(NamedTuple):
+    """Of a broker."""
+
+    http: TakenPort
+    grpc: TakenPort
+
+    def close(self) -> None:
+        for port in self:
+            port.close()
+
+
+async def take_ports(*, http: str, grpc: str) -> Ports:
+    """Raises as take_port."""
+    with ExitStack() as taken:
+        first = await take_port(http, door="HTTP")
+        taken.callback(first.close)
+        second = await take_port(grpc, door="gRPC")
+        taken.pop_all()
+    return Ports(first, second)
+
+
+async def take_port(address: str, *, door: str) -> TakenPort:
+    """Of HOST:PORT; port 0 takes a free one. `door`: "HTTP" or "gRPC", for who is told of it; gRPC's [::] is IPv4's port, too.
+
+    Of a host's addresses, those that this machine does not have are left out where it has another one.
+    Unavailable where the port is taken; InvalidArgument where it can't be opened for another reason.
+    """
+    host, port = host_and_port(address)
+    try:
+        return TakenPort(host, await _bound(host.strip("[]"), port, both_families=door == "gRPC"), door=door)
+    except OSError as error:
+        raise cannot_listen(host, port, error, door=door) from None
+
+
+async def _bound(host: str, port: int, *, both_families: bool) -> list[socket.socket]:
+    """One for each address of the host that can be had; port 0 takes a free one, the same for all. Raises OSError.
+
+    `both_families`: `::` stands for IPv4 as well, as gRPC takes it.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    absent: OSError | None = None
+    with ExitStack() as taken:
+        sockets: list[socket.socket] = []
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            if sockets and not port:
+                address = (address[0], sockets[0].getsockname()[1], *address[2:])
+            try:
+                sockets.append(taken.enter_context(_bound_to(address, family, kind, protocol, both_families=both_families)))
+            except OSError as error:
+                if error.errno not in ABSENT:
+                    raise
+                absent = error
+        if not sockets and absent is not None:
+            raise absent
+        taken.pop_all()
+    return sockets
+
+
+def _bound_to(address: Any, family: int, kind: int, protocol: int, *, both_families: bool) -> socket.socket:
+    with ExitStack() as opened:
+        bound = opened.enter_context(socket.socket(family, kind, protocol))
+        _share(bound, True)  # as in `listen`
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both_families)
+        bound.bind(address)
+        _share(bound, False)  # else another could bind it as well, until one of them listens
+        bound.setblocking(False)
+        opened.pop_all()
+    return bound
+
+
+def _share(bound: socket.socket, shared: bool) -> None:
+    """Whether the port may be had beside connections that have ended, and on Linux beside sockets that do not listen."""
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, shared)

@@ -1,0 +1,77 @@
+"""The session that a broker begins: a number from the metadata, claimed on the bucket, by metadata that are the bucket's still.
+
+    next number (metadata) ─▶ claim (segments/session.py) ─▶ were the metadata restored meanwhile? ─▶ the session
+        └── it can't be had, or told: tried again, as long as somebody wants a session ──┘
+
+Invariant: no session is begun by metadata that others have replaced by a restore: they have forgotten who leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from metadata.counters import next_session
+from metadata.errors import OutcomeUnknown, Unavailable
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import SessionId
+from metadata.restoration import read_restoration
+from metadata.store import MetadataStore
+from segments.object_store import ObjectStore
+from segments.restorations import check_not_superseded
+from segments.session import Session, claim
+
+PAUSE_S: Final = 0.5
+"""Before a step that the metadata store could not do is tried again."""
+
+log = logging.getLogger(__name__)
+
+
+class SessionClaims:
+    def __init__(
+        self,
+        bucket: ObjectStore,
+        metadata: MetadataStore,
+        layout: EtcdLayout,
+        *,
+        broker_id: str,
+        new_writer: Callable[[], bytes],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._bucket = bucket
+        self._metadata = metadata
+        self._layout = layout
+        self._broker_id = broker_id
+        self._new_writer = new_writer
+        self._now_ms = now_ms
+
+    async def next(self) -> Session:
+        """However long it takes. Raises Rejected, which ends the broker, where its metadata are not the bucket's any more."""
+        session = await claim(
+            self._bucket,
+            next_number=self._next_number,
+            writer=self._new_writer(),
+            broker_id=self._broker_id,
+            now_ms=self._now_ms,
+        )
+        await self._check_not_superseded()
+        return session
+
+    async def _next_number(self) -> SessionId:
+        while True:
+            try:
+                return await next_session(self._metadata, self._layout)
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("no session number could be taken; trying again: %s", error)
+                await asyncio.sleep(PAUSE_S)
+
+    async def _check_not_superseded(self) -> None:
+        """After the claim (restorations.py)."""
+        while True:
+            try:
+                return await check_not_superseded(self._bucket, await read_restoration(self._metadata, self._layout))
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("it can't be told whether the metadata were restored meanwhile; trying again: %s", error)
+                await asyncio.sleep(PAUSE_S)

@@ -1,0 +1,170 @@
+"""What one read of a member of thousands of partitions asks for: places of those that it looks at, and of no others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from gateway.doors import Broker
+from gateway.group_cursor import Cursor
+from gateway.group_lag import LATER_PART_S
+from gateway.member_reading import PART, MemberReading
+from gateway.topic_states import BOUNDS_WAIT_S
+from metadata.errors import Corrupt, NoLeader, UnknownTopic
+from metadata.group_model import Generation
+from metadata.group_offsets import CommittedOffset, StoredOffsets
+from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
+from metadata.topic import Topic
+from segments.log import FetchTarget
+from segments.log_reader import Fetched
+from segments.partition_log import Bounds
+from tests.simulation.virtual_loop import run
+
+ORDERS = Topic(id=TopicId("a" * 32), name="orders", partition_count=5_000, settings={}, created_at_ms=0)
+BEGINNING = Cursor(Generation(1), {})
+ASSIGNED = [("orders", number) for number in range(ORDERS.partition_count)]
+
+
+class Logs:
+    """Of all partitions, each with offsets 3 to 10, where `with_records` says so; it notes what it is asked for."""
+
+    def __init__(self, with_records: set[int]) -> None:
+        self.with_records = with_records
+        self.bounds_asked: list[int] = []
+        self.looked_at: list[int] = []
+
+    async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float) -> list[Bounds]:
+        self.bounds_asked += [partition.partition for partition in partitions]
+        return [Bounds(Offset(3), Offset(10), Offset(10), LeaderEpoch(0))] * len(partitions)
+
+    def places_bytes_min(self, client_rack: str) -> None:
+        return None
+
+    async def fetch(self, targets: Sequence[FetchTarget], *, bytes_max: int, wait_ms_max: float) -> list[Fetched]:
+        self.looked_at += [target.partition.partition for target in targets]
+        return [self._fetched(target) for target in targets]
+
+    def _fetched(self, target: FetchTarget) -> Fetched:
+        size_bytes = 100 * (target.partition.partition in self.with_records)
+        return Fetched([], size_bytes, Offset(target.offset), Offset(10), Offset(3), LeaderEpoch(0))
+
+
+def topic(name: str) -> Topic:
+    if name != ORDERS.name:
+        raise UnknownTopic(name)
+    return ORDERS
+
+
+def reading_of(logs: Logs, cursor: Cursor = BEGINNING, *, from_latest: bool = False) -> MemberReading:
+    broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), routed_log=logs)
+    return MemberReading(cast(Broker, broker), ASSIGNED, cursor, from_latest=from_latest)
+
+
+class Committed:
+    """What the coordinator answers, and how often it was asked."""
+
+    def __init__(self, stored: StoredOffsets) -> None:
+        self.stored = stored
+        self.asked = 0
+
+    async def __call__(self) -> StoredOffsets:
+        self.asked += 1
+        return self.stored
+
+
+def at(number: int) -> TopicPartition:
+    return TopicPartition(ORDERS.id, Partition(number))
+
+
+def nothing_committed() -> Committed:
+    return Committed(StoredOffsets({}, {}))
+
+
+def test_only_partitions_that_are_looked_at_are_asked_where_they_begin() -> None:
+    logs = Logs(with_records={PART + 7})
+
+    async def scenario() -> None:
+        assert await reading_of(logs).look(0.0, nothing_committed())
+
+    asyncio.run(scenario())
+    assert logs.bounds_asked == logs.looked_at == list(range(2 * PART))
+
+
+def test_the_look_begins_with_the_partition_whose_turn_it_is() -> None:
+    logs = Logs(with_records={1, 4_999})
+
+    async def scenario() -> None:
+        assert await reading_of(logs, BEGINNING._replace(turn=4_500)).look(0.0, nothing_committed())
+
+    asyncio.run(scenario())
+    assert logs.looked_at == [*range(4_500, 5_000), *range(500)]
+
+
+def test_where_nothing_is_anywhere_all_have_been_looked_at() -> None:
+    logs, committed = Logs(with_records=set()), nothing_committed()
+
+    async def scenario() -> None:
+        assert not await reading_of(logs).look(0.0, committed)
+
+    asyncio.run(scenario())
+    assert logs.looked_at == list(range(5_000))
+    assert committed.asked == 1
+
+
+def test_what_nobody_leads_is_waited_for_once_and_not_by_each_part() -> None:
+    class Unled(Logs):
+        waits_s: ClassVar[list[float]] = []
+
+        async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float) -> list[Any]:
+            self.waits_s.append(wait_s)
+            await asyncio.sleep(wait_s)
+            return [NoLeader("nobody leads it")] * len(partitions)
+
+    async def scenario() -> float:
+        clock = asyncio.get_running_loop().time
+        with pytest.raises(NoLeader):
+            await reading_of(Unled(set())).look(clock() + 0.5, nothing_committed())
+        return clock()
+
+    assert run(scenario()) == pytest.approx(BOUNDS_WAIT_S + 4 * LATER_PART_S)
+    assert Unled.waits_s == pytest.approx([BOUNDS_WAIT_S, *[LATER_PART_S] * 4])
+
+
+def test_what_is_committed_needs_no_bounds_and_what_of_it_is_damaged_is_told_and_not_read() -> None:
+    logs = Logs(with_records={2})
+    stored = StoredOffsets(
+        {at(number): CommittedOffset(offset=5, committed_at_ms=0) for number in range(2, 5_000)}, {at(1): Corrupt("torn")}
+    )
+    reading = reading_of(logs)
+
+    async def scenario() -> None:
+        assert await reading.look(0.0, Committed(stored))
+
+    asyncio.run(scenario())
+    assert logs.bounds_asked == [0]
+    assert logs.looked_at == [0, *range(2, PART)]
+    assert b'"partition":1,"error"' in reading.page([], "")
+
+
+def test_what_begins_at_the_end_begins_there_when_it_is_looked_at_first() -> None:
+    logs = Logs(with_records={0})
+    reading = reading_of(logs, from_latest=True)
+
+    async def scenario() -> None:
+        await reading.look(0.0, nothing_committed())
+
+    asyncio.run(scenario())
+    places = reading.positions.cursor().places
+    assert {place.offset for place in places.values()} == {10}
+    assert len(places) < PART, "as many as a cursor holds"
+
+
+def test_topics_that_are_unknown_are_told_of_each_partition() -> None:
+    broker: Any = SimpleNamespace(topic_cache=SimpleNamespace(get=topic), routed_log=Logs(set()))
+    reading = MemberReading(cast(Broker, broker), [("gone", 0), ("gone", 1), ("orders", 5_000)], BEGINNING, from_latest=False)
+    assert reading.page([], "").count(b"UNKNOWN_TOPIC") == 2
+    assert reading.page([], "").count(b"UNKNOWN_PARTITION") == 1

@@ -2,7 +2,7 @@
 
     asked ─▶ proven less than PROOF_S ago? ─ yes ─▶ go on            so heartbeats ask etcd for nothing: all share one look
                 └─ no ─▶ etcd tells the same ──────────────────────────────────────────────────▶ proven
-                           ├─ it tells of others: not proven, until the watch has told of them, too
+                           ├─ it tells of others: asked again; not proven, until the watch has told of them, too
                            └─ it is silent: another broker sees the same, and has proven it ────▶ proven as of then
                                             all brokers see the same, which nobody can change ──▶ proven
 
@@ -33,7 +33,7 @@ ANSWER_S: Final = 1.0
 """For etcd, and then for the other brokers."""
 CATCH_UP_S: Final = 0.05
 CATCH_UPS: Final = 4
-"""So often, and with such pauses, the watch is waited for where etcd tells of other brokers."""
+"""So often, and with such pauses, etcd is asked again where it tells of other brokers than the watch: either may be behind."""
 AGAIN_S: Final = 0.2
 """Between two looks that prove nothing."""
 FORMER_MAX: Final = 100
@@ -105,21 +105,27 @@ class ProvenView:
 
     async def make_sure(self) -> None:
         """Returns where what this broker sees was proven PROOF_S ago at most. Raises NoCoordinator."""
-        if self._is_over:
-            raise NoCoordinator("this broker stops, and coordinates no group any more", hint=_ASK_ANOTHER)
-        if _now_s() - self._proven_s < REFRESH_S:
-            return
-        self._wanted.set()
-        if self._looked is None:
-            self._looked = asyncio.get_running_loop().create_future()
-        if _now_s() - self._proven_s < PROOF_S:
-            return
-        await asyncio.shield(self._looked)
-        if _now_s() - self._proven_s >= PROOF_S:
-            raise NoCoordinator(
-                "this broker can't make sure that it still coordinates the group: neither the metadata store nor others confirm it",
-                hint=_ASK_ANOTHER,
-            )
+        while True:
+            if self._is_over:
+                raise NoCoordinator("this broker stops, and coordinates no group any more", hint=_ASK_ANOTHER)
+            if _now_s() - self._proven_s < REFRESH_S:
+                return
+            before_s = self._proven_s
+            self._wanted.set()
+            if self._looked is None:
+                self._looked = asyncio.get_running_loop().create_future()
+            if _now_s() - self._proven_s < PROOF_S:
+                return
+            await asyncio.shield(self._looked)
+            if _now_s() - self._proven_s < PROOF_S:
+                return
+            if self._proven_s == before_s:
+                raise NoCoordinator(
+                    "this broker can't make sure that it still coordinates the group: "
+                    "neither the metadata store nor others confirm it",
+                    hint=_ASK_ANOTHER,
+                )
+            # proven, but for a moment too long ago by now: this process stood still meanwhile
 
     async def run(self) -> None:
         try:
@@ -150,14 +156,14 @@ class ProvenView:
 
     async def _look(self) -> float | None:
         """When what is seen here was known to be true; None where it was not proven."""
-        asked_s = _now_s()
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                registered = await self._registered()
-        except (TidelogError, TimeoutError) as error:
-            log.info("what this broker sees of the others can't be proven by the metadata store: %s", error or "no answer")
-            return self._proven(await self._as_others_see_it())
         for _ in range(CATCH_UPS):
+            asked_s = _now_s()
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    registered = await self._registered()
+            except (TidelogError, TimeoutError) as error:
+                log.info("what this broker sees of the others can't be proven by the metadata store: %s", error or "no answer")
+                return self._proven(await self._as_others_see_it())
             if registered == self._seen.revisions:
                 return self._proven(asked_s)
             await asyncio.sleep(CATCH_UP_S)

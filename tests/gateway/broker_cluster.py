@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
 import uvloop
 
 from gateway.access.opening import open_access
@@ -25,7 +26,7 @@ from metadata.store import Put
 from segments.log import Log
 from segments.metered_store import MeteredStore
 from segments.settings import SegmentSettings
-from tests.gateway.small_broker import PATIENCE_S, HeldStore, until
+from tests.gateway.small_broker import PATIENCE_S, HeldStore, patient, until
 
 CLUSTER_ID = "cluster-of-a-test"
 SESSION_MS = 20_000
@@ -70,54 +71,57 @@ async def broker_cluster(
     metadata, bucket, layout = SqliteStore(Path(":memory:")), HeldStore(), EtcdLayout()
     cluster = Cluster([], bucket)
     await metadata.transact([], [Put(layout.cluster_id, CLUSTER_ID.encode())])
-    async with asyncio.TaskGroup() as tasks:
-        housekeeping = tasks.create_task(metadata.run())
-        running = []
-        for number in range(count):
-            settings = BrokerSettings(
-                data_dir=tmp_path,
-                http="127.0.0.1:0",
-                grpc="127.0.0.1:0",
-                broker_id=f"broker-{number}",
-                segments=segments,
-                gateway=replace(gateway or GatewaySettings(), topic_ready_timeout_ms=round(PATIENCE_S * 1000)),
-                tls=tls or TlsSettings(),
-                access=access[number] if isinstance(access, Sequence) else access or AccessSettings(),
-                membership=ClusterSettings(
-                    session_timeout_ms=SESSION_MS, rack=racks[number] if racks else "", rack_read_bytes_min=1
-                ),
-            )
-            opened = await open_access(
-                settings.access,
-                metadata,
-                layout,
-                broker_id=settings.broker_id,
-                now_ms=wall_clock_ms,
-                peers_speak_tls=settings.tls.is_on,
-            )
-            broker = Broker(
-                settings,
-                MeteredStore(bucket),
-                metadata,
-                layout,
-                cluster_id=CLUSTER_ID,
-                access=opened,
-                tls=tls_files(settings),
-            )
-            ready = asyncio.Event()
-            ports = await take_ports(http=settings.http, grpc=settings.grpc)
-            running.append(tasks.create_task(broker.run(ports, ready)))
-            await ready.wait()
-            cluster.brokers.append(broker)
-        await until(lambda: all(len(broker.view.brokers.brokers) == count for broker in cluster.brokers))
-        try:
-            yield cluster
-        finally:
-            bucket.let_go()
-            for broker in cluster.brokers:
-                broker.stop()
-            await asyncio.wait(running)
-            housekeeping.cancel()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gateway.proven_view.ANSWER_S", PATIENCE_S)  # or where all stand still, nobody confirms anything
+        patched.setattr("gateway.group_patience.COORDINATOR_WAIT_S", PATIENCE_S)
+        async with asyncio.TaskGroup() as tasks:
+            housekeeping = tasks.create_task(metadata.run())
+            running = []
+            for number in range(count):
+                settings = BrokerSettings(
+                    data_dir=tmp_path,
+                    http="127.0.0.1:0",
+                    grpc="127.0.0.1:0",
+                    broker_id=f"broker-{number}",
+                    segments=segments,
+                    gateway=replace(patient(gateway), topic_ready_timeout_ms=round(PATIENCE_S * 1000)),
+                    tls=tls or TlsSettings(),
+                    access=access[number] if isinstance(access, Sequence) else access or AccessSettings(),
+                    membership=ClusterSettings(
+                        session_timeout_ms=SESSION_MS, rack=racks[number] if racks else "", rack_read_bytes_min=1
+                    ),
+                )
+                opened = await open_access(
+                    settings.access,
+                    metadata,
+                    layout,
+                    broker_id=settings.broker_id,
+                    now_ms=wall_clock_ms,
+                    peers_speak_tls=settings.tls.is_on,
+                )
+                broker = Broker(
+                    settings,
+                    MeteredStore(bucket),
+                    metadata,
+                    layout,
+                    cluster_id=CLUSTER_ID,
+                    access=opened,
+                    tls=tls_files(settings),
+                )
+                ready = asyncio.Event()
+                ports = await take_ports(http=settings.http, grpc=settings.grpc)
+                running.append(tasks.create_task(broker.run(ports, ready)))
+                await ready.wait()
+                cluster.brokers.append(broker)
+            await until(lambda: all(len(broker.view.brokers.brokers) == count for broker in cluster.brokers))
+            try:
+                yield cluster
+            finally:
+                bucket.let_go()
+                for broker in cluster.brokers:
+                    broker.stop()
+                await asyncio.wait(running)
+                housekeeping.cancel()
     await metadata.close()
 
 

@@ -14,7 +14,8 @@ from gateway.proto import groups_pb2
 from metadata.errors import TidelogError
 from tests.gateway.stubs import groups_stub
 
-SESSION_MS = 10_000
+SESSION_MS = 60_000
+"""Longer than any test takes: who plays a member step by step sends no heartbeats meanwhile."""
 RANGE = groups_pb2.GroupProtocol(name="range", metadata=b"orders")
 
 

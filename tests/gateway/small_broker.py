@@ -9,6 +9,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +243,7 @@ async def small_broker(
         session = await claim(
             store, next_number=_first_session, writer=b"writer of a test", broker_id="broker-1", now_ms=lambda: NOW_MS
         )
-        broker = SmallBroker(metadata, store, session, settings or GatewaySettings(), segments, groups)
+        broker = SmallBroker(metadata, store, session, patient(settings), segments, groups)
         async with asyncio.TaskGroup() as tasks:
             parts = (metadata, broker.topic_cache, broker.group_view, broker.coordinated_groups)
             background = [tasks.create_task(part.run()) for part in parts]
@@ -283,6 +284,11 @@ def with_broker(
             await scenario(broker)
 
     uvloop.run(run())
+
+
+def patient(settings: GatewaySettings | None) -> GatewaySettings:
+    """With calls that wait to be taken up for as long as it takes: who plays a client does not ask again where one was dropped."""
+    return replace(settings or GatewaySettings(), grpc_unread_s_max=round(PATIENCE_S))
 
 
 async def until(condition: Callable[[], bool]) -> None:

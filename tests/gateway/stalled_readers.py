@@ -56,7 +56,7 @@ async def calls_without_window(
         for number in range(count):
             outgoing.write(_call(2 * number + 1, address, path, message))
             await outgoing.drain()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while ended:
                 head = await incoming.readexactly(9)
                 await incoming.readexactly(int.from_bytes(head[:3], "big"))

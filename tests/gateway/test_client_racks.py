@@ -65,7 +65,7 @@ class Racks:
         for number in range(100):
             self.topic = await self.cluster.brokers[0].create_topic(f"{name}-{number}", 1, {"retention.ms": "-1"})
             for broker in self.cluster.brokers:
-                assert await broker.topic_cache.wait_for(self.topic.revision, timeout_s=20)
+                assert await broker.topic_cache.wait_for(self.topic.revision, timeout_s=60)
             await self.cluster.led(partition_of(self.topic, 0))
             if self.leader is self.cluster.brokers[0]:
                 return
@@ -309,7 +309,7 @@ def test_a_topic_that_was_made_again_is_not_read_for_the_old_one(tmp_path: Path)
         await racks.leader.delete_topic(old.name)
         racks.topic = await racks.cluster.brokers[0].create_topic(old.name, 1)
         for broker in racks.cluster.brokers:
-            assert await broker.topic_cache.wait_for(racks.topic.revision, timeout_s=20)
+            assert await broker.topic_cache.wait_for(racks.topic.revision, timeout_s=60)
         await racks.cluster.led(partition_of(racks.topic, 0))
         for broker in racks.cluster.brokers:
             refused = error_of((await racks.fetch(broker, topic_id=old.id)).error)
@@ -327,7 +327,7 @@ def test_of_several_partitions_those_are_answered_that_are_led_in_the_reader_s_r
     async def scenario(racks: Racks) -> None:
         topic = await racks.cluster.brokers[0].create_topic("payments", 6)
         for broker in racks.cluster.brokers:
-            assert await broker.topic_cache.wait_for(topic.revision, timeout_s=20)
+            assert await broker.topic_cache.wait_for(topic.revision, timeout_s=60)
         for number in range(6):
             await racks.cluster.led(partition_of(topic, number))
         asked = [log_pb2.FetchPartition(topic="payments", partition=number) for number in range(6)]

@@ -78,7 +78,7 @@ async def bystander(broker: SmallBroker) -> AsyncIterator[Bystander]:
             stub: admin_pb2_grpc.ClusterStub = admin_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
             while True:
                 assert (await http.produce("/v1/topics/single/records", [{"value": 1}])).status == 200
-                await stub.GetCluster(admin_pb2.GetClusterRequest(), timeout=30)
+                await stub.GetCluster(admin_pb2.GetClusterRequest(), timeout=60)
                 who.served += 1
 
     async with asyncio.TaskGroup() as tasks:
@@ -259,12 +259,12 @@ def test_a_head_that_is_a_bomb_is_refused_and_the_connection_goes_on(tmp_path: P
             stub: admin_pb2_grpc.ClusterStub = admin_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
             for size in (2 * HEAD_BYTES_MAX, 1 * MIB):
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
-                    await stub.GetCluster(admin_pb2.GetClusterRequest(), metadata=(("bomb", "x" * size),), timeout=30)
+                    await stub.GetCluster(admin_pb2.GetClusterRequest(), metadata=(("bomb", "x" * size),), timeout=60)
                 assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             many = tuple((f"h{number}", "x" * 100) for number in range(1000))
             with pytest.raises(grpc.aio.AioRpcError):
-                await stub.GetCluster(admin_pb2.GetClusterRequest(), metadata=many, timeout=30)
-            await stub.GetCluster(admin_pb2.GetClusterRequest(), metadata=(("fits", "x" * (HEAD_BYTES_MAX // 2)),), timeout=30)
+                await stub.GetCluster(admin_pb2.GetClusterRequest(), metadata=many, timeout=60)
+            await stub.GetCluster(admin_pb2.GetClusterRequest(), metadata=(("fits", "x" * (HEAD_BYTES_MAX // 2)),), timeout=60)
 
     with_broker(tmp_path, scenario)
 
@@ -301,13 +301,13 @@ def test_handshakes_that_never_end_hold_nothing_for_long(tmp_path: Path, monkeyp
             await until(lambda: connections.count > 50)  # they are counted
             async with session.get("/livez") as answer:
                 assert answer.status == 200
-            await stub.GetCluster(admin_pb2.GetClusterRequest(), timeout=30)
+            await stub.GetCluster(admin_pb2.GetClusterRequest(), timeout=60)
             for one in silent:
                 await end_of(one)
             await until(lambda: connections.count == 1)
             async with session.get("/livez") as answer:
                 assert answer.status == 200
-            await stub.GetCluster(admin_pb2.GetClusterRequest(), timeout=30)
+            await stub.GetCluster(admin_pb2.GetClusterRequest(), timeout=60)
 
     with_tls_cluster(tmp_path, scenario)
 
@@ -325,7 +325,7 @@ def test_plain_text_and_nonsense_at_ports_of_tls_hinder_nobody(tmp_path: Path) -
                         nonsense.close()
                 async with session.get("/livez") as answer:
                     assert answer.status == 200
-                await stub.GetCluster(admin_pb2.GetClusterRequest(), timeout=30)
+                await stub.GetCluster(admin_pb2.GetClusterRequest(), timeout=60)
             await until(lambda: served.broker._http.connections.count == 1)
 
     with_tls_cluster(tmp_path, scenario)

@@ -290,7 +290,7 @@ def test_thousands_that_come_at_once_are_all_answered(tmp_path: Path) -> None:
         found = await asyncio.gather(*(answered(group.find_coordinator()) for _ in range(3_000)))
         assert {answer.broker_id for answer in found} == {broker.broker_id}
 
-    serve(tmp_path, scenario, settings=GatewaySettings(grpc_streams_max=3_000, grpc_unread_s_max=60))
+    serve(tmp_path, scenario, settings=GatewaySettings(grpc_streams_max=3_000))
 
 
 def test_a_door_that_stops_ends_the_waits_at_once(tmp_path: Path) -> None:

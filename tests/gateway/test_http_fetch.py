@@ -209,7 +209,7 @@ def test_formats_say_how_keys_and_values_are_given(tmp_path: Path) -> None:
 
 def test_a_long_poll_is_answered_by_the_record_that_it_waits_for(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        polling = asyncio.ensure_future(client.get(f"{RECORDS}?offset=latest&wait_ms=15000"))
+        polling = asyncio.ensure_future(client.get(f"{RECORDS}?offset=latest&wait_ms=60000"))
         await until(lambda: len(broker.http._waits._waits) == 1)
         assert not polling.done()
         await fill(client, 1)
@@ -222,7 +222,7 @@ def test_a_long_poll_is_answered_by_the_record_that_it_waits_for(tmp_path: Path)
 
 def test_a_stop_ends_a_long_poll_with_what_there_is(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        polling = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=15000"))
+        polling = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=60000"))
         await until(lambda: len(broker.http._waits._waits) == 1)
         assert not polling.done()
         await broker.http.stop(60)
@@ -233,11 +233,11 @@ def test_a_stop_ends_a_long_poll_with_what_there_is(tmp_path: Path) -> None:
 
 def test_a_reader_that_hangs_up_ends_its_long_poll(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        polling = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=15000"))
+        polling = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=60000"))
         await until(lambda: len(broker.http._waits._waits) == 1)
         polling.cancel()
         await asyncio.wait((polling,))
-        async with asyncio.timeout(10):  # before the poll would have ended by itself
+        async with asyncio.timeout(30):  # before the poll would have ended by itself
             await broker.http.stop(60)
 
     serve(tmp_path, scenario)
@@ -301,7 +301,7 @@ def test_a_reader_waits_for_room_and_is_then_throttled(tmp_path: Path, monkeypat
                 assert answer.headers["retry-after"] == "1"
                 assert "readers take their answers too slowly" in answer.json["hint"]
             assert (await client.get(f"{RECORDS}?offset=latest")).status == 200, "nothing to read takes no room"
-            patient = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=15000"))
+            patient = asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=60000"))
             assert not (await asyncio.wait((patient,), timeout=0.1))[0]
         assert len((await patient).json["records"]) == 5
         await until(lambda: room_of(broker).bytes_used == 0)
@@ -311,7 +311,7 @@ def test_a_reader_waits_for_room_and_is_then_throttled(tmp_path: Path, monkeypat
 
 def test_a_long_poll_that_waits_for_records_holds_no_room(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        polls = [asyncio.ensure_future(client.get(f"{RECORDS}?offset=latest&wait_ms=15000")) for _ in range(20)]
+        polls = [asyncio.ensure_future(client.get(f"{RECORDS}?offset=latest&wait_ms=60000")) for _ in range(20)]
         await until(lambda: len(broker.http._waits._waits) == 20)
         assert room_of(broker).bytes_used_peak == 0
         await fill(client, 1)
@@ -327,7 +327,7 @@ def test_a_reader_that_hangs_up_while_it_waits_for_room_leaves_its_place(tmp_pat
         await fill(client)
         with ExitStack() as others:
             await fill_up(room_of(broker), others)
-            vanishing = [asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=15000")) for _ in range(5)]
+            vanishing = [asyncio.ensure_future(client.get(f"{RECORDS}?wait_ms=60000")) for _ in range(5)]
             assert not (await asyncio.wait(vanishing, timeout=0.1))[0]
             for poll in vanishing:
                 poll.cancel()

@@ -106,7 +106,7 @@ def test_a_script_needs_nothing_but_http(tmp_path: Path) -> None:
 
     def ask(address: str, method: str, path: str, body: Any = None) -> Any:
         host, _, port = address.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
         headers = {"content-type": "application/json"} if body is not None else {}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
@@ -122,7 +122,7 @@ def test_a_script_needs_nothing_but_http(tmp_path: Path) -> None:
         query = f"generation={me['generation']}&wait_ms=1000"
         page = ask(two, "GET", f"{path}/records?{query}")
         values = [record["value"] for record in page["records"]]
-        while page["records"]:
+        while page["records"] or len(values) < 3:  # on a busy machine a page may be empty before the last
             page = ask(three, "GET", f"{path}/records?{query}&cursor={page['cursor']}&commit=true")
             values += [record["value"] for record in page["records"]]
         ask(one, "DELETE", path)
@@ -149,7 +149,7 @@ def test_scripts_that_come_and_go_miss_nothing_while_a_broker_stops(tmp_path: Pa
 
             async def script(client_id: str, polls: int) -> None:
                 """Reads so many times, and leaves. Where it is refused for the moment, it comes again, as the answer tells."""
-                member = HttpMember(client, "g", bases=tuple(bases), client_id=client_id, session_timeout_ms=6_000)
+                member = HttpMember(client, "g", bases=tuple(bases), client_id=client_id, session_timeout_ms=20_000)
                 refusals = 0
                 while (await member.join()).status != 201:
                     refusals += 1

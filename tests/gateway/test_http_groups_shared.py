@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc.aio
 import pytest
@@ -163,10 +163,22 @@ def test_a_member_that_waits_for_records_keeps_its_session(tmp_path: Path, monke
     monkeypatch.setattr("gateway.http_group_records.HEARTBEAT_S", 0.05)
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
-        member = HttpMember(client, "g", session_timeout_ms=1_000)
+        beats = 0
+        heartbeat = broker.groups.heartbeat
+
+        async def counted(*of_member: Any) -> None:
+            nonlocal beats
+            await heartbeat(*of_member)
+            beats += 1
+
+        member = HttpMember(client, "g")
         await member.join()
-        assert (await member.read(wait_ms=1_500)).json["records"] == []
-        assert (await member.heartbeat()).status == 204
+        monkeypatch.setattr(broker.groups, "heartbeat", counted)
+        reading = asyncio.create_task(member.read(wait_ms=60_000))
+        await until(lambda: beats >= 3 or reading.done())
+        assert not reading.done()
+        await produce(client, 1)
+        assert len((await reading).json["records"]) == 1
 
     serve(tmp_path, scenario)
 

@@ -19,7 +19,7 @@ from metadata.model import LeaderEpoch
 from segments.recovered_partition import empty_partition
 from segments.settings import KIB
 from tests.gateway.http_client import Answer, Client, serve
-from tests.gateway.small_broker import SmallBroker, until
+from tests.gateway.small_broker import PATIENCE_S, SmallBroker, until
 from tests.gateway.test_http_produce import ARROW, NDJSON, arrow, values
 
 pytestmark = pytest.mark.slow
@@ -143,7 +143,7 @@ def test_what_does_not_change_the_meaning_may_differ_in_a_repeat(tmp_path: Path)
     async def scenario(broker: SmallBroker, client: Client) -> None:
         path = f"{ORDERS}?partition=2&expected_offset=0"
         first = await client.produce(f"{path}&acks=leader", [{"value": 1}], idempotency_key="k")
-        again = await client.produce(f"{path}&acks=all&timeout_ms=5000", [{"value": 1}], idempotency_key='"k"', accept=NDJSON)
+        again = await client.produce(f"{path}&acks=all&timeout_ms=30000", [{"value": 1}], idempotency_key='"k"', accept=NDJSON)
         assert (again.lines, repeated(first)) == ([{"partition": 2, "offset": 0, "duplicate": True}], [False])
         assert await count(broker) == 1
 
@@ -257,14 +257,14 @@ def test_after_a_restart_and_growth_a_repeat_is_recognised_and_what_is_missing_c
     settings = BrokerSettings(data_dir=tmp_path / "data", http="127.0.0.1:0", grpc="127.0.0.1:0")
 
     async def run() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             async with running(settings) as broker, aiohttp.ClientSession(f"http://{broker.http_address}") as session:
                 client = Client(session)
                 await broker.create_topic("orders", 3)
                 whole = await client.produce(ORDERS, KEYED, idempotency_key="whole")
                 broker.log.pause(partition_of(broker.topic_cache.get("orders"), 1))
                 half = await client.produce(f"{ORDERS}?timeout_ms=500", KEYED, idempotency_key="half")
-                assert {result["partition"] for result in half.json["results"] if "error" in result} == {1}
+                assert 1 in {result["partition"] for result in half.json["results"] if "error" in result}, "others may be late, too"
             async with running(settings) as broker, aiohttp.ClientSession(f"http://{broker.http_address}") as session:
                 client = Client(session)
                 await broker.alter_topic("orders", partition_count=8)
@@ -275,7 +275,7 @@ def test_after_a_restart_and_growth_a_repeat_is_recognised_and_what_is_missing_c
                 completed = await client.produce(ORDERS, KEYED, idempotency_key="half")
                 for old, new in zip(half.json["results"], completed.json["results"], strict=True):
                     assert new["partition"] == old["partition"]
-                    assert ("duplicate" in new) == ("error" not in old)
+                    assert ("duplicate" in new) == (old["partition"] != 1)
                 topic = broker.topic_cache.get("orders")
                 ends = [broker.log.bounds(partition_of(topic, partition)).end_offset for partition in range(8)]
                 assert sum(ends) == 2 * len(KEYED)

@@ -205,9 +205,11 @@ def test_a_head_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch
             async with connection(broker) as raw:
                 await raw.send(sent)
                 assert (await raw.end()).startswith(b"HTTP/1.1 408 ")
+        monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 60.0)
         async with connection(broker) as raw:
             await raw.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
             assert (await raw.answer())[0] == 200
+            monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 0.05)
             await raw.send(b"GET /livez HTTP/1.1\r\nho")
             assert (await raw.end()).startswith(b"HTTP/1.1 408 ")
 
@@ -218,9 +220,16 @@ def test_a_long_poll_is_not_taken_for_a_late_head(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 0.3)
 
     async def scenario(broker: SmallBroker) -> None:
-        async with connection(broker) as raw:
-            await raw.send(b"GET /v1/topics/single/partitions/0/records?wait_ms=500 HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert (await raw.answer())[0] == 200
+        status = 408
+        while status == 408:  # on a busy machine the head itself may be late
+            async with connection(broker) as raw:
+                await raw.send(b"GET /v1/topics/single/partitions/0/records?wait_ms=500 HTTP/1.1\r\nhost: x\r\n\r\n")
+                answering = asyncio.ensure_future(raw.answer())
+                await until(lambda: bool(broker.http._waits._waits) or answering.done())  # noqa: B023  # of this turn
+                has_begun = not answering.done()
+                status = (await answering)[0]
+                assert not has_begun or status == 200
+        assert status == 200
 
     with_broker(tmp_path, scenario)
 
@@ -294,7 +303,7 @@ def test_a_stream_ends_with_its_connection_though_a_request_waited_behind_it(tmp
             await raw.send(get + get)
             assert (await raw.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
             assert len(broker.http._state.tasks) == 1
-        async with asyncio.timeout(10):  # not only when it sends its next sign of life
+        async with asyncio.timeout(60):  # not only when it sends its next sign of life
             await until(lambda: not broker.http._state.tasks)
 
     with_broker(tmp_path, scenario)

@@ -135,6 +135,8 @@ def test_what_is_no_json_is_written_as_text() -> None:
         {"log_format": "xml"},
         {"log_level": "loud"},
         {"otlp_endpoint": "collector:4317"},
+        {"otlp_endpoint": "http://127.0.0.1:99999"},
+        {"otlp_endpoint": "http://"},
         {"otlp_sample": 2},
         {"price_gib_month": -1},
     ],

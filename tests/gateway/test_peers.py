@@ -57,7 +57,7 @@ def test_calls_that_another_broker_takes_up_too_late_are_throttled() -> None:
 
         async def ask() -> TidelogError | None:
             try:
-                await calls.call(peer, "/t/Ask", log_pb2.ListOffsetsRequest(), log_pb2.ListOffsetsResponse, timeout_s=20)
+                await calls.call(peer, "/t/Ask", log_pb2.ListOffsetsRequest(), log_pb2.ListOffsetsResponse, timeout_s=60)
             except TidelogError as error:
                 return error
             return None
@@ -85,7 +85,7 @@ def test_a_write_whose_channel_is_dropped_while_it_waits_for_its_turn_was_not_se
             async def call() -> log_pb2.InitProducerResponse:
                 request = log_pb2.InitProducerRequest()
                 answer_type = log_pb2.InitProducerResponse
-                return await peers.call(peer, "/tidelog.v1.Log/InitProducer", request, answer_type, timeout_s=20, is_write=True)
+                return await peers.call(peer, "/tidelog.v1.Log/InitProducer", request, answer_type, timeout_s=60, is_write=True)
 
             await call()
             broker.running.clear()  # it answers nothing any more

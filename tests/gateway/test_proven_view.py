@@ -27,6 +27,8 @@ class Stage:
         self.others: dict[str, SeenThere] = {}
         """What those see that answer."""
         self.asked_etcd = 0
+        self.on_the_way: Callable[[], None] = lambda: None
+        """What happens while etcd's answer is on its way."""
         self.after_s: list[float] = []
         self._changed: list[Callable[[], None]] = []
         self.see(b1=1, b2=2)
@@ -47,11 +49,13 @@ class Stage:
 
     async def _registered(self) -> Mapping[str, Revision]:
         self.asked_etcd += 1
+        answer = self.etcd
         await asyncio.sleep(0.001)
-        if self.etcd is None:
+        self.on_the_way()
+        if answer is None:
             await asyncio.sleep(3600.0)
             raise Unavailable("it is away")
-        return self.etcd
+        return answer
 
     async def _ask(self, broker: Registration) -> SeenThere:
         await asyncio.sleep(0.001)
@@ -145,6 +149,19 @@ def test_who_has_not_heard_of_a_new_broker_is_not_sure_until_the_watch_has_told(
     on_stage(scenario)
 
 
+def test_who_hears_of_a_new_broker_before_etcd_s_older_answer_comes_is_sure() -> None:
+    async def scenario(stage: Stage) -> None:
+        def registered() -> None:
+            stage.see(b1=1, b2=2, b3=3)
+            stage.etcd = stage.revisions
+
+        stage.on_the_way = registered
+        await stage.view.make_sure()
+        assert stage.asked_etcd == 2
+
+    on_stage(scenario)
+
+
 def test_a_registration_that_was_written_anew_is_another() -> None:
     """It drained, and drains no more: meanwhile others had its groups."""
 
@@ -178,6 +195,20 @@ def test_who_is_cut_off_alone_is_sure_as_long_as_another_one_has_proven_the_same
         stage.others["b2"] = stage.told(b2=2, b3=3, revision=9, proven_s_ago=0.5)  # its lease has ended
         await asyncio.sleep(PROOF_S)
         await unsure(stage)
+
+    on_stage(scenario)
+
+
+def test_who_hears_of_a_proof_that_is_too_old_once_it_comes_looks_again() -> None:
+    """As one does that stood still meanwhile."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.see(b1=1, b2=2, b3=3)
+        stage.etcd = None
+        stage.others["b2"] = stage.told(b1=1, b2=2, b3=3, proven_s_ago=PROOF_S - 0.0005)
+        virtual_loop().call_later(ANSWER_S, lambda: setattr(stage, "etcd", stage.revisions))
+        await stage.view.make_sure()
+        assert stage.asked_etcd == 2
 
     on_stage(scenario)
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 async def ask_grpc(channel: grpc.aio.Channel) -> str:
     stub: admin_pb2_grpc.ClusterStub = admin_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
-    answer: admin_pb2.ClusterDescription = await stub.GetCluster(admin_pb2.GetClusterRequest(), timeout=5)
+    answer: admin_pb2.ClusterDescription = await stub.GetCluster(admin_pb2.GetClusterRequest(), timeout=60)
     return answer.cluster_id
 
 
@@ -172,7 +172,7 @@ def test_requests_reach_the_leader_over_tls_and_not_where_its_name_is_another(tm
             peers = Peers("broker-0", served.broker.tls)
             asked = admin_pb2.GetClusterRequest()
             with pytest.raises(Unreachable) as refused:
-                await peers.call(registration, "/tidelog.v1.Cluster/GetCluster", asked, admin_pb2.ClusterDescription, timeout_s=5)
+                await peers.call(registration, "/tidelog.v1.Cluster/GetCluster", asked, admin_pb2.ClusterDescription, timeout_s=60)
             assert "tls_peer_name" in refused.value.hint
             await peers.close()
 

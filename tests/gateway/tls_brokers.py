@@ -20,6 +20,7 @@ from gateway.settings import GatewaySettings
 from gateway.tls_settings import TlsSettings
 from tests.certificates import Authority, Certificates, make_certificates
 from tests.gateway.broker_cluster import Cluster, broker_cluster
+from tests.gateway.small_broker import PATIENCE_S
 
 NEVER_MS = 3_600_000.0
 """Files are looked at when the test says so."""
@@ -69,7 +70,6 @@ def with_tls_cluster(
     client_auth: str = "required",
     gateway: GatewaySettings | None = None,
     access: AccessSettings | Sequence[AccessSettings] | None = None,
-    timeout_s: float = 60,
 ) -> None:
     authority = Authority()
     files = make_certificates(tmp_path / "certificates", authority)
@@ -83,7 +83,7 @@ def with_tls_cluster(
 
     async def run() -> None:
         made = broker_cluster(tmp_path, count, tls=settings, gateway=gateway, access=access)
-        async with asyncio.timeout(timeout_s), made as cluster:
+        async with asyncio.timeout(PATIENCE_S), made as cluster:
             await scenario(TlsCluster(cluster, authority, files, client_auth))
 
     uvloop.run(run())

@@ -47,8 +47,8 @@ def test_etcd_is_reached_over_tls_with_a_certificate_of_our_own_and_not_without(
             async with opened(member.url, **identity(certificates)) as store:
                 written = await store.transact([], [Put("/a", b"1")])
                 assert [batch.revision for batch in await take(store.watch("/a", written.revision), 1)] == [written.revision]
-                lease = await store.grant_lease(5)
-                assert await store.keep_alive(lease) == 5
+                lease = await store.grant_lease(60)
+                assert await store.keep_alive(lease) == 60
             strangers = make_certificates(tmp_path / "strangers")
             for wrong in (
                 {"etcd_ca": certificates.ca},
@@ -146,9 +146,9 @@ def test_a_user_is_let_in_to_what_is_granted_and_no_further(tmp_path: Path, capl
                 await store.check("/ours/")
                 written = (await store.transact([], [Put("/ours/a", b"1")])).revision
                 assert [batch.revision for batch in await take(store.watch("/ours/", written), 1)] == [written]
-                lease = await store.grant_lease(5)
+                lease = await store.grant_lease(60)
                 await store.transact([], [Put("/ours/b", b"", lease)])
-                assert await store.keep_alive(lease) == 5
+                assert await store.keep_alive(lease) == 60
                 await store.revoke_lease(lease)
                 for refused in (store.get("/theirs/a"), store.transact([], [Put("/theirs/a", b"")])):
                     with pytest.raises(Denied, match="permission denied") as denied:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -220,8 +221,11 @@ def test_etcd_ends_a_lease_that_nobody_renews_and_its_keys_with_it() -> None:
     async def test() -> None:
         async with opened() as store:
             key = new_prefix()
-            lease = await store.grant_lease(1.0)
-            written = await put(store, key, b"", lease)
+            written = None
+            while written is None:
+                lease = await store.grant_lease(1.0)
+                with suppress(LeaseLost):  # on a busy machine it may end before it is used
+                    written = await put(store, key, b"", lease)
             (batch,) = await take(store.watch(key, Revision(written + 1)), 1)
             assert [event.kind for event in batch.events] == ["delete"]
             with pytest.raises(LeaseLost):
@@ -230,35 +234,27 @@ def test_etcd_ends_a_lease_that_nobody_renews_and_its_keys_with_it() -> None:
     run(test())
 
 
-class CountsRenewals(EtcdStore):
-    renewals = 0
-
-    async def keep_alive(self, lease: LeaseId) -> float:
-        ttl_s = await super().keep_alive(lease)
-        self.renewals += 1
-        return ttl_s
-
-
-async def kept(store: EtcdStore, lease: LeaseId) -> None:
-    while True:
-        ttl_s = await store.keep_alive(lease)
-        await asyncio.sleep(ttl_s / 3)
-
-
 def test_a_lease_that_is_kept_outlives_its_time_to_live() -> None:
     async def test() -> None:
-        store = CountsRenewals(settings(SHARED.member.url))
-        key = new_prefix()
-        lease = await store.grant_lease(2.0)
-        await put(store, key, b"", lease)
-        async with asyncio.TaskGroup() as tasks:
-            keeping = tasks.create_task(kept(store, lease))
-            await until(lambda: store.renewals >= 4)  # more than a time to live
-            assert await store.get(key) is not None
-            keeping.cancel()
+        async with opened() as store:
+            key, ttl_s = new_prefix(), 2.0
+            lease = NO_LEASE
+            while lease == NO_LEASE:
+                lease = await store.grant_lease(ttl_s)
+                renewed_s = time.monotonic()
+                try:
+                    await put(store, key, b"", lease)
+                    for _ in range(4):  # more than a time to live
+                        asked_s = time.monotonic()
+                        assert await store.keep_alive(lease) == ttl_s
+                        renewed_s = asked_s
+                        await asyncio.sleep(ttl_s / 3)
+                    assert await store.keep_alive(lease) == ttl_s
+                except LeaseLost:
+                    assert time.monotonic() - renewed_s >= ttl_s  # on a busy machine this process may stand still for so long
+                    lease = NO_LEASE
             await store.revoke_lease(lease)
             assert await store.get(key) is None
-        await store.close()
 
     run(test())
 

@@ -23,6 +23,7 @@ from gateway.settings import BrokerSettings
 from metadata.errors import TidelogError
 from segments.settings import SegmentSettings
 from tests.gateway.http_client import Client
+from tests.gateway.small_broker import PATIENCE_S, patient
 from tests.metadata.stores import until
 
 ADMIN_KEY = "tlk_" + "ad" * 8 + "_" + "5e" * 32
@@ -59,7 +60,7 @@ class Guarded:
         shown = (("authorization", f"Bearer {key}"),) if key else ()
         multi: Any = self.channel.unary_unary(method)
         try:
-            answer: bytes = await multi(request.SerializeToString(), metadata=(*shown, *metadata), timeout=20)
+            answer: bytes = await multi(request.SerializeToString(), metadata=(*shown, *metadata), timeout=60)
         except grpc.aio.AioRpcError as error:
             raise told(error) from None
         return answer
@@ -94,6 +95,7 @@ async def guarded(folder: Path, *, otlp_endpoint: str = "", **access: Any) -> As
         http="127.0.0.1:0",
         grpc="127.0.0.1:0",
         segments=FAST,
+        gateway=patient(None),
         observability=ObservabilitySettings(otlp_endpoint=otlp_endpoint),
         access=AccessSettings(**{"authentication": True, "admin_key_file": key_file, "audit_log": str(audit_file), **access}),
     )
@@ -107,7 +109,7 @@ async def guarded(folder: Path, *, otlp_endpoint: str = "", **access: Any) -> As
 
 def serve(folder: Path, scenario: Callable[[Guarded], Awaitable[None]], **access: Any) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(120), guarded(folder, **access) as broker:
+        async with asyncio.timeout(PATIENCE_S), guarded(folder, **access) as broker:
             await scenario(broker)
 
     asyncio.run(whole())

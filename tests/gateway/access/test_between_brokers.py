@@ -87,7 +87,7 @@ def test_through_any_broker_a_principal_may_do_the_same(tmp_path: Path) -> None:
                 made_key = await first.access.create_key("billing", expires_at_ms=0, scopes=(), description="", validate_only=False)
                 key = made_key.text.reveal()
                 assert second.guard is not None
-                assert await second.guard.cache.wait_for(made_key.revision, 30)
+                assert await second.guard.cache.wait_for(made_key.revision, 60)
                 topic = first.topic_cache.get("orders")
                 for number in range(4):
                     await cluster.led(partition_of(topic, number))

@@ -144,7 +144,7 @@ async def bad_keys(at: Guarded) -> dict[str, str]:
     expired = await long_ago.create_key("administrator", expires_at_ms=2_000)
     cache = at.broker.guard.cache if at.broker.guard is not None else None
     assert cache is not None
-    assert await cache.wait_for(expired.revision, 30)
+    assert await cache.wait_for(expired.revision, 60)
     return {"none": "", "wrong": WRONG_KEY, "revoked": revoked, "expired": expired.text.reveal()}
 
 
@@ -163,7 +163,7 @@ async def grpc_answer(at: Guarded, path: str, key: str) -> bytes | TidelogError:
         if path not in STREAMS:
             return await at.call(path, REQUESTS[path], key)
         metadata = (("authorization", f"Bearer {key}"),) if key else ()
-        stream: Any = at.channel.stream_stream(path)(metadata=metadata, timeout=20)
+        stream: Any = at.channel.stream_stream(path)(metadata=metadata, timeout=60)
         await stream.write(REQUESTS[path].SerializeToString())
         answer: bytes = await stream.read()
         stream.cancel()

@@ -55,7 +55,7 @@ from tidelog.credentials import Credentials
 from tidelog.reachability import Reachability
 from tidelog.routes import NO_LEADER_EPOCH, UNTOLD, BrokerLimits, LeaderEpochs, limits_from, route_from
 from tidelog.routes import TopicRoute as TopicRoute
-from tidelog.rpc_errors import error_of_rpc
+from tidelog.rpc_errors import error_of_rpc, is_timeout
 from tidelog.settings import ClientSettings
 
 _Answer = TypeVar("_Answer")
@@ -70,6 +70,9 @@ METADATA_AGE_MS_MAX: Final = 5_000
 """A broker that has heard nothing of etcd for longer is asked behind those that have. When all is well, that is 3 s."""
 ASKED_AGAIN_S: Final = 2.0
 """Who asks so soon again, and is told the same, does not get on with it: another broker is asked next."""
+
+SILENT_NAMED_MAX: Final = 5
+"""Brokers that an error names beside the one that it comes from."""
 
 log = logging.getLogger("tidelog")
 
@@ -199,6 +202,7 @@ class Connection:
         What wrote nothing is tried again until `request_timeout_ms`, at another broker where there is one. What only reads is
         tried at least three times in that time, so that a broker that keeps silent does not use it up; `first_timeout_s` is for
         what is answered soon: the first attempt has so long, the next ones twice as long each, up to QUESTION_S_MAX.
+        Where the end of that time cuts an attempt short, what the one before met is told: so little silence says nothing.
         Errors: the tree of metadata/errors.py; OutcomeUnknown only where `writes`.
         """
         timeout_s = self._settings.request_timeout_ms / 1000
@@ -209,17 +213,20 @@ class Connection:
         deadline_s = time.monotonic() + timeout_s
         pause_s = self._settings.retry_pause_ms / 1000
         address = at or self._seed
+        met: Unavailable | None = None
         while True:
             attempt_s = min(deadline_s - time.monotonic(), attempt_timeout_s)
             try:
                 return await self._attempt(attempt, address=address, writes=writes, timeout_s=attempt_s)
             except Unavailable as error:
+                if met is None or attempt_s >= attempt_timeout_s or not is_timeout(error):
+                    met = error
                 if isinstance(error, Throttled):
                     wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
                 else:
                     wait_s = pause_s * random.uniform(0.5, 1.5)
                 if time.monotonic() + wait_s >= deadline_s:
-                    raise
+                    raise self.naming_all_that_are_silent(met)  # noqa: B904  # it has its own cause
             await asyncio.sleep(wait_s)
             pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
             attempt_timeout_s = min(2 * attempt_timeout_s, attempt_timeout_s_max)
@@ -286,6 +293,17 @@ class Connection:
     def throttled(self) -> Throttled | None:
         """What a broker has last refused for want of quota or room, until the time is over after which it is to be asked again."""
         return self._throttled if time.monotonic() < self._throttled_until_s else None
+
+    def naming_all_that_are_silent(self, error: Unavailable) -> Unavailable:
+        """The error, with the other brokers where none of them answers: who reads of one alone looks for the fault in that one."""
+        others = [seed for seed in self._seeds if seed != error.details.get("address")]
+        if type(error) is not Unavailable or not others or not self._reachability.none_answers(self._seeds):
+            return error
+        shown = ", ".join(others[:SILENT_NAMED_MAX])
+        more = f" and {len(others) - SILENT_NAMED_MAX} more" if len(others) > SILENT_NAMED_MAX else ""
+        told = Unavailable(f"{error.message}; no answer from {shown}{more} either", hint=error.hint, **error.details)
+        told.__cause__ = error.__cause__
+        return told
 
     def note_throttled(self, error: Throttled) -> None:
         self._throttled, self._throttled_until_s = error, time.monotonic() + error.retry_after_s

@@ -29,6 +29,7 @@ from tidelog import group_wire as wire
 from tidelog.connection import Connection, Stubs
 from tidelog.group_positions import Offset
 from tidelog.owned_tasks import first_of
+from tidelog.rpc_errors import is_timeout
 from tidelog.settings import ClientSettings
 
 HEARTBEAT_S: Final = 2.5
@@ -166,18 +167,22 @@ class GrpcGroupCalls:
         deadline_s = time.monotonic() + self._settings.request_timeout_ms / 1000
         pause_s = self._settings.retry_pause_ms / 1000
         unknown: OutcomeUnknown | None = None
+        met: Unavailable | OutcomeUnknown | None = None
         while True:
+            left_s = max(0.001, deadline_s - time.monotonic())
             try:
-                left_s = max(0.001, deadline_s - time.monotonic())
                 return await self._once(name, ask, timeout_s=min(ATTEMPT_S, left_s), writes=writes)
             except (Unavailable, OutcomeUnknown) as error:
                 unknown = error if isinstance(error, OutcomeUnknown) else unknown
+                if met is None or left_s >= ATTEMPT_S or not is_timeout(error):
+                    met = error
                 if isinstance(error, Throttled):
                     wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
                 else:
                     wait_s = pause_s * random.uniform(0.5, 1.5)
                 if time.monotonic() + wait_s >= deadline_s:
-                    raise (unknown or error) from error
+                    told = unknown or met
+                    raise told  # noqa: B904  # it has its own cause
             await asyncio.sleep(wait_s)
             pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
 

@@ -132,7 +132,8 @@ class ProduceStream:
                     continue  # its partitions may have moved
                 with self._connection.held(self._address) as stubs:
                     await self._converse(stubs)
-            except Unavailable as error:
+            except Unavailable as met:
+                error = self._connection.naming_all_that_are_silent(met)
                 self._accumulator.unreachable(self._way, error)
                 self._tell_outage(error)
                 self._topics.learn_later(self._accumulator.topics_of(self._way))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
-from grpc import StatusCode
+from grpc import RpcError, StatusCode
 
 from metadata.errors import Denied, InvalidArgument, OutcomeUnknown, Rejected, Throttled, TidelogError, TooLarge, Unavailable
 
@@ -80,6 +80,12 @@ def error_of_rpc(error: grpc.aio.AioRpcError, *, address: str, writes: bool) -> 
     if code in {StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED, StatusCode.RESOURCE_EXHAUSTED}:
         return Unavailable(f"{address}: no answer: {said}", address=address)
     return TidelogError(f"{address}: {code.name}: {said}", hint="Look into the broker's log.", address=address)
+
+
+def is_timeout(error: TidelogError) -> bool:
+    """Whether it was made of a call that got no answer in the time that it had."""
+    cause = error.__cause__
+    return isinstance(cause, RpcError) and cause.code() is StatusCode.DEADLINE_EXCEEDED
 
 
 def _status_in_trailers(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:

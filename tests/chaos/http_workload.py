@@ -129,12 +129,15 @@ class HttpProducer(ABC):
     repeats = True
     """Whether the broker recognises a repeat, so that one whose outcome is not known is sent again."""
 
-    def __init__(self, name: str, doors: HttpDoors, history: History, *, seed: int, per_second: float) -> None:
+    def __init__(
+        self, name: str, doors: HttpDoors, history: History, *, seed: int, per_second: float, settle_s: float = SETTLE_S
+    ) -> None:
         self.name = name
         self.doors = doors
         self._history = history
         self._rng = random.Random(seed)
         self._pause_s = 1 / per_second
+        self._settle_s = settle_s
         self._number = 0
 
     async def run(self, enough: asyncio.Event) -> None:
@@ -145,10 +148,10 @@ class HttpProducer(ABC):
             self._number += count
             operation = self._history.sent(*values, ordered=self.repeats)
             try:
-                async with asyncio.timeout(SETTLE_S):
+                async with asyncio.timeout(self._settle_s):
                     await self._settle(operation, partition, values)
             except TimeoutError:
-                self._history.add(Unknown(self._history.now_s, operation, f"no outcome in {SETTLE_S} s"))
+                self._history.add(Unknown(self._history.now_s, operation, f"no outcome in {self._settle_s} s"))
                 self.given_up(partition)
             await asyncio.sleep(self._pause_s)
 
@@ -227,8 +230,10 @@ class KeylessProducer(HttpProducer):
 class SequencedProducer(HttpProducer):
     """With a producer id, and a sequence in each partition. After a batch that was given up it takes a new id."""
 
-    def __init__(self, name: str, doors: HttpDoors, history: History, *, seed: int, per_second: float) -> None:
-        super().__init__(name, doors, history, seed=seed, per_second=per_second)
+    def __init__(
+        self, name: str, doors: HttpDoors, history: History, *, seed: int, per_second: float, settle_s: float = SETTLE_S
+    ) -> None:
+        super().__init__(name, doors, history, seed=seed, per_second=per_second, settle_s=settle_s)
         self._producer_id: int | None = None
         self._sequence = [0] * PARTITIONS
 

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from metadata.errors import AlreadyExists, NotFound, OutcomeUnknown, TidelogError, Unavailable, UnknownTopic
 from tests.chaos.history import History, Unexpected
-from tests.chaos.workload import stored_value, value_of
-from tidelog.client import Client, connect
+from tests.chaos.workload import connected, stored_value, value_of
+from tidelog.client import Client
 
 PASSING = "passing"
 PARTITIONS_FIRST, PARTITIONS_THEN = 2, 4
@@ -42,7 +42,7 @@ class TopicChanger:
         self._history = history
 
     async def run(self, enough: asyncio.Event) -> None:
-        async with connect(*self._addresses, delivery_timeout_ms=DELIVERY_TIMEOUT_S * 1000) as log:
+        async with connected(self._addresses, delivery_timeout_s=DELIVERY_TIMEOUT_S) as log:
             while not enough.is_set():
                 await self._live(log)
                 self.lives += 1

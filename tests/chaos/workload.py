@@ -7,14 +7,14 @@ reader begins at the beginning and reads until it is cancelled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from tests.chaos.history import Acknowledged, History, Placed, Polled, Refused, Unexpected, Unknown
 from tests.simulation.bucket_reader import parse_record_value, record_value
 from tests.simulation.history_checker import RecordId
-from tidelog.client import connect
+from tidelog.client import Client, connect
 from tidelog.producer import Delivery
 
 TOPIC, PARTITIONS = "orders", 6
@@ -39,6 +39,19 @@ def told_value(record: RecordId) -> str:
     return f"{record.producer}#{record.number}"
 
 
+@asynccontextmanager
+async def connected(addresses: Sequence[str], *, delivery_timeout_s: float) -> AsyncIterator[Client]:
+    """A client, as soon as the cluster has a broker: for a moment all may have lost their leases, which connect tells."""
+    async with AsyncExitStack() as leaving:
+        while True:
+            try:
+                log = await leaving.enter_async_context(connect(*addresses, delivery_timeout_ms=delivery_timeout_s * 1000))
+                break
+            except Unavailable:
+                await asyncio.sleep(CONNECT_AGAIN_S)
+        yield log
+
+
 class SdkProducer:
     """`run` until `enough`, then until all that was sent has its outcome. Idempotent, acks=all."""
 
@@ -51,9 +64,11 @@ class SdkProducer:
         keyed: bool,
         per_second: float,
         topic: str = TOPIC,
+        delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
     ) -> None:
         self.name = name
         self._topic = topic
+        self._delivery_timeout_s = delivery_timeout_s
         self._addresses = addresses
         self._history = history
         self._keyed = keyed
@@ -62,7 +77,8 @@ class SdkProducer:
     async def run(self, enough: asyncio.Event) -> None:
         places = asyncio.Semaphore(IN_FLIGHT_MAX)
         number = 0
-        async with connect(*self._addresses, delivery_timeout_ms=DELIVERY_TIMEOUT_S * 1000) as log, asyncio.TaskGroup() as waits:
+        patience_s = self._delivery_timeout_s
+        async with connected(self._addresses, delivery_timeout_s=patience_s) as log, asyncio.TaskGroup() as waits:
             while not enough.is_set():
                 await places.acquire()
                 if enough.is_set():

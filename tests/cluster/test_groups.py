@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import grpc.aio
 import pytest
 
 from gateway.proto import admin_pb2
-from metadata.errors import NoCoordinator, OutcomeUnknown, Unavailable
+from metadata.errors import AlreadyExists, NoCoordinator, OutcomeUnknown, Unavailable
+from segments.concurrent_work import all_of
 from tests.cluster.three_brokers import until
 from tests.etcd_server import EtcdMember, running_etcd
 from tests.gateway.group_calls import GroupCalls, answered, offset, refused
@@ -23,6 +25,8 @@ from tests.tidelog.cli.test_serve_cluster import ServedBroker, ServedCluster
 
 pytestmark = pytest.mark.slow
 IDS = ("b1", "b2", "b3")
+SESSION_MS = 60_000
+"""Of members: those that nobody plays a heartbeat of stay, however long the others take."""
 
 
 class Doors:
@@ -36,28 +40,46 @@ class Doors:
         self.way = way
         """Of b2 to etcd."""
         self._channels = channels
+        self._names = count()
 
     def group(self, name: str, at: str) -> GroupCalls:
         return GroupCalls(self._channels[at], name)
 
     async def coordinated_by(self, broker_id: str) -> str:
-        """The name of a group that this broker coordinates, as all see it."""
+        """The name of a group that this broker coordinates, as all see it; another one each time."""
 
         async def all_are_there() -> bool:
-            listed = [
-                await cluster_stub(channel).ListBrokers(admin_pb2.ListBrokersRequest()) for channel in self._channels.values()
-            ]
+            stubs = [cluster_stub(channel) for channel in self._channels.values()]
+            listed = [await answered_in_time(lambda to=to: to.ListBrokers(admin_pb2.ListBrokersRequest())) for to in stubs]  # type: ignore[misc]  # mypy infers no lambda with defaults
             return all(len(answer.brokers) == len(IDS) for answer in listed)
 
         await until(all_are_there)
-        for name in map(str, range(1_000)):
-            if (await self.group(name, IDS[0]).find_coordinator()).broker_id == broker_id:
+        for _ in range(1_000):
+            name = str(next(self._names))
+            if (await answered_in_time(self.group(name, IDS[0]).find_coordinator)).broker_id == broker_id:
                 return name
         raise AssertionError(f"{broker_id} coordinates nothing")
 
     async def create_topic(self) -> None:
         topic = admin_pb2.Topic(name="orders", partition_count=6)
-        await topics_stub(self._channels[IDS[0]]).CreateTopic(admin_pb2.CreateTopicRequest(topic=topic))
+        with suppress(AlreadyExists):  # by an attempt of before
+            await answered_in_time(
+                lambda: topics_stub(self._channels[IDS[0]]).CreateTopic(admin_pb2.CreateTopicRequest(topic=topic))
+            )
+
+    async def stable(self, coordinator: str, doors: Sequence[str]) -> tuple[list[GroupCalls], list[str]]:
+        """A group of one member for each of these doors: their calls and ids. Another group where its coordinator loses its lease
+        before all have joined."""
+
+        async def joined() -> tuple[list[GroupCalls], list[str]] | None:
+            name = await self.coordinated_by(coordinator)
+            calls = [self.group(name, at) for at in doors]
+            try:
+                return calls, await stable(calls)
+            except Unavailable:
+                return None
+
+        return await until(joined)
 
 
 @asynccontextmanager
@@ -87,15 +109,13 @@ def with_doors(directory: Path, scenario: Callable[[Doors], Awaitable[None]]) ->
 
 async def stable(calls: Sequence[GroupCalls]) -> list[str]:
     """A first generation of one member for each: their ids."""
-    joined = await asyncio.gather(*(each.join() for each in calls))
+    joined = await all_of(answered(each.join(session_timeout_ms=SESSION_MS)) for each in calls)
     ids = [each.member_id for each in joined]
     assert {each.generation for each in joined} == {1}
     assignments = {member: member.encode() for member in ids}
-    synced = await asyncio.gather(
-        *(
-            each.sync(member, 1, assignments if member == joined[0].leader else None)
-            for each, member in zip(calls, ids, strict=True)
-        )
+    synced = await all_of(
+        answered(each.sync(member, 1, assignments if member == joined[0].leader else None))
+        for each, member in zip(calls, ids, strict=True)
     )
     assert [each.assignment.decode() for each in synced] == ids
     return ids
@@ -116,20 +136,19 @@ async def answered_in_time(call: Callable[[], Awaitable[Any]]) -> Any:
 def test_the_next_coordinator_goes_on_in_the_generation_when_theirs_was_killed(tmp_path: Path) -> None:
     async def scenario(opened: Doors) -> None:
         await opened.create_topic()
-        name = await opened.coordinated_by("b2")
-        calls = [opened.group(name, at) for at in ("b1", "b3")]
-        ids = await stable(calls)
-        assert (await calls[0].commit(offset(7), member_id=ids[0], generation=1)).errors[0].code == 0
-        waiting = asyncio.ensure_future(refused(opened.group(name, "b1").join(member_id="")))
+        calls, ids = await opened.stable("b2", ("b1", "b3"))
+        committed = await answered_in_time(lambda: calls[0].commit(offset(7), member_id=ids[0], generation=1))
+        assert committed.errors[0].code == 0
+        waiting = asyncio.ensure_future(refused(opened.group(calls[0].group, "b1").join(member_id="")))
         await asyncio.sleep(0)
         opened.brokers["b2"].process.kill()
         assert isinstance(await waiting, Unavailable)
         for each, member in zip(calls, ids, strict=True):
             await answered_in_time(lambda each=each, member=member: each.heartbeat(member, 1))  # type: ignore[misc]  # mypy infers no lambda with defaults
-        assert [found.offset for found in (await calls[1].offsets()).offsets] == [7]
+        assert [found.offset for found in (await answered_in_time(calls[1].offsets)).offsets] == [7]
         committed = await answered_in_time(lambda: calls[1].commit(offset(8), member_id=ids[1], generation=1))
         assert committed.errors[0].code == 0
-        assert (await calls[0].find_coordinator()).broker_id in {"b1", "b3"}
+        assert (await answered_in_time(calls[0].find_coordinator)).broker_id in {"b1", "b3"}
 
     with_doors(tmp_path, scenario)
 
@@ -146,9 +165,8 @@ async def keep_alive(calls: Sequence[GroupCalls], ids: Sequence[str]) -> None:
 def test_heartbeats_need_no_etcd_and_what_is_stored_is_refused_or_unknown_until_it_is_back(tmp_path: Path) -> None:
     async def scenario(opened: Doors) -> None:
         await opened.create_topic()
-        name, other = await opened.coordinated_by("b2"), await opened.coordinated_by("b3")
-        calls = [opened.group(name, at) for at in ("b1", "b2")]
-        ids = await stable(calls)
+        other = await opened.coordinated_by("b3")
+        calls, ids = await opened.stable("b2", ("b1", "b2"))
         opened.etcd.kill()
         for each, member in zip(calls, ids, strict=True):
             await answered_in_time(lambda each=each, member=member: each.heartbeat(member, 1))  # type: ignore[misc]  # mypy infers no lambda with defaults
@@ -163,7 +181,7 @@ def test_heartbeats_need_no_etcd_and_what_is_stored_is_refused_or_unknown_until_
             opened.etcd.start()
             committed = await answered_in_time(lambda: calls[0].commit(offset(8), member_id=ids[0], generation=1))
             assert committed.errors[0].code == 0
-            assert [found.offset for found in (await calls[1].offsets()).offsets] == [8]
+            assert [found.offset for found in (await answered_in_time(calls[1].offsets)).offsets] == [8]
             living.cancel()
 
     with_doors(tmp_path, scenario)
@@ -174,9 +192,7 @@ def test_a_coordinator_that_is_cut_off_from_etcd_alone_answers_nobody_once_anoth
 
     async def scenario(opened: Doors) -> None:
         await opened.create_topic()
-        name = await opened.coordinated_by("b2")
-        calls = [opened.group(name, at) for at in ("b1", "b2")]
-        ids = await stable(calls)
+        calls, ids = await opened.stable("b2", ("b1", "b2"))
         opened.way.break_("refuses")
 
         async def refused_there() -> bool:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import tidelog
-from tests.cluster.three_brokers import TAKEOVER_S, ThreeBrokers, connected, ready, until
+from tests.cluster.three_brokers import PATIENCE_S, ThreeBrokers, connected, ready, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("three brokers")]
 PARTITIONS = 6
@@ -58,7 +58,7 @@ async def acknowledged_meanwhile(cluster: ThreeBrokers, log: tidelog.Client, rea
                 await log.produce("living", "goes on", partition=partition)
         read = await read_on(reader, RECORDS * len(living))
         were_before = not any(delivery.done for delivery in waiting)
-        async with asyncio.timeout(TAKEOVER_S):
+        async with asyncio.timeout(PATIENCE_S):
             for delivery in waiting:
                 await delivery
         expected = RECORDS * len(living) + len(waiting)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from metadata.errors import Unavailable
-from tests.chaos.cluster import BROKERS, PREFIX, SESSION_TIMEOUT_S, TIDELOG, Broker
+from tests.chaos.cluster import BROKERS, PREFIX, TIDELOG, Broker
 from tests.chaos.history import Acknowledged, Healed, History, Refused, Unknown
 from tests.chaos.history_checker import check
 from tests.chaos.http_workload import (
@@ -44,8 +44,6 @@ Found = TypeVar("Found")
 PATIENCE_S = 120.0
 """How long a test waits for what must happen before it fails."""
 POLL_S = 0.05
-TAKEOVER_S = SESSION_TIMEOUT_S + 40.0
-"""A leader that was killed: its lease (etcd grants a second more than was asked), the seal, the footers, on a busy machine."""
 
 
 @dataclass
@@ -121,9 +119,9 @@ class Asking:
         return await until(found)
 
 
-async def until(found: Callable[[], Awaitable[Found | None]], *, within_s: float = PATIENCE_S) -> Found:
+async def until(found: Callable[[], Awaitable[Found | None]]) -> Found:
     """What `found` answers, once that is something."""
-    async with asyncio.timeout(within_s):
+    async with asyncio.timeout(PATIENCE_S):
         while not (answer := await found()):  # noqa: ASYNC110  # processes set no events
             await asyncio.sleep(POLL_S)
         return answer
@@ -160,7 +158,7 @@ class Loaded:
     history: History
     topic: str
 
-    async def acknowledged_more(self, *, within_s: float = PATIENCE_S) -> None:
+    async def acknowledged_more(self) -> None:
         """Returns when every partition has acknowledged something that was sent after now."""
         start = len(self.history.events)
 
@@ -169,7 +167,7 @@ class Loaded:
             places = [place for event in new if isinstance(event, Acknowledged) for place in event.places]
             return {partition for partition, _ in places} == set(range(PARTITIONS))
 
-        await until(all_went_on, within_s=within_s)
+        await until(all_went_on)
 
 
 @asynccontextmanager
@@ -189,10 +187,10 @@ async def loaded(cluster: ThreeBrokers, directory: Path) -> AsyncIterator[Loaded
                 LineReader("http-lines", urls, session, history, seed=3, topic=topic),
             ]
             producers: list[SdkProducer | HttpProducer] = [
-                SdkProducer("sdk-keyed", addresses, history, keyed=True, per_second=10, topic=topic),
-                SdkProducer("sdk", addresses, history, keyed=False, per_second=10, topic=topic),
-                KeyedProducer("http-key", doors, history, seed=4, per_second=5),
-                SequencedProducer("http-sequence", doors, history, seed=5, per_second=5),
+                SdkProducer("sdk-keyed", addresses, history, keyed=True, per_second=10, topic=topic, delivery_timeout_s=PATIENCE_S),
+                SdkProducer("sdk", addresses, history, keyed=False, per_second=10, topic=topic, delivery_timeout_s=PATIENCE_S),
+                KeyedProducer("http-key", doors, history, seed=4, per_second=5, settle_s=PATIENCE_S),
+                SequencedProducer("http-sequence", doors, history, seed=5, per_second=5, settle_s=PATIENCE_S),
             ]
             asking = Asking(cluster, doors)
             await asking.all_led(by=set(cluster.brokers))

@@ -42,7 +42,7 @@ def observed(directory: Path) -> tuple[Scrape, Scrape]:
 
     async def run() -> tuple[Scrape, Scrape]:
         etcd = await in_thread(lambda: SHARED.member.url)
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             return await _observed(directory, etcd)
 
     return uvloop.run(run())

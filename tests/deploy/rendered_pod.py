@@ -207,7 +207,7 @@ class RenderedPod(AbstractContextManager["RenderedPod"]):
     def get(self, path: str, *, scheme: str = "http", port: str = "http") -> tuple[int, bytes]:
         """What the port of this name answers somebody without a certificate or a key; 0 where nobody does."""
         try:
-            with stranger().open(f"{scheme}://127.0.0.1:{self.port(port)}{path}", timeout=5) as answer:
+            with stranger().open(f"{scheme}://127.0.0.1:{self.port(port)}{path}", timeout=60) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()

@@ -35,6 +35,12 @@ def impatient(log: Client, **changes: Unpack[SettingChanges]) -> None:
     log._settings = log._connection._settings = replace(log._settings, **changes)
 
 
+def time_is_up(log: Client) -> None:
+    """What has no outcome yet is past its deadline, as it is after delivery_timeout_ms. The client looks once a second."""
+    for batch in log._producer._accumulator.unsettled():
+        batch.deadline_s = asyncio.get_running_loop().time()
+
+
 async def outcome_of(delivery: Awaitable[Ack]) -> Ack | TidelogError:
     try:
         return await delivery

@@ -67,10 +67,10 @@ def test_where_nobody_listens_there_is_no_connection_and_where_a_broker_does_the
     async def test(opened: Channels) -> None:
         nobody = f"127.0.0.1:{free_port()}"
         with pytest.raises(Unavailable, match="can't connect"):
-            await opened.until_connected(nobody, timeout_s=5)
+            await opened.until_connected(nobody, timeout_s=60)
         assert not opened.is_connected(nobody)
         async with running(SmallBroker()) as broker:
-            await opened.until_connected(broker.host_port, timeout_s=5)
+            await opened.until_connected(broker.host_port, timeout_s=60)
             assert opened.is_connected(broker.host_port)
 
     with_channels(test)

@@ -13,7 +13,7 @@ import pytest
 
 import tidelog
 from gateway.proto import admin_pb2
-from metadata.errors import OutcomeUnknown, Throttled, Unavailable, UnknownTopic
+from metadata.errors import OutcomeUnknown, Stopping, Throttled, Unavailable, UnknownTopic
 from tests.tidelog.producing import quick, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.addresses import parse_address
@@ -72,6 +72,33 @@ def test_a_broker_that_asks_for_time_gets_it_and_no_longer_than_there_is() -> No
         assert waits_s == []
 
     with_connection(test, settings_from(quick(request_timeout_ms=20_000)))
+
+
+def test_an_attempt_that_the_deadline_cut_short_does_not_hide_what_a_broker_has_said() -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        async def attempt(to: Stubs, timeout_s: float) -> str:
+            if timeout_s == pytest.approx(0.2, abs=1e-6):  # all that an attempt ever has
+                raise Stopping("the broker is shutting down")
+            await asyncio.sleep(timeout_s)
+            raise SILENCE
+
+        with pytest.raises(Stopping):
+            await connection.call(attempt, writes=False)
+
+    with_connection(test, settings_from(quick(request_timeout_ms=600)))
+
+
+def test_a_broker_that_kept_silent_as_long_as_it_should_not_is_told_of_whatever_it_said_before() -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        said = [Throttled("full", retry_after_s=0.001), SILENCE]
+
+        async def attempt(to: Stubs, timeout_s: float) -> str:
+            raise said.pop(0)
+
+        with pytest.raises(Unavailable, match="no answer: silence"):
+            await connection.call(attempt, writes=False)
+
+    with_connection(test, settings_from(quick(retry_pause_ms=120_000, retry_pause_ms_max=120_000)))
 
 
 def test_those_who_are_asked_to_come_later_do_not_all_come_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:

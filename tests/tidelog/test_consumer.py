@@ -274,9 +274,10 @@ def _numbers(start: int) -> list[tidelog.Message]:
 
 def test_a_broker_that_stays_away_ends_a_reading_that_has_an_end() -> None:
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
-        impatient(log, delivery_timeout_ms=1_000, request_timeout_ms=1_000)
+        impatient(log, delivery_timeout_ms=1_000)
         consumer = log.consume("orders", follow=False)
         await consumer.chunk()
+        impatient(log, request_timeout_ms=1_000)
         await broker.stop()
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
             await read_out(consumer)

@@ -66,7 +66,7 @@ def test_who_named_the_partitions_gets_no_others(options: dict[str, object]) -> 
             asked: list[str] = []
             broker.before_call = asked.append
             reading = asyncio.create_task(consumer.chunk())
-            await until(lambda: asked.count("GetTopic") == 3)
+            await until(lambda: asked.count("GetTopic") >= 3)
             await _until_fetching(broker)
             assert not reading.done()
             _append(broker, 0, 101)

@@ -40,7 +40,7 @@ HERE, NOWHERE = "127.0.0.1:1", "127.0.0.1:2"
 
 def with_calls(tmp_path: Path, scenario: Callable[[SmallBroker, GrpcGroupCalls, Connection], Awaitable[None]]) -> None:
     async def run() -> None:
-        settings = settings_from(quick(request_timeout_ms=3_000))
+        settings = settings_from(quick())
         async with asyncio.timeout(60), small_broker(tmp_path) as broker:
             connection = Connection([f"grpc://{broker.grpc_address}"], settings)
             try:
@@ -183,6 +183,7 @@ def test_a_commit_whose_answer_is_lost_is_repeated_and_one_that_nobody_answers_i
         assert await calls.commit("g", at, NO_INSTANCE, Generation(1), {("orders", 0): Offset(7)}) == {}
         assert len(lost) == 1
         lose_answers(connection, 1_000_000)
+        calls._settings = settings_from(quick(request_timeout_ms=1_000))
         with pytest.raises(OutcomeUnknown):
             await calls.commit("g", at, NO_INSTANCE, Generation(1), {("orders", 0): Offset(8)})
 

@@ -31,6 +31,7 @@ from segments.run_index import EpochEnd
 from tests.gateway.small_broker import SmallBroker
 from tests.tidelog.consuming import until
 from tests.tidelog.grouping import GROUP, RECORDS, committed, connected, numbered, take, until_members, with_group
+from tidelog import group_reading
 from tidelog.group_starts import GroupStarts
 from tidelog.settings import ResetPolicy
 
@@ -189,11 +190,11 @@ def test_reading_up_to_the_end_ends_at_the_high_watermarks_of_the_beginning(tmp_
 
 def test_who_is_given_nothing_to_read_up_to_the_end_of_ends(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
-        async with log.consume("single", group=GROUP, heartbeat_interval_ms=50) as first:
+        async with log.consume("single", group=GROUP, heartbeat_interval_ms=200) as first:
             waiting = asyncio.create_task(first.chunk())
             await until(lambda: first.assignment() == [("single", 0)])
             async with connected(broker) as other:
-                assert [r async for r in other.consume("single", group=GROUP, follow=False, heartbeat_interval_ms=50)] == []
+                assert [r async for r in other.consume("single", group=GROUP, follow=False, heartbeat_interval_ms=200)] == []
             waiting.cancel()
 
     with_group(tmp_path, scenario)
@@ -342,16 +343,30 @@ def test_nothing_is_handed_out_that_by_the_clock_may_be_anothers_and_nothing_is_
     with_group(tmp_path, scenario)
 
 
-def test_a_caller_that_takes_its_records_slowly_stays(tmp_path: Path) -> None:
+def test_a_caller_that_takes_its_records_slowly_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record that it takes counts, and not only each chunk."""
+    monkeypatch.setattr(group_reading, "LOOKED_AT_S_MAX", 0.01)
+    times_polled = 0
+    polled = GroupMember.polled
+
+    def count(member: GroupMember) -> None:
+        nonlocal times_polled
+        times_polled += 1
+        polled(member)
+
+    monkeypatch.setattr(GroupMember, "polled", count)
+
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         lost: list[object] = []
-        async with log.consume("orders", group=GROUP, max_poll_interval_ms=1_000, on_lost=lost.append) as consumer:
+        async with log.consume("orders", group=GROUP, on_lost=lost.append) as consumer:
             count = 0
             async for _ in consumer:
                 count += 1
-                await asyncio.sleep(0.04)
+                before = times_polled
+                await until(lambda before=before: times_polled > before)  # type: ignore[misc]
                 if count == RECORDS:
                     break
+            assert times_polled >= RECORDS
         assert not lost
         assert await committed(log) == ALL
 
@@ -434,7 +449,7 @@ def test_another_process_under_the_same_instance_id_ends_this_one(tmp_path: Path
     async def scenario(broker: SmallBroker, log: tidelog.Client) -> None:
         async with (
             connected(broker) as other,
-            log.consume("orders", group=GROUP, instance_id="i1", heartbeat_interval_ms=20) as one,
+            log.consume("orders", group=GROUP, instance_id="i1", heartbeat_interval_ms=200) as one,
         ):
             await take(one, RECORDS)
             async with other.consume("orders", group=GROUP, instance_id="i1") as two:

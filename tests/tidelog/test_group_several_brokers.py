@@ -45,7 +45,7 @@ class Flow:
     async def read(self, records_max: int | None = None) -> None:
         """One member: comes, takes so many records, or all that there are, and leaves."""
         count = 0
-        async with connected(self.cluster) as log, log.consume("orders", group=GROUP, heartbeat_interval_ms=50) as consumer:
+        async with connected(self.cluster) as log, log.consume("orders", group=GROUP, heartbeat_interval_ms=200) as consumer:
             async for record in consumer:
                 count += 1
                 self.handed.append(record.json())

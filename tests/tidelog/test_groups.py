@@ -216,6 +216,16 @@ def test_what_can_not_be_moved_says_why_and_has_no_place() -> None:
     assert (begun.before, begun.after, begun.skipped) == (None, 4, None)
 
 
+def test_what_lies_outside_of_a_log_is_told_with_where_it_leads() -> None:
+    rows = [
+        wire.MovedOffset(topic="t", partition=0, after=9, reason="BEYOND_END", asked=4711),
+        wire.MovedOffset(topic="t", partition=1, after=9, reason="NO_RECORD_SINCE"),
+        wire.MovedOffset(topic="t", partition=2, after=9),
+    ]
+    moved, _ = told(lambda groups: groups.seek("g", 4711), wire.SeekGroupResponse(moved=rows))
+    assert [(row.reason, row.asked) for row in moved] == [("BEYOND_END", 4711), ("NO_RECORD_SINCE", None), ("", None)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

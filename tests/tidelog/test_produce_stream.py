@@ -19,7 +19,7 @@ from metadata.errors import Denied, InvalidArgument, OutcomeUnknown, Throttled, 
 from segments.record_batch import BatchHeader
 from segments.record_columns import encode_records
 from tests.simulation.virtual_loop import run
-from tests.tidelog.producing import impatient, once_not_refused, outcome_of, quick, until, until_lost, with_broker
+from tests.tidelog.producing import impatient, once_not_refused, outcome_of, quick, time_is_up, until, until_lost, with_broker
 from tests.tidelog.small_broker import SmallBroker
 from tidelog import lane, produce_stream
 from tidelog.settings import SettingChanges, settings_from
@@ -46,6 +46,9 @@ def test_streams_that_a_busy_broker_refuses_do_not_all_come_again_at_the_same_mo
         async def until_connected(self, address: str) -> None:
             came_s.append(asyncio.get_running_loop().time())
             raise Throttled("busy", retry_after_s=1.0)
+
+        def naming_all_that_are_silent(self, error: Unavailable) -> Unavailable:
+            return error
 
     async def scenario() -> None:
         # Of its parts, what such a stream uses.
@@ -101,12 +104,16 @@ def test_more_calls_than_a_broker_takes_for_too_long_are_told_as_that() -> None:
         broker.calls_max = 1
         await broker.start()
         broker.create_topic("orders", 3)
-        async with asyncio.timeout(60), tidelog.connect(broker.address, delivery_timeout_ms=1_000, linger_ms=1) as log:
+        async with asyncio.timeout(60), tidelog.connect(broker.address, **quick(linger_ms=1)) as log:
             await log.offsets("orders")
             await log._connection.route("orders")
             held = await hold_a_call(broker)
+            delivery = await log.send("orders", "x", partition=0)
+            (batch,) = log._producer._accumulator.unsettled()
+            await until(lambda: isinstance(batch.lane.last_trouble, Throttled))
+            time_is_up(log)
             with pytest.raises(Unavailable, match=r"never reached the log; the last attempt met: .*Concurrent RPC limit exceeded"):
-                await log.produce("orders", "x", partition=0)
+                await delivery
             await held.close()
         await broker.stop()
 
@@ -131,19 +138,23 @@ def test_a_broker_that_denies_the_stream_fails_its_records_at_once() -> None:
 
 def test_a_broker_that_refuses_each_stream_is_not_asked_without_a_pause(caplog: pytest.LogCaptureFixture) -> None:
     async def test(broker: SmallBroker) -> None:
-        opened = 0
+        opened_s: list[float] = []
 
         def refuse(method: str) -> None:
-            nonlocal opened
             if method == "ProduceStream":
-                opened += 1
+                opened_s.append(asyncio.get_running_loop().time())
                 raise Unavailable("there is no session")
 
         broker.before_call = refuse
-        async with tidelog.connect(broker.address, delivery_timeout_ms=1_000, retry_pause_ms=20, retry_pause_ms_max=100) as log:
+        async with tidelog.connect(broker.address, retry_pause_ms=50, retry_pause_ms_max=10_000) as log:
+            delivery = await log.send("orders", 1)
+            await until(lambda: len(opened_s) >= 4)
+            time_is_up(log)
             with pytest.raises(Unavailable, match="there is no session"):
-                await log.produce("orders", 1)
-        assert 3 <= opened <= 20
+                await delivery
+        pauses_s = [later - sooner for sooner, later in pairwise(opened_s)]
+        for least_s, pause_s in zip((0.025, 0.05, 0.1), pauses_s, strict=False):
+            assert pause_s >= least_s, "half of retry_pause_ms at the least, then twice as long, and again"
         told = [record.getMessage() for record in caplog.records if record.name == "tidelog"]
         assert len(told) == 1
         assert "there is no session; trying again" in told[0]
@@ -154,12 +165,16 @@ def test_a_broker_that_refuses_each_stream_is_not_asked_without_a_pause(caplog: 
 
 def test_a_stream_that_is_never_taken_up_leaves_its_records_certainly_unwritten() -> None:
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, delivery_timeout_ms=1_000) as log:
+        async with tidelog.connect(broker.address, **quick()) as log:
             await log.offsets("orders")
             await log._connection.route("orders")
             impatient(log, request_timeout_ms=300)
             broker.taking_up.clear()
-            error = await outcome_of(log.produce("orders", "x", partition=0))
+            delivery = await log.send("orders", "x", partition=0)
+            lane = log._producer._topics.books["orders"].lanes[0]
+            await until(lambda: lane.last_trouble is not None)
+            time_is_up(log)
+            error = await outcome_of(delivery)
             assert type(error) is Unavailable
             assert "never reached the log; the last attempt met: " in error.message
             assert "the broker does not take up a stream" in error.message
@@ -257,12 +272,13 @@ def test_a_broker_that_reads_nothing_more_costs_no_more_than_the_buffer_and_is_l
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lane, "ANSWER_GRACE_S", 0.1)
-    settings = quick(delivery_timeout_ms=800, buffer_bytes_max=1 << 20, batch_bytes_max=100_000)
+    settings = quick(buffer_bytes_max=1 << 20, batch_bytes_max=100_000)
 
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **settings) as log:
             await log.produce("orders", "first", partition=0)
             accumulator = log._producer._accumulator
+            log._producer._room._timeout_s = 0.5  # what is taken stays for longer than the others may wait
             broker.reading.clear()
             deliveries: list[Awaitable[tidelog.Ack]] = []
 
@@ -276,12 +292,13 @@ def test_a_broker_that_reads_nothing_more_costs_no_more_than_the_buffer_and_is_l
                 return True
 
             for _ in range(3):
-                # Three times what the buffer takes, at once: what is taken stays for as long as the others may wait.
+                # Three times what the buffer takes, at once.
                 taken = await asyncio.gather(*(is_taken() for _ in range(36)))
                 assert taken.count(False) >= 12, "who finds no room is refused"
+                time_is_up(log)
+                await until(lambda: accumulator.buffered_bytes == 0)
             outcomes = [await outcome_of(delivery) for delivery in deliveries]
             assert {type(outcome) for outcome in outcomes} <= {tidelog.Ack, OutcomeUnknown, Unavailable}
-            await until(lambda: accumulator.buffered_bytes == 0)
             broker.reading.set()
             last = await log.produce("orders", "last", partition=0)
         values = broker.partitions["orders", 0].values()
@@ -296,11 +313,14 @@ def test_answers_that_are_overdue_end_the_stream_and_the_next_records_go_over_an
     monkeypatch.setattr(lane, "ANSWER_GRACE_S", 0.05)
 
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, **quick(delivery_timeout_ms=1_000)) as log:
+        async with tidelog.connect(broker.address, **quick()) as log:
             await log.produce("orders", "first", partition=0)
             broker.answering.clear()
+            delivery = await log.send("orders", "silence", partition=0)
+            await until(lambda: len(broker.requests) >= 2)
+            time_is_up(log)
             with pytest.raises(OutcomeUnknown):
-                await log.produce("orders", "silence", partition=0)
+                await delivery
             await until(lambda: log._producer._accumulator.buffered_bytes == 0)
             broker.answering.set()
             assert (await log.produce("orders", "next", partition=0)).offset == 2
@@ -319,12 +339,14 @@ def test_a_client_that_is_left_while_its_broker_stalls_ends_and_tells_each_outco
         sent = asyncio.Event()
 
         async def program() -> None:
-            async with tidelog.connect(broker.address, **quick(delivery_timeout_ms=1_000)) as log:
+            async with tidelog.connect(broker.address, **quick()) as log:
                 await log.produce("orders", "first", partition=0)
                 broker.answering.clear()
                 deliveries.extend([await log.send("orders", n, partition=n % 3) for n in range(100)])
                 await until(lambda: len(broker.requests) > 1)
                 sent.set()
+                if how == "leaving":
+                    time_is_up(log)
                 if how == "an error":
                     raise KeyError("of the program")
                 if how == "cancelled":

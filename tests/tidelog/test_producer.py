@@ -22,7 +22,7 @@ from metadata.errors import (
     UnknownTopic,
 )
 from segments.record_batch import BatchHeader
-from tests.tidelog.producing import QUICK, quick, until, until_lost, with_broker
+from tests.tidelog.producing import QUICK, quick, time_is_up, until, until_lost, with_broker
 from tests.tidelog.small_broker import BreakStream, SmallBroker, running
 from tidelog import client, produce_stream
 from tidelog.connection import Connection
@@ -207,12 +207,16 @@ def test_a_partition_is_followed_to_its_new_leader_and_nothing_is_lost_or_double
 
 def test_a_record_that_no_broker_took_in_time_is_unavailable_and_says_why() -> None:
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, delivery_timeout_ms=1_000, retry_pause_ms=1) as log:
+        async with tidelog.connect(broker.address, **quick()) as log:
             await log.offsets("orders")
             await broker.stop()
             await until_lost(log, broker)
-            with pytest.raises(Unavailable, match=r"no acknowledgement within 1000 ms, and never reached the log.*can't connect"):
-                await log.produce("orders", "late", partition=0)
+            delivery = await log.send("orders", "late", partition=0)
+            lane = log._producer._topics.books["orders"].lanes[0]
+            await until(lambda: lane.last_trouble is not None)
+            time_is_up(log)
+            with pytest.raises(Unavailable, match=r"no acknowledgement within 40000 ms, and never reached the log.*can't connect"):
+                await delivery
             await broker.start()
 
     with_broker(test)
@@ -220,10 +224,11 @@ def test_a_record_that_no_broker_took_in_time_is_unavailable_and_says_why() -> N
 
 def test_a_record_that_a_broker_took_and_did_not_answer_for_is_of_unknown_outcome() -> None:
     async def test(broker: SmallBroker) -> None:
-        async with tidelog.connect(broker.address, delivery_timeout_ms=1_000) as log:
-            await log.offsets("orders")
+        async with tidelog.connect(broker.address, **quick()) as log:
             broker.answering.clear()
             delivery = await log.send("orders", "late", partition=0)
+            await until(lambda: bool(broker.requests))
+            time_is_up(log)
             with pytest.raises(OutcomeUnknown, match="1 record"):
                 await delivery
             broker.answering.set()
@@ -370,14 +375,14 @@ def test_who_gives_up_waiting_for_room_takes_nothing_with_him() -> None:
 def test_a_buffer_that_stays_full_is_an_error_in_the_end() -> None:
     async def test(broker: SmallBroker) -> None:
         broker.answering.clear()
-        async with tidelog.connect(broker.address, buffer_bytes_max=2_000, batch_bytes_max=1_000, delivery_timeout_ms=1_000) as log:
+        async with tidelog.connect(broker.address, buffer_bytes_max=2_000, batch_bytes_max=1_000) as log:
             for _ in range(2):
                 await log.send("orders", b"x" * (1_000 - RECORD_OVERHEAD_BYTES), partition=0)
+            log._producer._room._timeout_s = 1.0  # those that fill it have longer: they do not make room by failing
             with pytest.raises(Throttled, match="stayed full for 1000 ms"):
                 await log.send("orders", b"x" * (1_000 - RECORD_OVERHEAD_BYTES), partition=0)
             broker.answering.set()
-            with suppress(OutcomeUnknown):  # the two that fill it time out at about the same moment
-                await log.flush()
+            await log.flush()
 
     with_broker(test)
 

@@ -36,7 +36,7 @@ def test_a_producer_finds_the_next_leader_though_the_first_broker_names_the_dead
         async with a_cut_off_from_etcd_while_b_leads() as (a, b, c):
             if waits:
                 a.forwards, a.led["orders", 0] = True, asyncio.Event()
-            settings = quick(delivery_timeout_ms=12_000, retry_pause_ms_max=100)
+            settings = quick(retry_pause_ms_max=100)
             async with tidelog.connect(a.address, b.address, c.address, **settings) as log:
                 await log.produce("orders", "one", partition=0)
                 await b.stop()
@@ -50,7 +50,7 @@ def test_a_producer_finds_the_next_leader_though_the_first_broker_names_the_dead
 def test_a_reader_finds_the_next_leader_though_the_first_broker_names_the_dead_one() -> None:
     async def test() -> None:
         async with a_cut_off_from_etcd_while_b_leads() as (a, b, c):
-            settings = quick(delivery_timeout_ms=12_000, fetch_wait_ms_max=300)
+            settings = quick(fetch_wait_ms_max=300)
             async with tidelog.connect(a.address, b.address, c.address, **settings) as log:
                 await log.produce("orders", "one", partition=0)
                 await b.stop()
@@ -78,7 +78,7 @@ def test_a_broker_that_tells_that_it_has_long_heard_nothing_of_etcd_is_asked_beh
 def test_a_producer_finds_the_next_leader_though_the_first_broker_names_one_that_refuses() -> None:
     async def test() -> None:
         async with a_cut_off_from_etcd_while_b_leads() as (a, b, c):
-            settings = quick(delivery_timeout_ms=12_000, retry_pause_ms_max=100)
+            settings = quick(retry_pause_ms_max=100)
             async with tidelog.connect(a.address, b.address, c.address, **settings) as log:
                 await log.produce("orders", "one", partition=0)
                 b.move("orders", 0, "c")

@@ -56,7 +56,7 @@ class Slow(ssl.SSLContext):
 def test_a_connection_that_is_reset_at_once_leaves_no_socket_behind(resetting_port: int) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(OSError), connected(Slow(ssl.PROTOCOL_TLS_CLIENT), "127.0.0.1", resetting_port, timeout_s=5):
+        with pytest.raises(OSError), connected(Slow(ssl.PROTOCOL_TLS_CLIENT), "127.0.0.1", resetting_port, timeout_s=60):
             pass
         gc.collect()
     assert [str(warning.message) for warning in caught] == []
@@ -67,6 +67,6 @@ def test_a_port_where_nobody_listens_is_no_connection() -> None:
         bound.bind(("127.0.0.1", 0))
         with (
             pytest.raises(ConnectionRefusedError),
-            connected(ssl.create_default_context(), "127.0.0.1", bound.getsockname()[1], timeout_s=5),
+            connected(ssl.create_default_context(), "127.0.0.1", bound.getsockname()[1], timeout_s=60),
         ):
             pass

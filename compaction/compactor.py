@@ -262,7 +262,8 @@ class Compactor:
         counters = self._context.counters
         self._told(
             f"compacted: partitions {len(unit.partitions)}, segments {len(unit.segments)}, manifests {done.manifests}; "
-            f"{(counters.bytes_in - bytes_in) / 1e6:.3f} MB became {(counters.bytes_out - bytes_out) / 1e6:.3f} MB"
+            f"{(counters.bytes_in - bytes_in) / 1e6:.3f} MB of batches became "
+            f"{(counters.bytes_out - bytes_out) / 1e6:.3f} MB of Parquet"
         )
 
     async def _measure(self) -> None:

@@ -1,6 +1,6 @@
 """A broker as a process: what it opens before there is a broker, in which order, and how it ends.
 
-    start   certificates, ports ─▶ data directory ─▶ metadata ─▶ bucket: proof ─▶ cluster id ─▶ broker.py
+    start   certificates, ports ─▶ data directory ─▶ metadata ─▶ bucket: whose is it? ─▶ proof ─▶ cluster id ─▶ broker.py
     stop    broker.py ─▶ stores close
 
 Invariant: no door answers before the bucket has proved that it keeps create-only PUTs; a start that is refused has signed no
@@ -32,6 +32,7 @@ from metadata.open_metadata import open_metadata
 from segments.bucket_layout import proof_key
 from segments.create_only_proof import prove_create_only
 from segments.metered_store import MeteredStore
+from segments.nested_clusters import check_not_nested
 from segments.shared_errors import first_of
 from segments.store_url import open_store
 
@@ -58,10 +59,19 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
             directory = parts.enter_context(DataDirectory(settings.data_dir))
             bucket_url, metadata_path = settings.bucket or f"file://{directory.bucket_path}", directory.metadata_path
         metadata = await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
-        bucket = MeteredStore(await open_store(bucket_url, settings.s3, make_directory=True))
+        # A cluster that has led has a bucket: one that is missing was mistyped, or is not mounted.
+        has_led = await metadata.get(layout.next_session) is not None
+        bucket = MeteredStore(await open_store(bucket_url, settings.s3, make_directory=not has_led))
         parts.push_async_callback(bucket.close)
-        await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
-        identity = await identify_cluster(bucket, metadata, layout, new_id=uuid.uuid4().hex, now_ms=wall_clock_ms())
+
+        async def before_writing(*, is_new: bool) -> None:
+            if is_new:
+                await check_not_nested(bucket, bucket_url, settings.s3)
+            await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
+
+        identity = await identify_cluster(
+            bucket, metadata, layout, new_id=uuid.uuid4().hex, now_ms=wall_clock_ms(), before_writing=before_writing
+        )
         access = await open_access(
             settings.access,
             metadata,

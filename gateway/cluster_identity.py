@@ -12,6 +12,8 @@
                 at 90
     restoring   any         refuses, until the restore is complete
 
+What can be refused is refused before anything is written, the start-up proof included (`before_writing`).
+
 While it runs, a broker looks again and again whether the metadata are those still that it started with. Where they were emptied,
 restored or set back to a backup, it ends: what it was appointed to is forgotten, and may be given away a second time.
 
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Protocol
 
 from gateway.snapshots import snapshot_revisions
 from metadata.cluster_id import cluster_id
@@ -32,7 +34,7 @@ from metadata.model import Revision
 from metadata.restoration import RESTORE_COMMAND, check_not_restoring, read_revision_base
 from metadata.store import MetadataStore
 from segments.bucket_layout import WAL
-from segments.cluster_record import read_cluster_record, sign_bucket
+from segments.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
 from segments.object_store import ObjectStore
 
 MEMORY = "memory://"
@@ -43,13 +45,29 @@ LOOK_INTERVAL_S = 2.0
 log = logging.getLogger(__name__)
 
 
-async def identify_cluster(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout, *, new_id: str, now_ms: int) -> str:
-    """The cluster's id, `new_id` where it is a new one. Raises Rejected as drawn above, Unavailable, Corrupt."""
+class BeforeWriting(Protocol):
+    async def __call__(self, *, is_new: bool) -> None: ...
+
+
+async def identify_cluster(
+    bucket: ObjectStore,
+    metadata: MetadataStore,
+    layout: EtcdLayout,
+    *,
+    new_id: str,
+    now_ms: int,
+    before_writing: BeforeWriting | None = None,
+) -> str:
+    """The cluster's id, `new_id` where it is a new one. Raises Rejected as drawn above, Unavailable, Corrupt.
+
+    `before_writing` is awaited when nothing that was read speaks against this bucket, with whether no cluster has used it yet.
+    """
     await check_not_restoring(metadata, layout)
     # The bucket first: a broker that starts at the same time writes to the metadata first.
     record = await read_cluster_record(bucket)
     written_to = record is not None or bool((await bucket.list(WAL, limit=1)).objects)
-    if written_to and await metadata.get(layout.cluster_id) is None:
+    held = await metadata.get(layout.cluster_id)
+    if written_to and held is None:
         owner = f"belongs to cluster {record.cluster_id}" if record is not None else "holds records, though no cluster.json"
         raise Rejected(
             f"{bucket.url} {owner}, but the metadata under {layout.root} are empty",
@@ -57,11 +75,19 @@ async def identify_cluster(bucket: ObjectStore, metadata: MetadataStore, layout:
             "metadata (--etcd, --data-dir, --cluster) that go with it.",
             cluster_id=record.cluster_id if record is not None else "",
         )
-    identity = await cluster_id(metadata, new_id, layout)
+    if held is not None:
+        new_id = await cluster_id(metadata, new_id, layout)
+    if record is not None:
+        check_cluster_record(record, bucket.url, new_id)
     if not written_to:
+        await _check_never_led(bucket, metadata, layout, new_id)
+    await _check_not_set_back(bucket, metadata, layout, new_id)
+    if before_writing is not None:
+        await before_writing(is_new=not written_to)
+    identity = await cluster_id(metadata, new_id, layout)
+    if not written_to:  # again, since others may start at the same time
         await _check_never_led(bucket, metadata, layout, identity)
     await sign_bucket(bucket, identity, now_ms=now_ms)
-    await _check_not_set_back(bucket, metadata, layout, identity)
     return identity
 
 

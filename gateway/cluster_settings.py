@@ -10,6 +10,8 @@ from metadata.errors import InvalidArgument
 from metadata.rack import RACK_CHARACTERS_MAX
 
 KIB = 1 << 10
+SESSION_TIMEOUT_MS_ADVISED = 3_000
+"""etcd grants no less than about two seconds, and its elections take one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,16 @@ class ClusterSettings:
             if address:
                 _check_advertised(name, address)
 
+    @property
+    def doubt(self) -> str:
+        """What is allowed and seldom meant, for the log of a broker that shares its cluster; empty where there is nothing."""
+        if self.session_timeout_ms >= SESSION_TIMEOUT_MS_ADVISED:
+            return ""
+        return (
+            f"session_timeout_ms is {self.session_timeout_ms:g}, below {SESSION_TIMEOUT_MS_ADVISED:,}: brokers that pause for a "
+            "moment, and an election of etcd, are taken for death, which mostly costs more than a faster failover saves"
+        )
+
     def check_reachable(self, *, http: str, grpc: str) -> None:
         """Raises InvalidArgument where a door listens on every interface, and no address is named at which others reach it."""
         for door, listens, advertised in (("http", http, self.advertise_http), ("grpc", grpc, self.advertise_grpc)):
@@ -74,7 +86,8 @@ def _check_advertised(name: str, address: str) -> None:
     known_port = port.isascii() and port.isdigit() and 0 < int(port) <= 65_535
     if not host or not known_port or not address.isprintable() or any(sign in address for sign in " /@"):
         raise InvalidArgument(
-            f"{name} is {address[:100]!r}, not HOST:PORT", hint=f"Write it as in --{name.replace('_', '-')} 10.0.0.7:8080"
+            f"{name} is {address[:100]!r}, not HOST:PORT",
+            hint=f"Write it as in --{name.replace('_', '-')} 10.0.0.7:8080; a port is a number from 1 to 65535.",
         )
     if is_every_interface(address):
         raise InvalidArgument(

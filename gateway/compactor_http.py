@@ -38,7 +38,7 @@ class CompactorHttp:
 
     async def start(self, address: str) -> str:
         """Opens HOST:PORT (port 0: a free one) and answers where it is. Unavailable where the port is taken, InvalidArgument."""
-        host, port = host_and_port(address)
+        host, port = host_and_port(address, name="http")
         app = web.Application(client_max_size=1024)
         app.router.add_get("/livez", self._live)
         app.router.add_get("/readyz", self._ready)

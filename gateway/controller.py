@@ -108,6 +108,8 @@ class Controller:
         self._aside_until_s = 0.0
         self._identity: Compare | None = None
         self._holder: KeyValue | None = None
+        self._told_of: Revision | None = None
+        """The election that the log has told of."""
         self._mirror: TopicMirror | None = None
         self._copying: asyncio.Task[None] | None = None
         self._snapshots = Snapshots(bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms)
@@ -179,7 +181,7 @@ class Controller:
                 await self._metadata.transact([mine], [Delete(key)])
             return None
         if held is not None:
-            return (mine, self._identity) if mine is not None else None
+            return self._guard(held.mod_revision, self._identity) if mine is not None else None
         try:
             unled = [Compare(key, 0), Compare(self._layout.restoring, 0), self._identity]
             result = await self._metadata.transact(unled, [Put(key, name, self._lease)])
@@ -191,8 +193,13 @@ class Controller:
             if held is None or held.value != name:
                 return None
             result = type(result)(True, held.mod_revision)
-        log.info("%s is the controller", self._broker_id)
-        return Compare(key, result.revision), self._identity
+        return self._guard(result.revision, self._identity)
+
+    def _guard(self, elected_at: Revision, identity: Compare) -> Guard:
+        if elected_at != self._told_of:  # an election may be met more than once: the watch comes later, an answer is lost
+            log.info("%s is the controller", self._broker_id)
+            self._told_of = elected_at
+        return Compare(self._layout.controller, elected_at), identity
 
     def _copies(self, tasks: asyncio.TaskGroup, *, elected: bool) -> TopicMirror | None:
         """Begins, goes on with or ends what the controller does from time to time: copies to the bucket, and compaction."""

@@ -24,7 +24,7 @@ from gateway.group_descriptions import (
     assigned_partitions,
 )
 from gateway.group_lag import GroupLag, KnownTopics, bounds_by_parts
-from gateway.group_seek import check_seek, sought_offset
+from gateway.group_seek import Sought, check_seek, sought_offset
 from gateway.led_here import LedHere
 from gateway.long_work import LoopTurns
 from gateway.topic_states import LOOK_UP_S
@@ -151,7 +151,7 @@ class CoordinatedOperations:
     ) -> dict[TopicPartition, MovedOffset]:
         bounds = dict(zip(chosen, await bounds_by_parts(self._log, list(chosen)), strict=True))
 
-        async def of_one(at: TopicPartition, told: Bounds | TidelogError) -> int:
+        async def of_one(at: TopicPartition, told: Bounds | TidelogError) -> Sought:
             if isinstance(told, TidelogError):
                 raise told
             if to.kind == "shift" and at in damaged:
@@ -168,7 +168,7 @@ class CoordinatedOperations:
             topic, before = chosen[at], committed.get(at)
             moved = MovedOffset(topic.name, topic.id, at.partition, None, None if before is None else before.offset, -1)
             try:
-                return moved._replace(after=await of_one(at, bounds[at]))
+                return moved._replace(**(await of_one(at, bounds[at]))._asdict())
             except TidelogError as error:
                 return moved._replace(error=named(error.with_traceback(None), topic))
 

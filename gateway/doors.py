@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
@@ -31,6 +31,9 @@ if TYPE_CHECKING:  # they ask what stands below
     from gateway.metrics import Metrics
     from gateway.request_trace import Tracing
     from gateway.routed_groups import RoutedGroups
+
+
+PORT_MAX: Final = 65_535
 
 
 class BrokerDescription(NamedTuple):
@@ -219,14 +222,20 @@ def partition_of(topic: Topic, partition: int) -> TopicPartition:
     return TopicPartition(topic.id, Partition(partition))
 
 
-def host_and_port(address: str) -> tuple[str, int]:
-    """Of HOST:PORT to listen on; an IPv6 address stands in brackets. InvalidArgument for anything else."""
+def host_and_port(address: str, *, name: str = "") -> tuple[str, int]:
+    """Of HOST:PORT. InvalidArgument for anything else. `name`: of the setting that says so, where IPv6 has to stand in brackets."""
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
-        raise InvalidArgument(
-            f"{address[:100]!r} is not HOST:PORT", hint="Write 127.0.0.1:8080, or 0.0.0.0:8080 for every interface."
-        )
-    return host, int(port)
+    is_host = bool(host) and host.isprintable() and not any(sign in host for sign in "/@ ")
+    if name and ":" in host and not host.startswith("["):
+        is_host = False
+    if is_host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= PORT_MAX:
+        return host, int(port)
+    shown, why = repr(address[:100]), f": a port is a number from 0 to {PORT_MAX}" if is_host else ""
+    raise InvalidArgument(
+        (f"{name} is {shown}, not HOST:PORT" if name else f"{shown} is not HOST:PORT") + why,
+        hint=f"Write {f'--{name} ' if name else ''}127.0.0.1:8080, [::1]:8080, or 0.0.0.0:8080 for every interface; port 0 takes a "
+        "free one.",
+    )
 
 
 def cannot_listen(host: str, port: int, error: OSError, *, door: str) -> TidelogError:

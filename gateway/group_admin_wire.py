@@ -133,7 +133,9 @@ def moved_message(offset: MovedOffset) -> groups_pb2.MovedOffset:
 
 def moved(message: groups_pb2.MovedOffset) -> MovedOffset:
     before = message.before if message.HasField("before") else None
-    return MovedOffset(message.topic, message.topic_id, message.partition, _error(message), before, message.after)
+    asked = message.asked if message.HasField("asked") else None
+    place = message.topic, message.topic_id, message.partition
+    return MovedOffset(*place, _error(message), before, message.after, message.reason, asked)
 
 
 def _with_status(row: PartitionLag | MovedOffset) -> dict[str, Any]:

@@ -160,6 +160,10 @@ class MovedOffset(NamedTuple):
     before: int | None
     after: int
     """Within the log, whatever was asked for."""
+    reason: str = ""
+    """Why that is not what was asked for, as group_seek.py tells it; empty where it is."""
+    asked: int | None = None
+    """The offset that was asked for then, where there is one."""
 
 
 def assigned_partitions(protocol_type: str, assignment: bytes) -> dict[str, list[int]]:

@@ -71,7 +71,8 @@ class HttpGroupAdmin:
 def _moved(row: MovedOffset) -> MovedAnswer:
     if row.error is not None:
         return MovedAnswer(row.topic, row.topic_id, row.partition, row.before, error=error_members(row.error))
-    return MovedAnswer(row.topic, row.topic_id, row.partition, row.before, row.after)
+    asked = UNSET if row.asked is None else row.asked
+    return MovedAnswer(row.topic, row.topic_id, row.partition, row.before, row.after, row.reason or UNSET, asked)
 
 
 def _topic_of(topic: str | TopicPart) -> TopicPartitions:

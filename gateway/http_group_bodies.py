@@ -161,7 +161,14 @@ class MovedAnswer(Answered):
     topic_id: str
     partition: int
     before: Annotated[int | None, Meta(description="null: nothing was committed.")] | UnsetType = UNSET
-    after: int | UnsetType = UNSET
+    after: Annotated[int, Meta(description="Within the log, whatever was asked for.")] | UnsetType = UNSET
+    reason: (
+        Annotated[
+            str, Meta(description="BEYOND_END, BEFORE_START or NO_RECORD_SINCE: why it is not what was asked for. Absent: it is.")
+        ]
+        | UnsetType
+    ) = UNSET
+    asked: Annotated[int, Meta(description="With `reason`: the offset that was asked for, if it was one.")] | UnsetType = UNSET
     error: dict[str, Any] | UnsetType = UNSET
 
 

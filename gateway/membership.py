@@ -72,6 +72,7 @@ class Membership:
                 held = await self._store.get(self._key)
                 if held is not None and held.lease != NO_LEASE:
                     self._check_place(held)
+                    self._tell_of_replacing(held)
                     await self._store.revoke_lease(held.lease)
                 break
             except (Unavailable, OutcomeUnknown) as error:
@@ -125,17 +126,33 @@ class Membership:
         with contextlib.suppress(Unavailable):
             held = await self._store.get(self._key)
             if held is not None and held.lease != self.lease:
-                raise self._replaced()
+                raise self._replaced(held)
 
     def _check_place(self, held: KeyValue) -> None:
         """Of two processes with one id the later one stays: else they would remove each other in turn."""
         with contextlib.suppress(Corrupt):
             if self._own_sessions and decode_registration(held).registration.session not in self._own_sessions:
-                raise self._replaced()
+                raise self._replaced(held)
 
-    def _replaced(self) -> Rejected:
+    def _tell_of_replacing(self, held: KeyValue) -> None:
+        """Most often of this broker before its restart, at the same address; else of one that lives, and ends by this."""
+        other, own = _registered(held), self._registration
+        if other is None or other.session in self._own_sessions:
+            return
+        if (other.http_address, other.grpc_address) == (own.http_address, own.grpc_address):
+            log.info("%s takes the place of its %s, which did not end in order", self._key, _told(other))
+        else:
+            log.warning(
+                "%s replaces another process with this id: %s. If that one still runs, it stops: give each broker an id of its own "
+                "(--broker-id)",
+                self._key,
+                _told(other),
+            )
+
+    def _replaced(self, held: KeyValue) -> Rejected:
+        by = _registered(held)
         return Rejected(
-            f"another process has registered as {self._key}",
+            f"another process has registered as {self._key}" + (f": {_told(by)}" if by is not None else ""),
             hint="Give each broker an id of its own (--broker-id), or stop the other one.",
         )
 
@@ -180,3 +197,15 @@ class Membership:
                 await self._store.revoke_lease(self.lease)
         except (TidelogError, TimeoutError) as error:
             log.warning("%s is left to its lease: %s", self._key, error or "no answer in time")
+
+
+def _registered(held: KeyValue) -> Registration | None:
+    """None where it can't be read."""
+    try:
+        return decode_registration(held).registration
+    except Corrupt:
+        return None
+
+
+def _told(other: Registration) -> str:
+    return f"session {other.session}, at http {other.http_address or '-'}, grpc {other.grpc_address or '-'}"

@@ -35,11 +35,23 @@ class ObservabilitySettings:
             raise InvalidArgument(f"log_format is {self.log_format!r}", hint=f"Choose one of {', '.join(LOG_FORMATS)}.")
         if self.log_level and self.log_level not in LOG_LEVELS:
             raise InvalidArgument(f"log_level is {self.log_level!r}", hint=f"Choose one of {', '.join(LOG_LEVELS)}.")
-        if self.otlp_endpoint and urlsplit(self.otlp_endpoint).scheme not in {"http", "https"}:
-            raise InvalidArgument(f"otlp_endpoint is {self.otlp_endpoint!r}", hint="Name a URL, such as http://collector:4318")
+        if self.otlp_endpoint and not _is_url(self.otlp_endpoint):
+            raise InvalidArgument(
+                f"otlp_endpoint is {self.otlp_endpoint!r}, not a URL",
+                hint="Name one such as http://collector:4318; a port is a number from 0 to 65535.",
+            )
         if not 0 <= self.otlp_sample <= 1:
             raise InvalidArgument(f"otlp_sample is {self.otlp_sample}; it is a share from 0 to 1")
         for name in ("price_1000_writes", "price_1000_reads", "price_gib_month"):
             price = getattr(self, name)
             if not isfinite(price) or price < 0:
                 raise InvalidArgument(f"{name} is {price}; it is a number of dollars")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises, where it is none
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname)

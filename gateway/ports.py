@@ -79,7 +79,7 @@ async def take_port(address: str, *, door: str) -> TakenPort:
     Of a host's addresses, those that this machine does not have are left out where it has another one.
     Unavailable where the port is taken; InvalidArgument where it can't be opened for another reason.
     """
-    host, port = host_and_port(address)
+    host, port = host_and_port(address, name=door.lower())
     try:
         return TakenPort(host, await _bound(host.strip("[]"), port, both_families=door == "gRPC"), door=door)
     except OSError as error:

@@ -15,7 +15,7 @@ from metadata.errors import InvalidArgument
 from metadata.secret import Secret
 
 DEFAULT_PORT = 2379
-_FORM = "Name scheme, host and port: http://etcd-0:2379,http://etcd-1:2379"
+_FORM = "Name scheme, host and port, a number up to 65535: http://etcd-0:2379,http://etcd-1:2379"
 
 
 @dataclass(frozen=True, slots=True)

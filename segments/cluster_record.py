@@ -45,14 +45,19 @@ async def sign_bucket(store: ObjectStore, cluster_id: str, *, now_ms: int) -> No
         held = await read_cluster_record(store)
         if held is None:
             raise Corrupt(f"{store.url}: {CLUSTER} was created and is gone", key=CLUSTER)
+    check_cluster_record(held, store.url, cluster_id)
+
+
+def check_cluster_record(held: ClusterRecord, url: str, cluster_id: str) -> None:
+    """Rejected where the prefix at `url` is another cluster's, or of a newer format."""
     if held.format_version > FORMAT_VERSION:
         raise Rejected(
-            f"{store.url} has format version {held.format_version}; this broker knows {FORMAT_VERSION}",
+            f"{url} has format version {held.format_version}; this broker knows {FORMAT_VERSION}",
             hint="Upgrade this broker.",
         )
     if held.cluster_id != cluster_id:
         raise Rejected(
-            f"{store.url} belongs to cluster {held.cluster_id}, but this broker's metadata to cluster {cluster_id}",
+            f"{url} belongs to cluster {held.cluster_id}, but this broker's metadata to cluster {cluster_id}",
             hint="Use another prefix of the bucket, or the metadata that goes with this one.",
             cluster_id=held.cluster_id,
         )

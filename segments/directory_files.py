@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from segments.object_request import past_the_end
 from segments.object_store import Buffer, ListPage, ObjectInfo, Tail
 
 _TEMPORARIES = ".tmp"
+_TEMPORARY = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _BUFFERS_PER_WRITE = os.sysconf("SC_IOV_MAX")
 _READ_BYTES_MAX = 1 << 30
 _DURABLE_FOLDERS_MAX = 10_000
@@ -138,11 +140,14 @@ class DirectoryFiles:
             os.close(file)  # another process sweeps, and took the file before it was locked
 
     def _sweep(self) -> None:
-        """Removes the temporaries that nobody holds. Safe beside other processes and containers on the same directory: a
-        writer holds the lock on its file for as long as it needs the file, and the kernel lets go of it when the writer dies.
+        """Removes the temporaries that nobody holds, and nothing that has another name. Safe beside other processes and containers
+        on the same directory: a writer holds the lock on its file for as long as it needs the file, and the kernel lets go of it
+        when the writer dies.
         """
         with suppress(OSError), os.scandir(self._temporaries) as entries:  # absent, or a read-only directory
             for entry in entries:
+                if not _TEMPORARY.fullmatch(entry.name):  # the directory may be another's, named by mistake
+                    continue
                 with suppress(OSError):
                     file = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW)
                     try:
@@ -173,11 +178,11 @@ class DirectoryFiles:
         self._durable_folders.add(folder)
 
     def _make_root(self) -> None:
+        """The last directory alone: where its parent is missing too, the path is more likely to be wrong than new."""
         root = Path(self._root)
-        missing = [path for path in (root, *root.parents) if not path.exists()]
-        for path in reversed(missing):
-            path.mkdir(exist_ok=True)
-            _sync_directory(str(path.parent))
+        if not root.exists():
+            root.mkdir(exist_ok=True)
+            _sync_directory(str(root.parent))
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[tuple[int, int]]:
@@ -223,7 +228,7 @@ def _translated(message: str, number: int | None, key: str) -> TidelogError:
         case errno.EROFS | errno.EACCES | errno.EPERM:
             return Denied(message, hint="Let this user read and write the directory.", key=key)
         case errno.ENOENT:
-            return Denied(message, hint="The directory is missing: make it, or mount it.", key=key)
+            return Denied(message, hint="The directory is missing: correct its path, make it, or mount it.", key=key)
         case errno.ENOTDIR | errno.ENAMETOOLONG:
             return InvalidArgument(message, hint="Part of the path is a file: no key lies below an object.", key=key)
         case errno.EMFILE | errno.ENFILE:

@@ -40,7 +40,7 @@ class DirectoryStore:
 
     @classmethod
     async def open(cls, root: Path, *, make_root: bool = False, write_threads: int = 8, read_threads: int = 8) -> DirectoryStore:
-        """The store in the directory `root`, which must be there, or is made where `make_root` says so. Denied otherwise."""
+        """The store in the directory `root`, which must be there; or its parent, where `make_root` says to make it. Else Denied."""
         files = DirectoryFiles(root)
         store = cls(
             files,

@@ -42,8 +42,8 @@ class S3Place(NamedTuple):
 async def open_store(url: str, s3: S3Settings | None = None, *, make_directory: bool = False) -> ObjectStore:
     """The store that `url` names, opened; the caller closes it.
 
-    `make_directory` makes the directory of a file URL where it is missing. InvalidArgument for a URL that names no store,
-    Denied for a directory that can't be used. A bucket of S3 is not asked anything yet: see `prove_create_only`.
+    `make_directory` makes the directory of a file URL where it is missing, and its parent is not. InvalidArgument for a URL that
+    names no store, Denied for a directory that can't be used. A bucket of S3 is not asked anything yet: see `prove_create_only`.
     """
     match parse_store_url(url, s3):
         case None:

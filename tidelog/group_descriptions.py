@@ -102,6 +102,10 @@ class MovedOffset(msgspec.Struct, frozen=True, kw_only=True):
     """None where nothing was committed."""
     after: int | None
     """Within the log, whatever was asked for; None where it can't be told, and `error` says why."""
+    reason: str = ""
+    """Why that is not what was asked for: BEYOND_END, BEFORE_START, NO_RECORD_SINCE (a time after all records). Empty: it is."""
+    asked: int | None = None
+    """The offset that was asked for then; None of a time."""
     error: str = ""
     error_code: str = ""
     hint: str = ""
@@ -195,6 +199,8 @@ def moved_offset(moved: groups_pb2.MovedOffset) -> MovedOffset:
         partition=moved.partition,
         before=moved.before if moved.HasField("before") else None,
         after=None if error else moved.after,
+        reason=moved.reason,
+        asked=moved.asked if moved.HasField("asked") else None,
         error=error,
         error_code=code,
         hint=hint,

@@ -75,9 +75,10 @@ class Groups:
     ) -> list[MovedOffset]:
         """Moves the committed offsets of a group without members, to a place within each log or by `shift` records.
 
-        `to` is a place as `consume` takes it, but for the last records ("-10") and maps of offsets. A group that never was is made
-        where `topics` are named. All partitions are moved or none, save that more than 128 become visible one part after the other:
-        where that breaks off, each row says whether it was moved. With `validate_only`, `error` of a row says why it can't be.
+        `to` is a place as `consume` takes it, but for the last records ("-10") and maps of offsets. Of what lies outside of a log
+        its nearer end is taken, and the row says so (`reason`, `asked`). A group that never was is made where `topics` are named.
+        All partitions are moved or none, save that more than 128 become visible one part after the other: where that breaks off,
+        each row says whether it was moved. With `validate_only`, `error` of a row says why it can't be.
 
         Raises GroupNotEmpty, UnknownGroup, UnknownTopic, UnknownPartition, InvalidArgument; without `validate_only`, also what
         keeps a partition from being moved. OutcomeUnknown: look at `offsets`, or seek again.

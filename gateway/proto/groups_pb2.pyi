@@ -405,20 +405,24 @@ class SeekGroupResponse(_message.Message):
     def __init__(self, moved: _Optional[_Iterable[_Union[MovedOffset, _Mapping]]] = ...) -> None: ...
 
 class MovedOffset(_message.Message):
-    __slots__ = ("error", "topic", "partition", "before", "after", "topic_id")
+    __slots__ = ("error", "topic", "partition", "before", "after", "topic_id", "reason", "asked")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
     error: _status_pb2.Status
     topic: str
     partition: int
     before: int
     after: int
     topic_id: str
-    def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
+    reason: str
+    asked: int
+    def __init__(self, error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., topic_id: _Optional[str] = ..., reason: _Optional[str] = ..., asked: _Optional[int] = ...) -> None: ...
 
 class SeenBrokersRequest(_message.Message):
     __slots__ = ()

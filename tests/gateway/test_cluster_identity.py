@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.broker import Broker
+from gateway.broker_process import running
 from gateway.cluster_identity import LOOK_INTERVAL_S, Seen, identify_cluster, stay_in_cluster, what_happened
 from gateway.ports import take_ports
 from gateway.settings import BrokerSettings
@@ -160,6 +161,77 @@ def test_brokers_that_start_at_once_on_a_new_bucket_all_start(tmp_path: Path) ->
     with_parts(tmp_path, test)
 
 
+def test_a_bucket_that_is_refused_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+        told: list[bool] = []
+
+        async def before_writing(*, is_new: bool) -> None:
+            assert not written(bucket) or not is_new
+            told.append(is_new)
+
+        async def identified(bucket: MemoryStore) -> str:
+            return await identify_cluster(bucket, metadata, LAYOUT, new_id="ours", now_ms=0, before_writing=before_writing)
+
+        assert await identified(bucket) == await identified(bucket) == "ours"
+        assert told == [True, False]
+        await next_session(metadata, LAYOUT)
+        other = MemoryStore("s3://other")
+        await sign_bucket(other, "theirs", now_ms=0)
+        for wrong in (other, MemoryStore("s3://empty")):
+            with pytest.raises(Rejected):
+                await identified(wrong)
+        assert told == [True, False], "what is wrong is not even tried"
+
+    with_parts(tmp_path, test)
+
+
+def written(bucket: MemoryStore) -> bool:
+    return bool(bucket._keys)
+
+
+@pytest.mark.slow
+def test_a_broker_makes_no_directory_for_a_bucket_that_its_cluster_does_not_have(tmp_path: Path) -> None:
+    data_dir, moved, foreign = tmp_path / "data", tmp_path / "moved", tmp_path / "foreign"
+
+    def start(bucket: Path | None = None) -> None:
+        url = bucket.as_uri() if bucket else ""
+
+        async def main() -> None:
+            async with running(BrokerSettings(data_dir, bucket=url, http="127.0.0.1:0", grpc="127.0.0.1:0")):
+                pass
+
+        asyncio.run(main())
+
+    with pytest.raises(Denied, match="No such file"):
+        start(tmp_path / "mistyped" / "bucket")
+    assert not (tmp_path / "mistyped").exists()
+    start()
+    with pytest.raises(Denied, match="No such file"):
+        start(moved)
+    assert not moved.exists()
+    foreign.mkdir()
+    (foreign / "cluster.json").write_text('{"cluster_id": "theirs", "created_at_ms": 0, "format_version": 1}')
+    with pytest.raises(Rejected, match="belongs to cluster theirs"):
+        start(foreign)
+    assert [path.name for path in foreign.iterdir()] == ["cluster.json"]
+
+
+@pytest.mark.slow
+def test_a_broker_refuses_a_directory_within_another_clusters_bucket_and_leaves_no_proof_there(tmp_path: Path) -> None:
+    outer = tmp_path / "outer"
+    (outer / "inner").mkdir(parents=True)
+    (outer / "cluster.json").write_text('{"cluster_id": "theirs", "created_at_ms": 0, "format_version": 1}')
+
+    async def main() -> None:
+        bucket = (outer / "inner").as_uri()
+        async with running(BrokerSettings(tmp_path / "data", bucket=bucket, http="127.0.0.1:0", grpc="127.0.0.1:0")):
+            pass
+
+    with pytest.raises(Rejected, match="which belongs to cluster theirs"):
+        asyncio.run(main())
+    assert list((outer / "inner").iterdir()) == []
+
+
 # ── while a broker runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -261,13 +333,13 @@ def test_a_whole_broker_stops_when_its_metadata_are_emptied(tmp_path: Path) -> N
         settings = BrokerSettings(data_dir=tmp_path, http="127.0.0.1:0", grpc="127.0.0.1:0")
         broker = Broker(settings, MeteredStore(MemoryStore()), metadata, LAYOUT, cluster_id=identity)
         ready = asyncio.Event()
-        running = asyncio.ensure_future(broker.run(await take_ports(http=settings.http, grpc=settings.grpc), ready))
+        running_broker = asyncio.ensure_future(broker.run(await take_ports(http=settings.http, grpc=settings.grpc), ready))
         await ready.wait()
         await metadata.transact([], [DeletePrefix(LAYOUT.root)])
-        await asyncio.wait((running,), timeout=120)
+        await asyncio.wait((running_broker,), timeout=120)
         await metadata.close()
         with pytest.raises(ExceptionGroup) as ended:
-            running.result()
+            running_broker.result()
         assert ended.group_contains(Rejected, match="the metadata of cluster ours are gone")
 
     asyncio.run(main())

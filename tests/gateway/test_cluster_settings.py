@@ -59,3 +59,8 @@ def test_times_are_above_zero_and_finite(name: str, value: float) -> None:
 def test_brokers_that_share_an_etcd_share_a_bucket() -> None:
     with pytest.raises(InvalidArgument, match="bucket is not set"):
         load_settings({"etcd": "http://a:2379"}, {})
+
+
+def test_a_session_that_is_shorter_than_a_pause_may_be_is_allowed_and_doubted() -> None:
+    assert ClusterSettings().doubt == ClusterSettings(session_timeout_ms=3_000).doubt == ""
+    assert ClusterSettings(session_timeout_ms=2_500).doubt.startswith("session_timeout_ms is 2500, below 3,000: ")

@@ -73,6 +73,26 @@ def test_an_election_whose_answer_is_lost_is_found_out(lost: str) -> None:
     on_stage(scenario)
 
 
+@pytest.mark.parametrize("late", ["answer", "watch"])
+def test_the_log_tells_of_an_election_once(late: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    caplog.set_level("INFO")
+
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1)
+        contender = await stage.stand(1)
+        if late == "watch":
+            monkeypatch.setattr(contender.controller, "_holder_changed", lambda events: None)
+        else:
+            contender.store.lose_answers = 1
+        for name in ("orders", "events"):  # at each look it finds anew that it is the controller
+            topic = await stage.topic(name, 1)
+            await soon()
+            assert await stage.leaders(topic) == [1]
+
+    on_stage(scenario)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "INFO"].count("b1 is the controller") == 1
+
+
 def test_a_session_of_the_same_broker_does_not_take_the_election_of_its_last_one_for_its_own() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.register(1)

@@ -50,6 +50,8 @@ def test_errors_of_partitions_are_told_with_their_class() -> None:
     assert back._replace(error=None) == moved._replace(error=None)
     sound = moved._replace(error=None, before=0, after=7)
     assert wire.moved(wire.moved_message(sound)) == sound
+    outside = sound._replace(reason="BEYOND_END", asked=9)
+    assert wire.moved(wire.moved_message(outside)) == outside
     offset = FetchedOffset("orders", TOPIC_ID, 0, 7, 3, "m", 1_700_000_000_000)
     assert wire.fetched(wire.fetched_message(offset)) == offset
 

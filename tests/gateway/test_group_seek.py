@@ -7,33 +7,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.group_descriptions import SeekTo
-from gateway.group_seek import check_seek, sought_offset
+from gateway.group_seek import BEFORE_START, BEYOND_END, NO_RECORD_SINCE, Sought, check_seek, sought_offset
 from metadata.errors import InvalidArgument
 from tests.gateway.told_log import P0, bounds
 
 
 @pytest.mark.parametrize(
-    ("to", "after"),
+    ("to", "sought"),
     [
-        (SeekTo("earliest"), 10),
-        (SeekTo("latest"), 100),
-        (SeekTo("offset", 50), 50),
-        (SeekTo("offset", 0), 10),
-        (SeekTo("offset", 2**63 - 1), 100),
-        (SeekTo("shift", -5), 35),
-        (SeekTo("shift", 5), 45),
-        (SeekTo("shift", -1000), 10),
-        (SeekTo("shift", 1000), 100),
+        (SeekTo("earliest"), Sought(10)),
+        (SeekTo("latest"), Sought(100)),
+        (SeekTo("offset", 50), Sought(50)),
+        (SeekTo("offset", 10), Sought(10)),
+        (SeekTo("offset", 100), Sought(100)),
+        (SeekTo("offset", 0), Sought(10, BEFORE_START, 0)),
+        (SeekTo("offset", 101), Sought(100, BEYOND_END, 101)),
+        (SeekTo("shift", -5), Sought(35)),
+        (SeekTo("shift", 5), Sought(45)),
+        (SeekTo("shift", -1000), Sought(10, BEFORE_START, -960)),
+        (SeekTo("shift", 1000), Sought(100, BEYOND_END, 1040)),
+        (SeekTo("shift", 2**63 - 1), Sought(100, BEYOND_END, 2**63 - 1)),
     ],
 )
-def test_each_way_of_saying_where_to(to: SeekTo, after: int) -> None:
-    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=40) == after
+def test_each_way_of_saying_where_to(to: SeekTo, sought: Sought) -> None:
+    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=40) == sought
 
 
 def test_a_time_is_its_first_record_and_without_one_the_end() -> None:
     to = SeekTo("timestamp_ms", 1_700_000_000_000)
-    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=60) == 60
-    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=None) == 100
+    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=60) == Sought(60)
+    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=None) == Sought(100, NO_RECORD_SINCE)
 
 
 def test_what_was_never_committed_has_nothing_to_shift_from() -> None:
@@ -59,5 +62,7 @@ def test_nobody_is_moved_out_of_the_log(
     kind: str, value: int, start: int, length: int, committed: int, of_timestamp: int | None
 ) -> None:
     to = SeekTo(kind, value)  # type: ignore[arg-type]
-    after = sought_offset(to, P0, bounds=bounds(start, start + length), committed=committed, of_timestamp=of_timestamp)
-    assert start <= after <= start + length
+    sought = sought_offset(to, P0, bounds=bounds(start, start + length), committed=committed, of_timestamp=of_timestamp)
+    assert start <= sought.after <= start + length
+    assert sought.asked is None or -(2**63) <= sought.asked < 2**63
+    assert bool(sought.reason) == (sought.asked is not None or (kind == "timestamp_ms" and of_timestamp is None))

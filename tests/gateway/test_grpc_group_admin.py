@@ -26,7 +26,7 @@ from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, TopicPartition
 from metadata.sqlite_store import SqliteStore
 from metadata.store import Put
-from tests.gateway.group_calls import GroupCalls, answered, offset, refused
+from tests.gateway.group_calls import SESSION_MS, GroupCalls, answered, offset, refused
 from tests.gateway.small_broker import NOW_MS, SmallBroker, with_broker
 from tests.segments.batches import batch_of, header_of
 
@@ -98,7 +98,7 @@ def test_a_group_is_described_with_its_members_and_how_far_each_partition_is_beh
         assert told.coordinator == admin.broker.broker_id
         (member,) = told.members
         assert (member.member_id, member.instance_id, member.client_id) == (joined.member_id, "i1", "test")
-        assert (member.assignment, member.session_timeout_ms) == (mine, 10_000)
+        assert (member.assignment, member.session_timeout_ms) == (mine, SESSION_MS)
         assert member.client_host
         behind, never_committed = told.lags
         assert (behind.topic, behind.partition, behind.committed_offset) == ("orders", 0, 1)
@@ -359,7 +359,7 @@ def test_a_long_seek_is_written_in_parts_and_whole(tmp_path: Path) -> None:
         await admin.broker.create_topic("wide", 300)
         told = await admin.seek(groups_pb2.TopicPartitions(topic="wide"), earliest=True)
         assert len(told) == len(await admin.committed()) == 300
-        await asyncio.wait_for(admin.delete(), 10)
+        await asyncio.wait_for(admin.delete(), 60)
         assert await admin.keys() == []
 
     serve(tmp_path, scenario)

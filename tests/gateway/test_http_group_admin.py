@@ -101,6 +101,10 @@ def test_a_seek_tells_first_what_it_would_move(tmp_path: Path) -> None:
         for to, after in (("latest", 3), ({"timestamp": "2020-01-01T00:00:00Z"}, 0), ({"timestamp": 0}, 0), ({"offset": 99}, 3)):
             await client.ask("POST", "/v1/groups/g/seek", json={"to": to})
             assert set((await committed(client)).values()) == {after}, to
+        beyond = await client.ask("POST", "/v1/groups/g/seek?validate_only=true", json={"to": {"offset": 99}})
+        assert [(row["after"], row["reason"], row["asked"]) for row in beyond.json["moved"]] == [(3, "BEYOND_END", 99)] * 3
+        later = await client.ask("POST", "/v1/groups/g/seek", json={"to": {"timestamp": "2999-01-01T00:00:00Z"}})
+        assert [(row["after"], row["reason"], "asked" in row) for row in later.json["moved"]] == [(3, "NO_RECORD_SINCE", False)] * 3
         assert await client.refused(client.ask("POST", "/v1/groups/none/seek", json={"to": "latest"})) == (404, "UNKNOWN_GROUP")
 
     serve(tmp_path, scenario)

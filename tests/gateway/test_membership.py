@@ -48,8 +48,10 @@ class Store(FaultyStore):
         return found.registration.session if found else None
 
 
-def membership(store: Store, session: int = 1) -> Membership:
-    return Membership(store, LAYOUT, Registration(broker_id="b1", session=SessionId(session)), ttl_s=TTL_S)
+def membership(store: Store, session: int = 1, *, port: int = 8080, own: frozenset[SessionId] = frozenset()) -> Membership:
+    http, grpc = f"10.0.0.7:{port}", f"10.0.0.7:{port + 1}"
+    registration = Registration(broker_id="b1", session=SessionId(session), http_address=http, grpc_address=grpc)
+    return Membership(store, LAYOUT, registration, ttl_s=TTL_S, own_sessions=own)
 
 
 def with_store(scenario: Callable[[Store], Awaitable[None]]) -> None:
@@ -122,6 +124,21 @@ def test_what_an_earlier_process_of_this_broker_left_is_removed_at_once_with_all
         assert await store.store.get(LAYOUT.controller) is None, "nobody waits for a controller that is dead"
 
     with_store(scenario)
+
+
+def test_a_broker_that_was_killed_and_comes_back_at_its_address_is_no_cause_for_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def scenario(store: Store) -> None:
+        assert await membership(store, 1).join()
+        assert await membership(store, 2).join()
+        assert await membership(store, 3, own=frozenset({SessionId(2)})).join()  # its own, which it could not leave
+
+    with_store(scenario)
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if "takes the place" in record.getMessage()]
+    former = "session 1, at http 10.0.0.7:8080, grpc 10.0.0.7:8081"
+    assert told == [("INFO", f"/tidelog/brokers/b1 takes the place of its {former}, which did not end in order")]
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_a_key_without_a_lease_that_somebody_has_put_there_is_replaced() -> None:
@@ -270,17 +287,24 @@ def test_a_registration_that_can_not_be_read_any_more_is_lost() -> None:
     with_store(scenario)
 
 
-def test_of_two_processes_with_one_id_the_older_one_stops_and_says_why() -> None:
+def test_of_two_processes_with_one_id_the_older_one_stops_and_both_say_who_the_other_is(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(store: Store) -> None:
-        older, newer = membership(store, 1), membership(store, 2)
+        older, newer = membership(store, 1), membership(store, 2, port=9000)
         await older.join()
         keeping = asyncio.ensure_future(older.keep())
         await newer.join()
         with pytest.raises(Rejected, match="another process has registered") as stopped:
             await asyncio.wait_for(keeping, TTL_S / 3 + 1)
+        assert "session 2, at http 10.0.0.7:9000, grpc 10.0.0.7:9001" in stopped.value.message
         assert "--broker-id" in stopped.value.hint
         await older.leave()
         assert await store.session() == 2, "the older one takes nothing with it"
+        with pytest.raises(Rejected, match=r"session 2, at http 10\.0\.0\.7:9000"):  # it was cut off, and comes back
+            await membership(store, 3, own=frozenset({SessionId(1)})).join()
+        told = [record.getMessage() for record in caplog.records if "replaces another process" in record.getMessage()]
+        assert [message.split(". ")[0] for message in told] == [
+            "/tidelog/brokers/b1 replaces another process with this id: session 1, at http 10.0.0.7:8080, grpc 10.0.0.7:8081"
+        ]
 
     with_store(scenario)
 

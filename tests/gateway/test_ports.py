@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.broker_process import running
+from gateway.doors import host_and_port
 from gateway.ports import take_port, take_ports
 from gateway.settings import load_settings
 from metadata.errors import InvalidArgument, Unavailable
@@ -144,9 +145,31 @@ def test_of_a_host_with_an_address_that_is_not_here_the_others_are_taken(door: s
 @pytest.mark.parametrize("address", ["192.0.2.1:8080", "127.0.0.1:99999", "127.0.0.1", ":8080", "127.0.0.1:http"])
 @pytest.mark.parametrize("door", ["HTTP", "gRPC"])
 def test_an_address_that_can_t_be_opened_is_refused_with_a_hint(address: str, door: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"can't listen on|is not HOST:PORT") as refused:
+    with pytest.raises(InvalidArgument, match=r"can't listen on|, not HOST:PORT") as refused:
         asyncio.run(take_port(address, door=door))
-    assert refused.value.hint
+    assert f"--{door.lower()}" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("127.0.0.1:99999", "http is '127.0.0.1:99999', not HOST:PORT: a port is a number from 0 to 65535"),
+        ("127.0.0.1:-1", "a port is a number from 0 to 65535"),
+        ("127.0.0.1:" + "9" * 5_000, "a port is a number from 0 to 65535"),
+        ("127.0.0.1:http", "a port is a number from 0 to 65535"),
+        ("http://127.0.0.1:8080", "http is 'http://127.0.0.1:8080', not HOST:PORT"),
+        ("me@127.0.0.1:8080", "not HOST:PORT"),
+        ("127.0.0.1 :8080", "not HOST:PORT"),
+        (":8080", "http is ':8080', not HOST:PORT"),
+        ("::1:8080", "http is '::1:8080', not HOST:PORT"),
+        ("8080", "http is '8080', not HOST:PORT"),
+    ],
+)
+def test_what_is_no_address_is_told_with_the_setting_and_the_range(address: str, said: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        host_and_port(address, name="http")
+    assert said in refused.value.message
+    assert "--http 127.0.0.1:8080" in refused.value.hint
 
 
 def test_every_address_of_a_host_has_the_same_port() -> None:

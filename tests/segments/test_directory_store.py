@@ -122,9 +122,9 @@ def test_a_missing_root_is_made_durably_where_that_was_asked_for(tmp_path: Path,
     async def scenario(store: DirectoryStore) -> None:
         await store.create("a", [b"x"])
 
-    with_store(tmp_path / "data" / "bucket", scenario, make_root=True)
-    assert [call for call in synced if call.startswith("fsync")][:2] == ["fsync .", "fsync data"]
-    assert (tmp_path / "data/bucket/a").read_bytes() == b"x"
+    with_store(tmp_path / "bucket", scenario, make_root=True)
+    assert next(call for call in synced if call.startswith("fsync")) == "fsync ."
+    assert (tmp_path / "bucket/a").read_bytes() == b"x"
 
 
 # A disk that fails
@@ -276,6 +276,27 @@ def test_a_root_that_is_missing_is_refused_unless_it_is_to_be_made(tmp_path: Pat
         with_store(tmp_path / "nowhere", never)
     assert "mount" in missing.value.hint
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_root_is_not_made_where_its_parent_is_missing_too(tmp_path: Path) -> None:
+    with pytest.raises(Denied, match="No such file") as missing:
+        with_store(tmp_path / "mistyped" / "bucket", never, make_root=True)
+    assert "correct its path" in missing.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_temporaries_are_swept(tmp_path: Path) -> None:
+    (tmp_path / ".tmp").mkdir()
+    somebodys, left_behind = tmp_path / ".tmp" / "letter.txt", tmp_path / ".tmp" / ("0" * 32)
+    somebodys.touch()
+    left_behind.touch()
+
+    async def scenario(store: DirectoryStore) -> None:
+        pass
+
+    with_store(tmp_path, scenario)
+    assert somebodys.exists()
+    assert not left_behind.exists()
 
 
 def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Place:
             broker.kill()
 
     def restore(self, etcd: EtcdMember, *, dies: Death | None = None) -> subprocess.CompletedProcess[str]:
-        arguments = ["--bucket", self.bucket_url, "--etcd", etcd.url, "-o", "json"]
+        arguments = ["--bucket", self.bucket_url, "--etcd", etcd.url, "--yes", "-o", "json"]
         if dies is not None:
             return restore_that_dies(*dies, arguments, self.environment, self.directory, timeout_s=PATIENCE_S)
         ran = run_tidelog(["cluster", "restore", *arguments], env=self.environment, timeout_s=PATIENCE_S)

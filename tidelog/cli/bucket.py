@@ -95,6 +95,7 @@ def usage(bucket: BucketOption = "", data_dir: DataDirOption = "", output: Outpu
     writes         requests that wrote what lies here, about
     reads          requests to read all of it once, about
     prices         S3 Standard in us-east-1
+    collectable    what a compactor deletes once delete_grace_ms is over
     """
     audit = _audit(bucket, data_dir, deep=False)
     rows: list[dict[str, Any]] = [

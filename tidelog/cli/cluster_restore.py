@@ -1,4 +1,8 @@
-"""`tidelog cluster restore`: rebuilds lost metadata from the bucket. The brokers must be stopped."""
+"""`tidelog cluster restore`: rebuilds lost metadata from the bucket. The brokers must be stopped.
+
+Shown and asked first on a terminal: it seals all sessions, so brokers that still run end. A dry run, which is what is shown before,
+writes nothing, on this machine neither.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,19 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from metadata.errors import InvalidArgument, NotFound
-from tidelog.cli.failure import UNHEALTHY
+from tidelog.cli.consent import YesOption, need_terminal
+from tidelog.cli.failure import FAILED, UNHEALTHY
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
 
 if TYPE_CHECKING:
+    from gateway.settings import BrokerSettings
     from tidelog.cluster_restore import Restored
     from tidelog.restore_evidence import Advance
 
@@ -50,9 +57,12 @@ def restore(
     despite_damage: Annotated[
         bool, typer.Option("--despite-damage", help="Give up the records of segments that can't be read, and their offsets.")
     ] = False,
+    yes: YesOption = False,
     output: OutputOption = Output.TABLE,
 ) -> int:
     """Rebuilds the metadata of a cluster from its bucket, into an empty etcd (or data directory). Stop all brokers first.
+
+    On a terminal it shows what it has found and asks before it seals or writes anything; elsewhere it needs --yes.
 
     Topics, partitions and the ends of logs come from the bucket itself. Groups, committed offsets, users and ACLs come from the
     newest snapshot, so what was changed since then is lost. An interrupted restore goes on when it is run again. Exit code 3 when
@@ -62,7 +72,35 @@ def restore(
     tidelog cluster restore --bucket s3://my-bucket/p --etcd http://etcd-0:2379
     tidelog cluster restore --data-dir ./tidelog-data
     """
-    restored = _restore(bucket, etcd, data_dir, cluster, dry_run=dry_run, despite_damage=despite_damage)
+    settings = _settings(bucket, etcd, data_dir, cluster)
+    into = settings.metadata.etcd or str(settings.data_dir)
+    if not yes and not dry_run:
+        need_terminal(f"restoring the metadata in {into}")
+        plan = _restore(settings, dry_run=True, despite_damage=despite_damage)
+        if output is Output.TABLE:
+            _show(plan, output, dry_run=True)
+        if plan.found.damaged and not despite_damage:
+            say(_conclusion(plan, dry_run=True))
+            return UNHEALTHY
+        say(_from_snapshot(plan))
+        if not typer.confirm(f"{_what_it_does(plan, settings.bucket_url, into)} Restore it?", err=True):
+            say("nothing was sealed or written")
+            return FAILED
+    restored = _restore(settings, dry_run=dry_run, despite_damage=despite_damage)
+    _show(restored, output, dry_run=dry_run)
+    say(_conclusion(restored, dry_run=dry_run))
+    return UNHEALTHY if restored.damage else 0
+
+
+def _what_it_does(plan: Restored, bucket_url: str, into: str) -> str:
+    topics, sessions = len(plan.plan.topics), plan.found.sealed_now
+    return (
+        f"Cluster {plan.cluster_id} with {topics} topic{'s' if topics != 1 else ''} will be written from {bucket_url} to {into}, "
+        f"and {sessions} open session{'s' if sessions != 1 else ''} sealed. Brokers that were not stopped end by that."
+    )
+
+
+def _show(restored: Restored, output: Output, *, dry_run: bool) -> None:
     summary = _summary(restored, dry_run=dry_run)
     topics = [
         {
@@ -83,8 +121,7 @@ def restore(
                 show_rows(rows, output)
     else:
         show_one(summary | {"topics": topics, "findings": findings}, output)
-    say(_conclusion(restored, dry_run=dry_run))
-    return UNHEALTHY if restored.damage else 0
+    sys.stdout.flush()
 
 
 def _summary(restored: Restored, *, dry_run: bool) -> dict[str, Any]:
@@ -137,15 +174,10 @@ def _utc(at_ms: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms / 1000))
 
 
-def _restore(bucket: str, etcd: str, data_dir: str, cluster: str, *, dry_run: bool, despite_damage: bool) -> Restored:
-    import uvloop
-
+def _settings(bucket: str, etcd: str, data_dir: str, cluster: str) -> BrokerSettings:
+    """Raises InvalidArgument, NotFound."""
     from gateway.settings import load_settings
-    from metadata.data_directory import DataDirectory
     from metadata.etcd_layout import EtcdLayout
-    from metadata.open_metadata import open_metadata
-    from segments.store_url import open_store
-    from tidelog.cluster_restore import restore_cluster
 
     with_etcd = bool(etcd or os.environ.get("TIDELOG_ETCD"))
     directory = data_dir or ("" if with_etcd else os.environ.get("TIDELOG_DATA_DIR", ""))
@@ -159,17 +191,33 @@ def _restore(bucket: str, etcd: str, data_dir: str, cluster: str, *, dry_run: bo
         raise InvalidArgument("no bucket is named", hint="Give --bucket s3://BUCKET/PREFIX.")
     flags = {"bucket": bucket or None, "etcd": etcd or None, "cluster": cluster or None, "data_dir": directory or "."}
     settings = load_settings(flags, os.environ)
-    layout = EtcdLayout(settings.cluster)
+    EtcdLayout(settings.cluster)  # refuses what is no name
     if not settings.bucket and not (settings.data_dir / "bucket").is_dir():
         raise NotFound(
             f"{settings.data_dir} holds no bucket",
             hint="Name the --data-dir of a broker whose bucket is a directory in it, or the --bucket as well.",
         )
+    return settings
+
+
+def _restore(settings: BrokerSettings, *, dry_run: bool, despite_damage: bool) -> Restored:
+    import uvloop
+
+    from metadata.data_directory import DataDirectory
+    from metadata.etcd_layout import EtcdLayout
+    from metadata.open_metadata import open_metadata
+    from segments.store_url import open_store
+    from tidelog.cluster_restore import restore_cluster
+
+    layout = EtcdLayout(settings.cluster)
+    metadata_path, is_used = settings.data_dir / "metadata.sqlite", (settings.data_dir / "LOCK").exists()
+    if dry_run and not metadata_path.exists():
+        metadata_path = Path(":memory:")  # as empty, and nothing is made
 
     async def run() -> Restored:
         store = await open_store(settings.bucket_url, settings.s3)
         try:
-            async with open_metadata(settings.metadata, settings.data_dir / "metadata.sqlite", prefix=layout.root) as metadata:
+            async with open_metadata(settings.metadata, metadata_path, prefix=layout.root) as metadata:
                 with _progress() as advance:
                     return await restore_cluster(
                         store,
@@ -183,9 +231,9 @@ def _restore(bucket: str, etcd: str, data_dir: str, cluster: str, *, dry_run: bo
         finally:
             await store.close()
 
-    if with_etcd:
-        return uvloop.run(run())
-    with DataDirectory(settings.data_dir):  # refused while a broker uses it
+    # Refused while a broker uses the directory.
+    held = nullcontext() if settings.metadata.etcd or (dry_run and not is_used) else DataDirectory(settings.data_dir)
+    with held:
         return uvloop.run(run())
 
 

@@ -55,6 +55,13 @@ def compact(
     \b
     tidelog compact --bucket s3://my-bucket/prefix --etcd http://etcd:2379
     tidelog compact --data-dir ./tidelog-data --once --all
+
+    \b
+    What --once tells:
+    manifests       commits, each of records of a partition that are Parquet now
+    pending bytes   of batches that wait in segments: not due, or damaged
+    failed          steps that could not be done; the next run does them
+    damaged         partitions left as they are for damage: exit code 3
     """
     from gateway.json_logs import TEXT, start_logging
     from gateway.settings import load_settings
@@ -74,11 +81,29 @@ def compact(
         uvloop.run(_run(settings, http))
         say("stopped; what was begun is begun anew by the next one")
         return 0
-    report = uvloop.run(_once(settings, everything=everything))
-    show_one({"manifests": report.manifests, "failed": len(report.failed), "damaged": len(report.damaged)}, output)
+    report, bytes_pending = uvloop.run(_once(settings, everything=everything))
+    row = {"manifests": report.manifests, "pending_bytes": bytes_pending}
+    show_one(row | {"failed": len(report.failed), "damaged": len(report.damaged)}, output)
+    grace_s = settings.compaction.delete_grace_ms / 1000
+    say(conclusion(report.manifests, bytes_pending, everything=everything, grace_s=grace_s))
     if report.failed:
         raise report.failed[0]
     return UNHEALTHY if report.damaged else 0
+
+
+def conclusion(manifests: int, bytes_pending: int, *, everything: bool, grace_s: float) -> str:
+    """What the figures mean, and when there will be less on the bucket."""
+    said = []
+    if not manifests:
+        said += ["nothing went into Parquet: " + ("nothing is due" if bytes_pending and not everything else "nothing could")]
+        if not bytes_pending:
+            said = ["nothing waits in segments"]
+    if bytes_pending:
+        waits = f"{bytes_pending:,} bytes wait in segments"
+        said += [waits if everything else f"{waits} until they are due; --all takes them, too"]
+    if manifests:
+        said += [f"segments that are in Parquet now stay for {grace_s:g} s (delete_grace_ms), and are deleted by a later run"]
+    return "; ".join(said)
 
 
 async def _run(settings: BrokerSettings, http: str) -> None:
@@ -108,8 +133,10 @@ async def _work(settings: BrokerSettings, http: str) -> None:
         await service.run()
 
 
-async def _once(settings: BrokerSettings, *, everything: bool) -> TickReport:
+async def _once(settings: BrokerSettings, *, everything: bool) -> tuple[TickReport, int]:
+    """With the bytes that wait still."""
     from gateway.compactor_process import compacting
 
     async with compacting(settings, told=log.info) as (service, _):
-        return await service.once(everything=everything)
+        report = await service.once(everything=everything)
+        return report, service.compactor.metrics.bytes_pending

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metadata.errors import InvalidArgument
 from tidelog.cli.client_command import with_client
 from tidelog.cli.contexts import UrlOption
 from tidelog.cli.output import Output, OutputOption, show_one
@@ -16,17 +18,34 @@ if TYPE_CHECKING:
 
 def explain(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the record.", show_default=False)],
-    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its partition, from 0.", show_default=False)],
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Its offset in the partition.", show_default=False)],
+    partition: Annotated[
+        int | None, typer.Argument(metavar="PARTITION", min=0, help="Its partition, from 0.", show_default=False)
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Argument(metavar="OFFSET", min=0, help="Its offset in the partition.", show_default=False)
+    ] = None,
+    named_partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", metavar="PARTITION", min=0, help="The same, as for consume.", show_default=False),
+    ] = None,
+    named_offset: Annotated[
+        int | None, typer.Option("--offset", metavar="OFFSET", min=0, help="The same, by its name.", show_default=False)
+    ] = None,
     url: UrlOption = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Shows the object, the byte range and the batch, or row group, that hold a record."""
+    """Shows the object, the byte range and the batch, or row group, that hold a record.
+
+    \b
+    tidelog explain orders 0 4711
+    tidelog explain orders --partition 0 --offset 4711
+    """
+    at, of = chosen_place([partition, offset], named_partition, named_offset)
 
     async def command(log: Client) -> dict[str, Any]:
         import msgspec
 
-        found = await log.explain(topic, partition, offset)
+        found = await log.explain(topic, at, of)
         bucket = (await log.cluster()).bucket
         row: dict[str, Any] = {name: value for name, value in msgspec.to_builtins(found).items() if value is not None}
         row["object_url"] = f"{bucket.rstrip('/')}/{found.object_key}"
@@ -34,3 +53,16 @@ def explain(
         return row
 
     show_one(with_client(url, command), output)
+
+
+def chosen_place(given: Sequence[int | None], partition: int | None, offset: int | None) -> tuple[int, int]:
+    """Partition and offset: those without an option stand in this order. InvalidArgument where one is missing, or there twice."""
+    rest = [number for number in given if number is not None]
+    place = [number if number is not None else rest.pop(0) if rest else None for number in (partition, offset)]
+    at, of = place
+    if at is None or of is None or rest:
+        raise InvalidArgument(
+            "a place is one partition and one offset in it",
+            hint="Write TOPIC PARTITION OFFSET, as in `tidelog explain orders 0 4711`, or --partition 0 --offset 4711.",
+        )
+    return at, of

@@ -102,10 +102,25 @@ def _change(offset: MovedOffset) -> str:
     if offset.error:
         return "can't be moved"
     if offset.skipped is None:
-        return "begins here"
-    if offset.skipped < 0:
-        return f"reads {-offset.skipped:,} again"
-    return f"skips {offset.skipped:,}" if offset.skipped else "stays"
+        change = "begins here"
+    elif offset.skipped < 0:
+        change = f"reads {-offset.skipped:,} again"
+    else:
+        change = f"skips {offset.skipped:,}" if offset.skipped else "stays"
+    return change + (f"; {why}" if (why := _why_there(offset)) else "")
+
+
+def _why_there(offset: MovedOffset) -> str:
+    """Where it is not what was asked for."""
+    asked = offset.asked
+    match offset.reason:
+        case "BEYOND_END" if asked is not None:
+            return f"{asked} is beyond the end"
+        case "BEFORE_START" if asked is not None:
+            return f"{asked} is below the first offset" if asked < 0 else f"{asked} is deleted: this is the start"
+        case "NO_RECORD_SINCE":
+            return "no record is as late: this is the end"
+    return offset.reason
 
 
 def effect(moved: Iterable[MovedOffset]) -> str:
@@ -118,6 +133,15 @@ def effect(moved: Iterable[MovedOffset]) -> str:
     said += [f"skip {_counted(skipped, 'record')}"] if skipped else []
     said += [f"have its first offset in {_counted(begun, 'partition')}"] if begun else []
     return " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+
+
+def misses(moved: Sequence[MovedOffset]) -> str:
+    """How many partitions have not what was asked for; empty where all have it."""
+    missed = sum(bool(offset.reason) for offset in moved if not offset.error)
+    if not missed:
+        return ""
+    some = "the partition" if len(moved) == 1 else f"{missed} of {len(moved)} partitions"
+    return f"what was asked for lies outside of {some}, and the nearer end is taken there"
 
 
 def moves_nothing(moved: Iterable[MovedOffset]) -> bool:

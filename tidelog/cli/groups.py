@@ -15,6 +15,7 @@ import typer
 
 from metadata.errors import GroupNotEmpty, InvalidArgument, UnknownGroup
 from tidelog.cli.client_command import shows_credentials, with_client
+from tidelog.cli.consent import YesOption, need_terminal
 from tidelog.cli.contexts import UrlOption
 from tidelog.cli.failure import FAILED
 from tidelog.cli.help_page import CommandPage, GroupPage
@@ -42,7 +43,6 @@ PartsOption = Annotated[
         show_default=False,
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check it and say what would be; change nothing.")]
 
 
@@ -152,9 +152,10 @@ def seek(
     tidelog group seek billing --shift -100 --topic orders:0,4-7
 
     Without --topic, all that the group has committed moves. A topic that is named moves in all its partitions, also where nothing
-    is committed yet. What lies outside of a log becomes its nearer end.
+    is committed yet. What lies outside of a log becomes its nearer end, and
+    is told: who means the end says latest.
     """
-    from tidelog.cli.group_tables import effect, moves_nothing
+    from tidelog.cli.group_tables import effect, misses, moves_nothing
 
     if (to is None) == (shift is None):
         raise InvalidArgument("a seek takes a place or a shift", hint="Give one of them: --to PLACE or --shift RECORDS.")
@@ -172,12 +173,16 @@ def seek(
         say(new)
     if dry_run or moves_nothing(plan):
         _show_moved(plan, output)
+        if missed := misses(plan):
+            say(missed)
         say(f"{name} would {effect(plan)}; nothing was changed (--dry-run)" if effect(plan) else f"{name} is there already")
         return 0
     if not yes:
-        _need_terminal(f"moving {name}")
+        need_terminal(f"moving {name}")
         if output is Output.TABLE:
             _show_moved(plan, output)
+        if missed := misses(plan):
+            say(missed)
         if not typer.confirm(f"{name} will {effect(plan)}. Move it?", err=True):
             say("nothing was moved")
             return FAILED
@@ -187,6 +192,8 @@ def seek(
         return FAILED
     if yes or output is not Output.TABLE or moved != plan:
         _show_moved(moved, output)
+        if missed := misses(moved):
+            say(missed)
     say(f"{name} is moved: it will {effect(moved)}" if effect(moved) else f"{name} is there already")
     return 0
 
@@ -207,7 +214,7 @@ def delete_offsets(
             "no topic is named", hint=f"Add --topic TOPIC; all of the group goes with: tidelog group delete {name}"
         )
     if not yes and not dry_run:
-        _need_terminal(f"deleting offsets of {name}")
+        need_terminal(f"deleting offsets of {name}")
     if dry_run or not yes:
         found = with_client(url, lambda log: _of(name, log, log.groups.delete_offsets(name, parts, validate_only=True)))
         if dry_run or not found:
@@ -236,7 +243,7 @@ def delete(
 ) -> int:
     """Deletes a group that has no members now, with its committed offsets."""
     if not yes and not dry_run:
-        _need_terminal(f"deleting {name}")
+        need_terminal(f"deleting {name}")
 
     async def looked_up(log: Client) -> list[CommittedOffset]:
         await _of(name, log, log.groups.delete(name, validate_only=True))
@@ -299,13 +306,6 @@ def parse_partitions(text: str, *, of: str) -> list[int]:
         if found:
             return found
     raise InvalidArgument(f"{of!r} names no partitions", hint="Write TOPIC:0, TOPIC:0,3 or TOPIC:0,4-7.")
-
-
-def _need_terminal(doing: str) -> None:
-    if not sys.stdin.isatty():
-        raise InvalidArgument(
-            f"{doing} needs a yes, and there is no terminal to ask", hint="Add --yes; --dry-run shows what it would do."
-        )
 
 
 def _changing(

@@ -156,8 +156,8 @@ def _run(
         show_settings(flags, config, output, defaults)
         return
     settings = load_settings(flags, os.environ, config, defaults=defaults)
-    for address in (settings.http, settings.grpc):  # before anything is opened, or made
-        host_and_port(address)
+    for name, address in (("http", settings.http), ("grpc", settings.grpc)):  # before anything is opened, or made
+        host_and_port(address, name=name)
     check_listeners(settings.tls, http=settings.http, grpc=settings.grpc, authentication=settings.access.authentication)
     plain = banner is _log_addresses
     start_logging(
@@ -166,6 +166,8 @@ def _run(
         text=TEXT if plain else "%(levelname)s: %(message)s",
         broker_id=settings.broker_id,
     )
+    if settings.metadata.etcd and settings.membership.doubt:
+        log.warning(settings.membership.doubt)
     import uvloop
 
     def on_ready(broker: Broker) -> None:

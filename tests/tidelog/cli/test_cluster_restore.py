@@ -6,9 +6,12 @@ import asyncio
 import json
 import os
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 from gateway.broker_process import running
 from gateway.settings import load_settings
@@ -49,7 +52,7 @@ def test_the_broker_that_lost_its_metadata_says_what_to_type_and_that_helps(
     told = capfd.readouterr().err
     assert "but the metadata under /tidelog/ are empty" in told
     assert "tidelog cluster restore" in told
-    assert run(["cluster", "restore", "--data-dir", str(data_dir), "-o", "json"]) == 0
+    assert run(["cluster", "restore", "--yes", "--data-dir", str(data_dir), "-o", "json"]) == 0
     shown = capfd.readouterr()
     restored = json.loads(shown.out)
     assert (restored["restored"], restored["topics_restored"], restored["partitions"]) == (True, 1, 3)
@@ -65,7 +68,7 @@ def test_the_broker_that_lost_its_metadata_says_what_to_type_and_that_helps(
 
 
 def test_a_table_tells_what_was_done(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["cluster", "restore", "--data-dir", str(data_dir)]) == 0
+    assert run(["cluster", "restore", "--yes", "--data-dir", str(data_dir)]) == 0
     shown = capsys.readouterr().out
     assert "topics restored" in shown
     assert "next session" in shown
@@ -81,9 +84,81 @@ def test_a_dry_run_changes_nothing(data_dir: Path, capsys: pytest.CaptureFixture
         assert "groups, committed offsets, keys, ACLs and quotas are" in shown.err
 
 
-def test_metadata_that_are_there_are_left_alone(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["cluster", "restore", "--data-dir", str(data_dir)]) == 0
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != "LOCK"}
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool | None], list[str]]:
+    """What is said to a question, None where there is no terminal; gives the questions."""
+
+    def answer(yes: bool | None) -> list[str]:
+        questions: list[str] = []
+
+        def confirm(question: str, **_: object) -> bool:
+            assert yes is not None, "asked without a terminal"
+            questions.append(question)
+            return yes
+
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: yes is not None)
+        monkeypatch.setattr(typer, "confirm", confirm)
+        return questions
+
+    return answer
+
+
+Answered = Callable[[bool | None], list[str]]
+
+
+def test_without_a_terminal_it_needs_a_yes(data_dir: Path, answered: Answered, capsys: pytest.CaptureFixture[str]) -> None:
+    answered(None)
+    before = contents(data_dir)
+    assert run(["cluster", "restore", "--data-dir", str(data_dir)]) == 2
+    assert "--yes; --dry-run shows" in capsys.readouterr().err
+    assert contents(data_dir) == before
+
+
+def test_on_a_terminal_it_shows_what_it_is_about_to_do_and_asks(
+    data_dir: Path, answered: Answered, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(data_dir)
+    questions = answered(False)
     assert run(["cluster", "restore", "--data-dir", str(data_dir)]) == 1
+    shown = capsys.readouterr()
+    assert "topics found" in shown.out
+    assert "nothing was sealed or written" in shown.err
+    [question] = questions
+    assert f"with 1 topic will be written from file://{data_dir}/bucket to {data_dir}, and 0 open sessions sealed" in question
+    assert "Brokers that were not stopped end by that" in question
+    assert contents(data_dir) == before
+    assert len(answered(True)) == 0
+    assert run(["cluster", "restore", "--data-dir", str(data_dir), "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["restored"] is True, "one document, though it was shown what there is"
+
+
+def test_damage_is_told_before_it_asks(data_dir: Path, answered: Answered, capsys: pytest.CaptureFixture[str]) -> None:
+    session = min((data_dir / "bucket" / WAL).iterdir())
+    (session / f"{0:016x}").unlink()
+    (session / f"{0:016x}").write_bytes(b"no segment" * 30)
+    before = contents(data_dir)
+    assert answered(True) == []
+    assert run(["cluster", "restore", "--data-dir", str(data_dir)]) == 3
+    assert "--despite-damage" in capsys.readouterr().err
+    assert contents(data_dir) == before
+
+
+def test_a_dry_run_makes_nothing_in_a_data_directory_that_is_not_there(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = tmp_path / "new" / "data"
+    arguments = ["--bucket", f"file://{data_dir}/bucket", "--data-dir", str(elsewhere)]
+    assert run(["cluster", "restore", *arguments, "--dry-run"]) == 0
+    assert not elsewhere.parent.exists()
+
+
+def test_metadata_that_are_there_are_left_alone(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["cluster", "restore", "--yes", "--data-dir", str(data_dir)]) == 0
+    assert run(["cluster", "restore", "--yes", "--data-dir", str(data_dir)]) == 1
     assert "are not empty: cluster_id (1)" in capsys.readouterr().err
 
 
@@ -91,11 +166,11 @@ def test_damage_stops_it_with_its_own_exit_code(data_dir: Path, capsys: pytest.C
     session = min((data_dir / "bucket" / WAL).iterdir())
     (session / f"{0:016x}").unlink()
     (session / f"{0:016x}").write_bytes(b"no segment" * 30)
-    assert run(["cluster", "restore", "--data-dir", str(data_dir), "-o", "json"]) == 3
+    assert run(["cluster", "restore", "--yes", "--data-dir", str(data_dir), "-o", "json"]) == 3
     shown = capsys.readouterr()
     assert json.loads(shown.out)["restored"] is False
     assert "--despite-damage" in shown.err
-    assert run(["cluster", "restore", "--data-dir", str(data_dir), "--despite-damage"]) == 3
+    assert run(["cluster", "restore", "--yes", "--data-dir", str(data_dir), "--despite-damage"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -127,7 +202,7 @@ def test_it_restores_an_etcd(data_dir: Path, tmp_path: Path, capsys: pytest.Capt
     bucket = tmp_path / "bucket"
     shutil.move(data_dir / "bucket", bucket)
     with etcd_server.running_etcd(tmp_path) as member:
-        assert run(["cluster", "restore", "--bucket", f"file://{bucket}", "--etcd", member.url, "-o", "json"]) == 0
+        assert run(["cluster", "restore", "-y", "--bucket", f"file://{bucket}", "--etcd", member.url, "-o", "json"]) == 0
         assert json.loads(capsys.readouterr().out)["topics_restored"] == 1
         keys = member.control("get", "/tidelog/", "--prefix", "--keys-only").split()
     assert "/tidelog/topics/orders" in keys

@@ -67,6 +67,9 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--list-settings", "--linger-ms", "-5"], "linger_ms is -5"),
         (["bucket", "verify"], "no bucket is named"),
         (["explain", "x", "-1", "0"], "No such option"),
+        (["explain", "x"], "a place is one partition and one offset in it"),
+        (["explain", "x", "0"], "a place is one partition and one offset in it"),
+        (["explain", "x", "0", "1", "-p", "0"], "a place is one partition and one offset in it"),
     ],
     ids=lambda case: " ".join(case) if isinstance(case, list) else "",
 )

@@ -27,6 +27,7 @@ from segments.log_reader import Fetched
 from tests.etcd_server import running_etcd
 from tests.forked_tidelog import TIDELOG, TidelogProcess
 from tests.segments.batches import batch_of, header_of, records_in
+from tidelog.cli.compact import conclusion
 from tidelog.cli.main import run
 
 pytestmark = pytest.mark.slow
@@ -73,11 +74,34 @@ def test_all_that_waits_is_compacted_once_and_read_by_the_next_broker(tmp_path: 
     partition = produced(directory)
     command = ["compact", "--data-dir", str(directory), "--once", "-o", "json"]
     assert run(command) == 0
-    assert json.loads(capsys.readouterr().out)["manifests"] == 0, "nothing is due yet"
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert (told["manifests"], told["pending_bytes"] > 0) == (0, True), "nothing is due yet"
+    assert f"{told['pending_bytes']:,} bytes wait in segments until they are due; --all takes them, too" in shown.err
     assert run([*command, "--all", "--delete-grace-ms", "0"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"manifests": 1, "failed": 0, "damaged": 0}
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"manifests": 1, "pending_bytes": 0, "failed": 0, "damaged": 0}
+    assert "stay for 0 s (delete_grace_ms), and are deleted by a later run" in shown.err
     assert (directory / "bucket" / manifest_key("orders", partition, 1)).is_file()
     assert records(directory, partition) == [(n, f"{n}".encode()) for n in range(10)]
+
+
+NOT_DUE = "5 bytes wait in segments until they are due; --all takes them, too"
+STAYS = "segments that are in Parquet now stay for 3600 s (delete_grace_ms), and are deleted by a later run"
+
+
+@pytest.mark.parametrize(
+    ("manifests", "bytes_pending", "everything", "said"),
+    [
+        (0, 0, True, "nothing waits in segments"),
+        (0, 5, False, f"nothing went into Parquet: nothing is due; {NOT_DUE}"),
+        (0, 1234, True, "nothing went into Parquet: nothing could; 1,234 bytes wait in segments"),
+        (2, 0, True, STAYS),
+        (2, 5, False, f"{NOT_DUE}; {STAYS}"),
+    ],
+)
+def test_what_one_look_has_done_is_told_in_words(manifests: int, bytes_pending: int, everything: bool, said: str) -> None:
+    assert conclusion(manifests, bytes_pending, everything=everything, grace_s=3600) == said
 
 
 def test_damage_is_told_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

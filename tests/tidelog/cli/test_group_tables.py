@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from tidelog.cli.group_tables import effect, errors_told, lag_rows, member_rows, moved_rows, moves_nothing, notes, ranges, summary
+from tidelog.cli.group_tables import (
+    effect,
+    errors_told,
+    lag_rows,
+    member_rows,
+    misses,
+    moved_rows,
+    moves_nothing,
+    notes,
+    ranges,
+    summary,
+)
 from tidelog.group_descriptions import GroupInfo, MemberInfo, MovedOffset, PartitionLag
 
 
@@ -120,6 +132,28 @@ def test_what_the_tables_do_not_say_is_said_under_them(group: GroupInfo, said: l
 
 
 # ── what a seek moves ──
+
+
+def test_a_move_to_another_place_than_was_asked_for_says_why() -> None:
+    moved = [
+        msgspec.structs.replace(a_move(10, 60), reason="BEYOND_END", asked=500),
+        msgspec.structs.replace(a_move(60, 10), reason="BEFORE_START", asked=3),
+        msgspec.structs.replace(a_move(10, 10), reason="BEFORE_START", asked=-40),
+        msgspec.structs.replace(a_move(None, 60), reason="NO_RECORD_SINCE"),
+        msgspec.structs.replace(a_move(1, 60), reason="OF_A_LATER_VERSION", asked=7),
+    ]
+    assert [row["change"] for row in moved_rows(moved)] == [
+        "skips 50; 500 is beyond the end",
+        "reads 50 again; 3 is deleted: this is the start",
+        "stays; -40 is below the first offset",
+        "begins here; no record is as late: this is the end",
+        "skips 59; OF_A_LATER_VERSION",
+    ]
+    assert (
+        misses([*moved, a_move(1, 2)]) == "what was asked for lies outside of 5 of 6 partitions, and the nearer end is taken there"
+    )
+    assert misses(moved[:1]).startswith("what was asked for lies outside of the partition,")
+    assert misses([a_move(1, 2)]) == ""
 
 
 def test_a_move_says_what_it_does_to_the_reader() -> None:

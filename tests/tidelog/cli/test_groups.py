@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 
@@ -227,6 +228,16 @@ def test_a_seek_that_makes_a_group_says_so_first(tidelog: Commands) -> None:
     said = tidelog(answers, "seek", "biling", "--to", "earliest", "-t", "orders", yes=False)[2]
     assert said.splitlines()[0] == "biling is a new group: nobody has read as biling yet. Did you mean 'billing'?"
     assert "new group" not in tidelog(answers, "seek", "billing", "--to", "earliest", "-t", "orders", yes=False)[2]
+
+
+@pytest.mark.parametrize(("flags", "yes"), [(["--dry-run"], None), (["--yes"], None), ([], True)])
+def test_a_place_beyond_the_end_is_told_before_and_after_it_is_moved(tidelog: Commands, flags: list[str], yes: bool | None) -> None:
+    answers = Answers()
+    answers.plan = [msgspec.structs.replace(a_move(0, 4, 10), reason="BEYOND_END", asked=9999), a_move(1, 4, 9999)]
+    code, shown, said = tidelog(answers, "seek", "billing", "--to", "9999", *flags, yes=yes)
+    assert code == 0
+    assert "skips 6; 9999 is beyond the end" in " ".join(shown.split())
+    assert said.count("what was asked for lies outside of 1 of 2 partitions, and the nearer end is taken there") == 1
 
 
 def test_programs_get_one_document_of_what_was_moved(tidelog: Commands) -> None:

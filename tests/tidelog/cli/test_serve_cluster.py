@@ -106,7 +106,9 @@ def test_of_two_brokers_with_one_id_the_older_one_stops_and_says_why(tmp_path: P
         [older] = cluster.running("b1")
         [newer] = cluster.running("b1")
         assert older.until_ended() == failure.FAILED
-        assert "Error: another process has registered as /tidelog/brokers/b1\n  Give each broker an id of its own" in older.said
+        assert "Error: another process has registered as /tidelog/brokers/b1: session 2, at http 127.0.0.1:" in older.said
+        assert "Give each broker an id of its own" in older.said
+        assert "replaces another process with this id: session 1, at http 127.0.0.1:" in newer.said
         assert "Traceback" not in older.said
         assert newer.process.poll() is None
 

@@ -111,6 +111,8 @@ class Membership:
         self.topics: frozenset[str] = frozenset()
         """That it joined with last."""
         self._settings = settings
+        self._session_s = _shortened_s(settings.session_timeout_ms)
+        self._rebalance_s = _shortened_s(settings.rebalance_timeout_ms)
         self._owned_in = NO_GENERATION
         """The generation that assigned what is owned."""
         self._given_up_to_join = NOTHING
@@ -208,10 +210,7 @@ class Membership:
         """When what it owns may be somebody else's; for ever where it owns nothing."""
         if not self.owned:
             return float("inf")
-        return min(
-            self._heard_s + _shortened_s(self._settings.session_timeout_ms),
-            self._no_rebalance_s + _shortened_s(self._settings.rebalance_timeout_ms),
-        )
+        return min(self._heard_s + self._session_s, self._no_rebalance_s + self._rebalance_s)
 
     # ── heartbeats ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -141,4 +141,4 @@ class RunIndex:
         return (self._place(at) for at, newest in enumerate(self._columns[7]) if newest >= timestamp_ms)
 
     def _place(self, at: int) -> RunPlace:
-        return RunPlace(*(column[at] for column in self._columns))  # type: ignore[arg-type]  # the columns hold plain ints
+        return RunPlace._make([column[at] for column in self._columns])

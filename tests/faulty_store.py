@@ -123,7 +123,8 @@ class FaultyStore:
     """One client's way to `inner`, which it shares with others and does not close.
 
     `before_create` and `after_create` are called with the key where a create lands, just before and just after the object
-    exists: a crash test kills its process there. `log` may be shared by several clients, so that it tells one story.
+    exists: a crash test kills its process there. `log` may be shared by several clients, so that it tells one story; it stays
+    empty where nobody is to be `told`.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class FaultyStore:
         *,
         name: str = "client",
         log: list[str] | None = None,
+        told: bool = True,
         before_create: Callable[[str], None] | None = None,
         after_create: Callable[[str], None] | None = None,
     ) -> None:
@@ -144,6 +146,7 @@ class FaultyStore:
         self.slow_factor = 1.0
         """Multiplies every delay that is drawn."""
         self.log: list[str] = [] if log is None else log
+        self._told = told
         self.counts: Counter[str] = Counter()
         """Requests by verb ("create", "get", …), and what befell them ("500 and done", "landed late", …)."""
         self._inner = inner
@@ -345,4 +348,5 @@ class FaultyStore:
     def _note(self, what: str, event: str) -> None:
         """`event` is counted under its first words, up to a colon or comma."""
         self.counts[event.partition(":")[0].partition(",")[0]] += 1
-        self.log.append(f"{asyncio.get_running_loop().time():12.6f} {self.name} {what}: {event}")
+        if self._told:
+            self.log.append(f"{asyncio.get_running_loop().time():12.6f} {self.name} {what}: {event}")

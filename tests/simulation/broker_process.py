@@ -50,6 +50,7 @@ class Site:
     cluster: ClusterSettings
     recorder: Recorder
     trace: list[str]
+    keep_trace: bool
     failures: list[str]
     """Bugs that came to light: tasks of a broker that ended with an error which no caller was meant to get."""
 
@@ -62,6 +63,7 @@ class BrokerProcess(BucketProcess):
             faults,
             name=name,
             log=site.trace,
+            told=site.keep_trace,
             after_create=lambda key: site.recorder.landed(broker_id, key),
         )
         super().__init__(name, site.failures.append, wired)
@@ -171,7 +173,10 @@ class BrokerProcess(BucketProcess):
             _answer_after(latency_s, reply, answer)
 
     def _wrote(self, revision: Revision, writer: Writer) -> None:
-        self._site.trace.append(f"{virtual_loop().time():12.6f} {self.name} wrote revision {revision} of the metadata as {writer}")
+        if self._site.keep_trace:
+            self._site.trace.append(
+                f"{virtual_loop().time():12.6f} {self.name} wrote revision {revision} of the metadata as {writer}"
+            )
         self._site.recorder.wrote(revision, writer)
 
 

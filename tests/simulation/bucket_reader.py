@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -94,11 +95,14 @@ def parse_record_value(value: bytes) -> RecordId:
 
 def records_of(batches: Iterable[Buffer]) -> list[tuple[int, RecordId]]:
     """(offset, record) of every record of whole batches."""
-    records = []
-    for batch in batches:
-        for offset, _, _, value, headers in iterate_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX):
-            records.append((offset, record_id(value, headers)))
-    return records
+    return [held for batch in batches for held in _records_of_one(bytes(batch))]
+
+
+@lru_cache(8192)
+def _records_of_one(batch: bytes) -> tuple[tuple[int, RecordId], ...]:
+    """Several readers are given it, and the judge reads it twice."""
+    read = iterate_records(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    return tuple([(offset, record_id(value, headers)) for offset, _, _, value, headers in read])
 
 
 class Row(NamedTuple):

@@ -63,6 +63,8 @@ class Clients:
     removed_early: Callable[[SessionId], bool]
     """Whether somebody has taken a session out of the cluster while its lease lived."""
     note: Callable[[str], None]
+    told: Callable[[Event], None]
+    """Of each event, as it happens."""
     events: list[Event] = field(default_factory=list)
     operations: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     producer_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -91,7 +93,7 @@ class Clients:
 
     def record(self, event: Event) -> None:
         self.events.append(event)
-        self.note(repr(event))
+        self.told(event)
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from tests.simulation.virtual_loop import virtual_loop
 class CompactorProcess(BucketProcess):
     def __init__(self, name: str, site: Site, settings: CompactionSettings, *, faults: Faults) -> None:
         wire = random.Random(f"{site.seed}/{name}/wire")
-        wired = FaultyStore(site.bucket, wire, faults, name=name, log=site.trace, after_create=_nobody)
+        wired = FaultyStore(site.bucket, wire, faults, name=name, log=site.trace, told=site.keep_trace, after_create=_nobody)
         super().__init__(name, site.failures.append, wired)
         self._site = site
         self._chance = random.Random(f"{site.seed}/{name}")
@@ -80,7 +80,8 @@ class CompactorProcess(BucketProcess):
         return virtual_loop().now_ms() + self.clock_skew_ms
 
     def _note(self, what: str) -> None:
-        self._site.trace.append(f"{virtual_loop().time():12.6f} {self.name} {what}")
+        if self._site.keep_trace:
+            self._site.trace.append(f"{virtual_loop().time():12.6f} {self.name} {what}")
 
 
 def _nobody(key: str) -> None:

@@ -147,7 +147,7 @@ class GroupJudge:
         now_s = self._clock()
         for partition in partitions:
             owned = group, partition
-            if any(owner.alive and not owner.frozen and owner.believes(partition) for owner in self.owners[owned]):
+            if self.is_owned(group, partition):
                 self._unowned_since_s.pop(owned, None)
                 continue
             since_s = self._unowned_since_s.setdefault(owned, now_s)
@@ -156,7 +156,10 @@ class GroupJudge:
                 self._unowned_since_s[owned] = now_s
 
     def is_owned(self, group: str, partition: TopicPartitionName) -> bool:
-        return any(owner.alive and not owner.frozen and owner.believes(partition) for owner in self.owners[group, partition])
+        for owner in self.owners[group, partition]:  # noqa: SIM110  # it is asked for each partition at each look
+            if owner.alive and not owner.frozen and owner.believes(partition):
+                return True
+        return False
 
     # ── records and offsets ─────────────────────────────────────────────────────────────────────────────────────────────
 

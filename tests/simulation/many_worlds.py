@@ -28,7 +28,7 @@ from tests.simulation.broken_rules import BrokenRule
 from tests.simulation.group_broken_rules import BrokenGroupRule
 from tests.simulation.group_world import simulate_groups
 from tests.simulation.virtual_loop import Stuck
-from tests.simulation.world import simulate
+from tests.simulation.world import is_long, simulate
 
 SHOWN_MAX = 5
 """Findings that are printed for one seed."""
@@ -93,7 +93,7 @@ def judged(seed: int, *, kinds: Sequence[Kind], broken: str, trouble_s: float | 
     findings, tallies, trace = list[str](), Counter[str](), list[str]()
     for kind in kinds:
         try:
-            outcome = _WORLDS[kind](seed, broken, trouble_s)
+            outcome = _WORLDS[kind](seed, broken, trouble_s, keep_trace)
         except Stuck as error:
             findings.append(str(error))
             continue
@@ -103,12 +103,12 @@ def judged(seed: int, *, kinds: Sequence[Kind], broken: str, trouble_s: float | 
     return Result(seed, findings, tallies, trace)
 
 
-def _log_world(seed: int, broken: str, trouble_s: float | None) -> Result:
-    outcome = simulate(seed, broken=BrokenRule(broken), trouble_s=trouble_s)
+def _log_world(seed: int, broken: str, trouble_s: float | None, keep_trace: bool) -> Result:
+    outcome = simulate(seed, broken=BrokenRule(broken), trouble_s=trouble_s, keep_trace=keep_trace)
     return Result(seed, [*map(str, outcome.violations), *outcome.failures], outcome.tallies, outcome.trace)
 
 
-def _group_world(seed: int, broken: str, trouble_s: float | None) -> Result:
+def _group_world(seed: int, broken: str, trouble_s: float | None, keep_trace: bool) -> Result:
     outcome = simulate_groups(seed, broken=BrokenGroupRule(broken), trouble_s=trouble_s)
     return Result(seed, outcome.findings, outcome.tallies, outcome.trace)
 
@@ -123,7 +123,7 @@ def _results(judge: partial[Result], seeds: range, jobs: int) -> Iterator[Result
         return
     # spawned, not forked: each process then begins from the same state, with the hash seed that its parent has
     with multiprocessing.get_context("spawn").Pool(jobs, initializer=_set_imports_aside) as processes:
-        yield from processes.imap_unordered(judge, seeds)
+        yield from processes.imap_unordered(judge, sorted(seeds, key=is_long, reverse=True))  # so that no process waits in the end
 
 
 def _set_imports_aside() -> None:

@@ -1,7 +1,8 @@
 """What the processes of a world decode again and again is decoded once: the same bytes give the same records, however often.
 
 A reader with a small pool reads a row group once for each of its fetches, and so does every other broker: that was a quarter of
-what a world with compactors costs. Compactors list the same keys every half second. Remembered are results of functions that are
+what a world with compactors costs. What a compactor has written it reads back at once, and others do later. Compactors list the
+same keys every half second. Remembered are results of functions that are
 pure, by all that they are given; an error is none. What is answered is frozen, or is read only. Manifests are left alone: who holds
 one asks whether it is still the same object.
 """
@@ -19,9 +20,9 @@ from compaction import history_stream
 from metadata.model import SegmentSeq, SessionId
 from segments import bucket_layout, history_reads, parquet_file, segment_file
 from segments.history_batches import HistoryBatch, encode_history
-from segments.manifest import EpochStart, RowGroup
+from segments.manifest import EpochStart, HistoryFile, RowGroup
 from segments.object_store import Buffer
-from segments.parquet_file import ParquetFooter, read_row_group
+from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
 from segments.segment_file import SegmentFooter, _parse_footer
 
 
@@ -32,6 +33,7 @@ def remembered_codecs() -> Iterator[None]:
     with contextlib.ExitStack() as patches:
         for module in (parquet_file, history_stream):
             patches.enter_context(patch.object(module, "read_row_group", codecs.read_row_group))
+            patches.enter_context(patch.object(module, "parse_parquet_footer", codecs.parse_parquet_footer))
         patches.enter_context(patch.object(history_reads, "encode_history", codecs.encode_history))
         patches.enter_context(patch.object(segment_file, "_parse_footer", codecs.parse_footer))
         patches.enter_context(patch.object(bucket_layout, "parse_wal_key", cache(bucket_layout.parse_wal_key)))
@@ -44,14 +46,30 @@ class _Codecs:
         self._batches: dict[object, tuple[pa.RecordBatch, list[HistoryBatch]]] = {}
         """By the columns' address, which they keep as long as they are held here."""
         self._footers: dict[object, SegmentFooter] = {}
+        self._parquet_footers: dict[object, ParquetFooter] = {}
 
     def read_row_group(
         self, data: Buffer, group: RowGroup, footer: ParquetFooter, *, columns: Sequence[str] | None = None
     ) -> pa.RecordBatch:
-        what = (bytes(data), group, footer.file.name, footer.file.footer_crc32c, None if columns is None else tuple(columns))
-        found = self._columns.get(what)
+        """Whatever the file is called: it has another name until it is checked."""
+        whole = (bytes(data), group, footer.file.footer_crc32c)
+        found = self._columns.get(whole)
+        if columns is None:
+            if found is None:
+                found = self._columns[whole] = read_row_group(data, group, footer)
+            return found
+        what = (whole, *columns)
+        part = self._columns.get(what)
+        if part is None:
+            part = read_row_group(data, group, footer, columns=columns) if found is None else found.select(list(columns))
+            self._columns[what] = part
+        return part
+
+    def parse_parquet_footer(self, tail: Buffer, file: HistoryFile, key: str) -> ParquetFooter:
+        what = (bytes(tail), file, key)
+        found = self._parquet_footers.get(what)
         if found is None:
-            found = self._columns[what] = read_row_group(data, group, footer, columns=columns)
+            found = self._parquet_footers[what] = parse_parquet_footer(tail, file, key)
         return found
 
     def encode_history(self, columns: pa.RecordBatch, *, epochs: Sequence[EpochStart], batch_bytes_max: int) -> list[HistoryBatch]:

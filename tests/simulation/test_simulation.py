@@ -97,6 +97,13 @@ def test_the_same_seed_gives_the_same_run_in_another_process_byte_for_byte(seed:
     assert len(here) > 1000
 
 
+def test_a_world_whose_trace_nobody_keeps_is_the_same_world() -> None:
+    told, untold = simulate(4, trouble_s=2), simulate(4, trouble_s=2, keep_trace=False)
+    assert told.trace
+    assert not untold.trace
+    assert (untold.violations, untold.failures, untold.tallies) == (told.violations, told.failures, told.tallies)
+
+
 def test_another_seed_gives_another_run() -> None:
     assert simulate(4, trouble_s=2).trace != simulate(6, trouble_s=2).trace
 

@@ -18,6 +18,34 @@ def test_an_hour_of_sleep_takes_no_time() -> None:
     assert run(main()) == (3600.0, EPOCH_MS + 3_600_000)
 
 
+def test_a_sleep_gives_its_result_and_one_of_no_time_waits_for_a_pass() -> None:
+    async def main() -> tuple[str, str, list[str]]:
+        seen: list[str] = []
+        asyncio.get_running_loop().call_soon(seen.append, "the pass")
+        at_once = await asyncio.sleep(0, "at once")
+        return at_once, await asyncio.sleep(1, "later"), seen
+
+    assert run(main()) == ("at once", "later", ["the pass"])
+
+
+def test_a_sleep_that_is_cancelled_at_the_instant_of_its_end_ends_once() -> None:
+    async def main() -> str:
+        async def slept() -> str:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                return "cancelled"
+            return "slept"
+
+        loop = asyncio.get_running_loop()
+        tasks: list[asyncio.Task[str]] = []
+        loop.call_at(1.0, lambda: tasks[0].cancel())
+        tasks.append(loop.create_task(slept()))
+        return await tasks[0]
+
+    assert run(main()) == "cancelled"
+
+
 def test_timers_fire_in_the_order_of_their_times() -> None:
     async def main() -> list[tuple[str, float]]:
         seen: list[tuple[str, float]] = []

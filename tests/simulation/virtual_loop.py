@@ -23,14 +23,18 @@ Invariant: a run depends on `main`, `seed` and the bytes that they read, and on 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import heapq
 import itertools
 import random
+import types
+from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple
+from unittest.mock import patch
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -58,16 +62,54 @@ def run(main: Coroutine[Any, Any, T], *, seed: int = 0, shuffled: bool = False) 
     gc.disable()  # finalisers of cycles would run whenever the collector happens to start
     try:
         asyncio.set_event_loop(loop)
-        result = loop.run_until_complete(main)
-        if loop.unhandled:
-            raise loop.unhandled[0]
-        return result
+        with _known(loop):
+            result = loop.run_until_complete(main)
+            if loop.unhandled:
+                raise loop.unhandled[0]
+            return result
     finally:
-        loop.sweep()
+        with _known(loop):
+            loop.sweep()
         asyncio.set_event_loop(None)
         loop.close()
         if collecting:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _known(loop: VirtualLoop) -> Iterator[None]:
+    """To who asks asyncio for the running loop, or sleeps: half a million times in a long world, and asyncio asks the kernel for
+    the process's number each time.
+    """
+
+    async def sleep(delay: float, result: T | None = None) -> T | None:
+        """As asyncio's does it."""
+        if delay <= 0:
+            await _pass()
+            return result
+        woken: asyncio.Future[T | None] = _NumberedFuture(loop=loop)
+        timer = loop.call_later(delay, _answer, woken, result)
+        try:
+            return await woken
+        except BaseException:
+            timer.cancel()
+            raise
+
+    def running() -> VirtualLoop:
+        return loop
+
+    with (
+        patch.object(asyncio, "sleep", sleep),
+        patch.object(asyncio, "get_running_loop", running),
+        patch.object(events, "get_running_loop", running),
+    ):
+        yield
+
+
+@types.coroutine
+def _pass() -> Generator[None, None, None]:
+    """Until the next pass."""
+    yield
 
 
 def virtual_loop() -> VirtualLoop:
@@ -160,13 +202,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _shuffle(self, chance: random.Random) -> None:
         shuffled: list[_Handle] = []
-        for is_step, neighbours in itertools.groupby(self._ready, key=_is_task_step):
-            handles = list(neighbours)
-            if is_step:
-                chance.shuffle(handles)
-            shuffled += handles
+        steps: list[_Handle] = []
+        for handle in self._ready:
+            if isinstance(getattr(handle._callback, "__self__", None), asyncio.Task):
+                steps.append(handle)
+                continue
+            chance.shuffle(steps)
+            shuffled += steps
+            shuffled.append(handle)
+            steps.clear()
+        chance.shuffle(steps)
         self._ready.clear()
         self._ready.extend(shuffled)
+        self._ready.extend(steps)
 
     # What asyncio asks of a loop
 
@@ -285,10 +333,6 @@ def _loop_of(future: asyncio.Future[Any]) -> VirtualLoop:
     loop = future.get_loop()
     assert isinstance(loop, VirtualLoop)
     return loop
-
-
-def _is_task_step(handle: _Handle) -> bool:
-    return isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
 
 
 def _nothing() -> None:

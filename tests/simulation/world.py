@@ -38,7 +38,7 @@ from tests.simulation.clients import Clients, Reader
 from tests.simulation.cluster import BROKERS_MAX, Cluster
 from tests.simulation.compactors import Compactors
 from tests.simulation.etcd_model import EtcdModel
-from tests.simulation.history_checker import History, Invariant, RecordId, Sampled, Violation, check
+from tests.simulation.history_checker import Event, History, Invariant, RecordId, Sampled, Violation, check
 from tests.simulation.load import Load
 from tests.simulation.policies import Policies
 from tests.simulation.policy_evidence import PolicyEvidence
@@ -72,6 +72,14 @@ LENGTHS = (SHORT, SHORT, SHORT, SHORT, SHORT, LONG)
 the long ones are there for what needs many blows, or a history."""
 
 
+def length_of(seed: int) -> Length:
+    return random.Random(f"{seed}/length").choice(LENGTHS)
+
+
+def is_long(seed: int) -> bool:
+    return length_of(seed) is LONG
+
+
 @dataclass(slots=True)
 class Outcome:
     seed: int
@@ -83,18 +91,21 @@ class Outcome:
     """What happened in the run, to see that it was worth the while."""
 
 
-def simulate(seed: int, *, broken: BrokenRule = BrokenRule.NOTHING, trouble_s: float | None = None) -> Outcome:
+def simulate(
+    seed: int, *, broken: BrokenRule = BrokenRule.NOTHING, trouble_s: float | None = None, keep_trace: bool = True
+) -> Outcome:
     """Runs one world to its end and judges it; with `trouble_s`, not of the length that its seed gives it. Raises Stuck where
     nothing moves any more.
     """
-    length = random.Random(f"{seed}/length").choice(LENGTHS) if trouble_s is None else Length(trouble_s)
+    length = length_of(seed) if trouble_s is None else Length(trouble_s)
     with in_force(broken), remembered_codecs():
-        return run(World(seed, length).run(), seed=seed, shuffled=seed % 2 == 1)
+        return run(World(seed, length, keep_trace=keep_trace).run(), seed=seed, shuffled=seed % 2 == 1)
 
 
 class World:
-    def __init__(self, seed: int, length: Length) -> None:
+    def __init__(self, seed: int, length: Length, *, keep_trace: bool) -> None:
         self._seed = seed
+        self._keep_trace = keep_trace
         self._length = length
         self._chance = random.Random(f"{seed}/world")
         self._trace: list[str] = []
@@ -117,12 +128,20 @@ class World:
             release_timeout_ms=5000,
             drain_timeout_ms=5000,
         )
-        site = Site(self._seed, bucket, metadata, _settings(chance), settings, recorder, self._trace, self._failures)
+        site = Site(
+            self._seed, bucket, metadata, _settings(chance), settings, recorder, self._trace, self._keep_trace, self._failures
+        )
         self._note(repr(site.settings))
         self._cluster = cluster = Cluster(site, chance, self._note)
         background = [asyncio.ensure_future(work.run()) for work in (metadata, recorder, cluster.partitions, cluster.registered)]
         self._clients = Clients(
-            self._seed, cluster.route, cluster.balanced, cluster.epoch_of, recorder.removed_early.__contains__, self._note
+            self._seed,
+            cluster.route,
+            cluster.balanced,
+            cluster.epoch_of,
+            recorder.removed_early.__contains__,
+            self._note,
+            self._note_event,
         )
         self._compactors = Compactors(site, self._note)
         bucket.grace_ms = self._compactors.settings.delete_grace_ms
@@ -261,7 +280,12 @@ class World:
     # ── what is written down ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _note(self, what: str) -> None:
-        self._trace.append(f"{virtual_loop().time():12.6f} {what}")
+        if self._keep_trace:
+            self._trace.append(f"{virtual_loop().time():12.6f} {what}")
+
+    def _note_event(self, event: Event) -> None:
+        if self._keep_trace:
+            self._note(repr(event))
 
     def _sample(self, broker: BrokerProcess) -> None:
         budget = broker.leadership.budget

@@ -1,6 +1,6 @@
 """A broker as a process: what it opens before there is a broker, in which order, and how it ends.
 
-    start   certificates, ports ─▶ data directory ─▶ metadata ─▶ bucket: whose is it? ─▶ proof ─▶ cluster id ─▶ broker.py
+    start   certificates, ports, keys ─▶ data directory ─▶ metadata ─▶ bucket: whose is it? ─▶ proof ─▶ cluster id ─▶ broker.py
     stop    broker.py ─▶ stores close
 
 Invariant: no door answers before the bucket has proved that it keeps create-only PUTs; a start that is refused has signed no
@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from gateway.access.opening import open_access
+from gateway.access.opening import open_access, prepare_access
 from gateway.broker import VERSION, Broker, wall_clock_ms
 from gateway.cluster_identity import identify_cluster
 from gateway.freed_memory import keep_freed_memory
@@ -53,6 +53,8 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
         tls = tls_files(settings)
         ports = await take_ports(http=settings.http, grpc=settings.grpc)
         parts.callback(ports.close)
+        prepared = await prepare_access(settings.access, broker_id=settings.broker_id, now_ms=wall_clock_ms)
+        tracing = await _tracing(settings, parts)
         layout = EtcdLayout(settings.cluster)
         bucket_url, metadata_path = settings.bucket, settings.data_dir
         if not settings.metadata.etcd:
@@ -74,13 +76,12 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
         )
         access = await open_access(
             settings.access,
+            prepared,
             metadata,
             layout,
-            broker_id=settings.broker_id,
             now_ms=wall_clock_ms,
             peers_speak_tls=settings.tls.is_on and bool(settings.metadata.etcd),
         )
-        tracing = await _tracing(settings, parts)
         broker = Broker(settings, bucket, metadata, layout, cluster_id=identity, tracing=tracing, access=access, tls=tls)
         ready = asyncio.Event()
         try:

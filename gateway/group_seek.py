@@ -68,7 +68,8 @@ def sought_offset(
         case "shift":
             asked = (committed or 0) + to.value
         case "timestamp_ms" if of_timestamp is not None:
-            asked = of_timestamp
+            # Looked for after the bounds were read, in a log that goes on: one beyond their end is in it by now.
+            return Sought(max(int(bounds.log_start_offset), of_timestamp))
         case _:
             return Sought(int(bounds.high_watermark), NO_RECORD_SINCE if to.kind == "timestamp_ms" else "")
     after = int(max(bounds.log_start_offset, min(asked, bounds.high_watermark)))

@@ -14,7 +14,6 @@ It is a look, not a proof: what may not be read is passed over, and of a listing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -42,7 +41,8 @@ async def check_not_nested(bucket: ObjectStore, url: str, s3: S3Settings | None 
 
     Raises Rejected where a cluster lies around it or within it, Unavailable where the bucket can't be asked.
     """
-    async for place, record in _around(url, s3):
+    if (around := await _around(url, s3)) is not None:
+        place, record = around
         raise Rejected(
             f"{bucket.url} lies within {place}, which belongs to cluster {record.cluster_id}",
             hint=NAME_ANOTHER,
@@ -58,13 +58,14 @@ async def check_not_nested(bucket: ObjectStore, url: str, s3: S3Settings | None 
         )
 
 
-async def _around(url: str, s3: S3Settings | None) -> AsyncIterator[tuple[str, ClusterRecord]]:
-    """The nearest first."""
+async def _around(url: str, s3: S3Settings | None) -> tuple[str, ClusterRecord] | None:
+    """The nearest one, with where it lies."""
     match parse_store_url(url, s3):
         case Path() as root:
-            for parent in root.absolute().parents:
+            resolved = await asyncio.to_thread(root.resolve)  # as it lies on the disk, whatever way leads there
+            for parent in resolved.parents:
                 if (record := await asyncio.to_thread(_read_file, parent / CLUSTER)) is not None:
-                    yield parent.as_uri(), record
+                    return parent.as_uri(), record
         case S3Place(bucket, prefix, settings) if prefix:
             from segments.s3_store import S3Store  # as in store_url.py
 
@@ -74,9 +75,10 @@ async def _around(url: str, s3: S3Settings | None) -> AsyncIterator[tuple[str, C
                 for depth in reversed(range(len(parts))):
                     above = "/".join(parts[:depth])
                     if (record := await _read(store, f"{above}/{CLUSTER}" if above else CLUSTER)) is not None:
-                        yield f"s3://{bucket}/{above}".rstrip("/"), record
+                        return f"s3://{bucket}/{above}".rstrip("/"), record
             finally:
                 await store.close()
+    return None
 
 
 async def _within(bucket: ObjectStore) -> tuple[str, ClusterRecord] | None:

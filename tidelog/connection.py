@@ -55,7 +55,7 @@ from tidelog.credentials import Credentials
 from tidelog.reachability import Reachability
 from tidelog.routes import NO_LEADER_EPOCH, UNTOLD, BrokerLimits, LeaderEpochs, limits_from, route_from
 from tidelog.routes import TopicRoute as TopicRoute
-from tidelog.rpc_errors import error_of_rpc, is_timeout
+from tidelog.rpc_errors import error_of_rpc, is_timeout, is_told_by_broker
 from tidelog.settings import ClientSettings
 
 _Answer = TypeVar("_Answer")
@@ -214,27 +214,30 @@ class Connection:
         pause_s = self._settings.retry_pause_ms / 1000
         address = at or self._seed
         met: Unavailable | None = None
-        while True:
-            attempt_s = min(deadline_s - time.monotonic(), attempt_timeout_s)
-            try:
-                return await self._attempt(attempt, address=address, writes=writes, timeout_s=attempt_s)
-            except Unavailable as error:
-                if met is None or attempt_s >= attempt_timeout_s or not is_timeout(error):
-                    met = error
-                if isinstance(error, Throttled):
-                    wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
-                else:
-                    wait_s = pause_s * random.uniform(0.5, 1.5)
-                if time.monotonic() + wait_s >= deadline_s:
-                    raise self.naming_all_that_are_silent(met)  # noqa: B904  # it has its own cause
-            await asyncio.sleep(wait_s)
-            pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
-            attempt_timeout_s = min(2 * attempt_timeout_s, attempt_timeout_s_max)
-            if self._reachability.none_answers(self._seeds):
-                with suppress(TidelogError, TimeoutError):
-                    async with asyncio.timeout(deadline_s - time.monotonic()):
-                        await self.open()  # brokers come back at other addresses
-            address = self._seed
+        try:
+            while True:
+                attempt_s = min(deadline_s - time.monotonic(), attempt_timeout_s)
+                try:
+                    return await self._attempt(attempt, address=address, writes=writes, timeout_s=attempt_s)
+                except Unavailable as error:
+                    if met is None or attempt_s >= attempt_timeout_s or not is_timeout(error):
+                        met = error
+                    if isinstance(error, Throttled):
+                        wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
+                    else:
+                        wait_s = pause_s * random.uniform(0.5, 1.5)
+                    if time.monotonic() + wait_s >= deadline_s:
+                        raise self.naming_all_that_are_silent(met)  # noqa: B904  # it has its own cause
+                await asyncio.sleep(wait_s)
+                pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
+                attempt_timeout_s = min(2 * attempt_timeout_s, attempt_timeout_s_max)
+                if self._reachability.none_answers(self._seeds):
+                    with suppress(TidelogError, TimeoutError):
+                        async with asyncio.timeout(deadline_s - time.monotonic()):
+                            await self.open()  # brokers come back at other addresses
+                address = self._seed
+        finally:
+            met = None  # its traceback holds this frame, and all that waits for it
 
     async def ask_once(
         self, attempt: Callable[[Stubs, float], Awaitable[_Answer]], *, at: str, writes: bool, timeout_s: float
@@ -270,16 +273,18 @@ class Connection:
             with self._channels.held(address) as stubs:
                 answer = await attempt(stubs, max(0.001, timeout_s))
         except grpc.aio.AioRpcError as error:
-            raise self._heeded(error_of_rpc(error, address=address, writes=writes), address) from error
+            raise self._heeded(
+                error_of_rpc(error, address=address, writes=writes), address, is_answer=is_told_by_broker(error)
+            ) from error
         except TidelogError as error:
-            self._heeded(error, address)
+            self._heeded(error, address, is_answer=True)
             raise
         self._reachability.answered(address)
         return answer
 
-    def _heeded(self, error: TidelogError, address: str) -> TidelogError:
+    def _heeded(self, error: TidelogError, address: str, *, is_answer: bool) -> TidelogError:
         """Another broker may do better than one that does not answer, or can't work, and may know better than one that knows of no
-        leader. Who is busy, or knows of a newer leader than we do, is well.
+        leader. Who is busy, or knows of a newer leader than we do, is well. `is_answer`: the broker said it, and not its silence.
         """
         if isinstance(error, Throttled):
             self.note_throttled(error)
@@ -287,6 +292,8 @@ class Connection:
             self._reachability.told_what_is_doubtful(address, time.monotonic())
         elif error.retryable and not isinstance(error, Throttled | FencedLeaderEpoch) and "ended_by_broker" not in error.details:
             self._reachability.gave_no_answer(address, time.monotonic())
+        if is_answer or isinstance(error, Throttled):
+            self._reachability.spoke(address)
         return error
 
     @property
@@ -295,9 +302,12 @@ class Connection:
         return self._throttled if time.monotonic() < self._throttled_until_s else None
 
     def naming_all_that_are_silent(self, error: Unavailable) -> Unavailable:
-        """The error, with the other brokers where none of them answers: who reads of one alone looks for the fault in that one."""
+        """The error, with the other brokers where all are silent: who reads of one alone looks for the fault in that one.
+
+        One that said that it can't work is not silent. `error` names in its details which broker it comes from.
+        """
         others = [seed for seed in self._seeds if seed != error.details.get("address")]
-        if type(error) is not Unavailable or not others or not self._reachability.none_answers(self._seeds):
+        if type(error) is not Unavailable or not others or not self._reachability.all_are_silent(self._seeds):
             return error
         shown = ", ".join(others[:SILENT_NAMED_MAX])
         more = f" and {len(others) - SILENT_NAMED_MAX} more" if len(others) > SILENT_NAMED_MAX else ""

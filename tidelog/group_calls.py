@@ -168,23 +168,25 @@ class GrpcGroupCalls:
         pause_s = self._settings.retry_pause_ms / 1000
         unknown: OutcomeUnknown | None = None
         met: Unavailable | OutcomeUnknown | None = None
-        while True:
-            left_s = max(0.001, deadline_s - time.monotonic())
-            try:
-                return await self._once(name, ask, timeout_s=min(ATTEMPT_S, left_s), writes=writes)
-            except (Unavailable, OutcomeUnknown) as error:
-                unknown = error if isinstance(error, OutcomeUnknown) else unknown
-                if met is None or left_s >= ATTEMPT_S or not is_timeout(error):
-                    met = error
-                if isinstance(error, Throttled):
-                    wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
-                else:
-                    wait_s = pause_s * random.uniform(0.5, 1.5)
-                if time.monotonic() + wait_s >= deadline_s:
-                    told = unknown or met
-                    raise told  # noqa: B904  # it has its own cause
-            await asyncio.sleep(wait_s)
-            pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
+        try:
+            while True:
+                left_s = max(0.001, deadline_s - time.monotonic())
+                try:
+                    return await self._once(name, ask, timeout_s=min(ATTEMPT_S, left_s), writes=writes)
+                except (Unavailable, OutcomeUnknown) as error:
+                    unknown = error if isinstance(error, OutcomeUnknown) else unknown
+                    if met is None or left_s >= ATTEMPT_S or not is_timeout(error):
+                        met = error
+                    if isinstance(error, Throttled):
+                        wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
+                    else:
+                        wait_s = pause_s * random.uniform(0.5, 1.5)
+                    if time.monotonic() + wait_s >= deadline_s:
+                        raise unknown or met  # noqa: B904  # it has its own cause
+                await asyncio.sleep(wait_s)
+                pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
+        finally:
+            unknown = met = None  # their tracebacks hold this frame
 
     async def _coordinator(self, name: str) -> str:
         if (known := self._coordinators.get(name)) is not None:

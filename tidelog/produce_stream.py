@@ -179,20 +179,22 @@ class ProduceStream:
             async with asyncio.timeout(self._settings.request_timeout_ms / 1000):
                 answer = await first_of(self._opened(call), self._watch())
         except TimeoutError:
-            raise Unavailable(f"{self._address}: the broker does not take up a stream") from None
+            raise Unavailable(f"{self._address}: the broker does not take up a stream", address=self._address) from None
         except grpc.aio.AioRpcError as rpc_error:
             error = error_of_rpc(rpc_error, address=self._address, writes=False)
             if isinstance(error, Denied | NotImplementedHere):
                 self._accumulator.abandon(self._accumulator.busy(self._way), error)
                 self._answered()
                 return False
-            raise error if isinstance(error, Unavailable) else Unavailable(error.message, hint=error.hint) from rpc_error
+            if isinstance(error, Unavailable):
+                raise error from rpc_error
+            raise Unavailable(error.message, hint=error.hint, address=self._address) from rpc_error
         except OutcomeUnknown as silence:
-            raise Unavailable(silence.message) from None  # nothing but the empty request went out
+            raise Unavailable(silence.message, address=self._address) from None  # nothing but the empty request went out
         finally:
             self._owes_since_s = None
         if answer is grpc.aio.EOF:
-            raise Unavailable(f"{self._address}: the broker ended the stream")
+            raise Unavailable(f"{self._address}: the broker ended the stream", address=self._address)
         self._tell_end_of_outage()
         return True
 

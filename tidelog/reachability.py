@@ -1,6 +1,7 @@
 """Which brokers answer, as one client finds them: whom to ask next, and which leaders are reached through another broker. Pure.
 
     a broker did not answer             it is asked last, until it answers again: `choose`
+    it says no more than that it can't  the same, but it is not silent
     its answer does not help            it may know no better: another one is asked next, in turn
     a leader that can't be connected    it gets a detour: another broker, which forwards, until a connection to the leader stands
     that other broker can't be, either  another detour
@@ -19,7 +20,9 @@ class Reachability:
 
     def __init__(self) -> None:
         self._failed_s: dict[str, float] = {}
-        """By address: when it last gave no answer; only those that have not answered since."""
+        """By address: when it last gave no answer, or none but that it can't; only those that have not answered since."""
+        self._silent: set[str] = set()
+        """Those of them that said nothing at all."""
         self._doubted_s: dict[str, float] = {}
         """By address: when its answer last did not help; only those whose last answer was such a one."""
         self._unconnected: set[str] = set()
@@ -31,9 +34,15 @@ class Reachability:
 
     def answered(self, address: str) -> None:
         self._failed_s.pop(address, None)
+        self._silent.discard(address)
 
     def gave_no_answer(self, address: str, now_s: float) -> None:
         self._failed_s[address] = now_s
+        self._silent.add(address)
+
+    def spoke(self, address: str) -> None:
+        """It lives, whatever it said."""
+        self._silent.discard(address)
 
     def told_what_helps(self, address: str) -> None:
         self._doubted_s.pop(address, None)
@@ -48,13 +57,14 @@ class Reachability:
         return self._detours.pop(address, None) is not None
 
     def can_not_connect(self, address: str, now_s: float) -> None:
-        self._failed_s[address] = now_s
+        self.gave_no_answer(address, now_s)
         self._unconnected.add(address)
 
     def keep(self, addresses: Collection[str]) -> None:
         """There are no others any more."""
         self._failed_s = {address: at_s for address, at_s in self._failed_s.items() if address in addresses}
         self._doubted_s = {address: at_s for address, at_s in self._doubted_s.items() if address in addresses}
+        self._silent.intersection_update(addresses)
         self._unconnected.intersection_update(addresses)
         self._detours = {leader: via for leader, via in self._detours.items() if leader in addresses and via in addresses}
 
@@ -70,6 +80,9 @@ class Reachability:
 
     def none_answers(self, addresses: Collection[str]) -> bool:
         return all(address in self._failed_s for address in addresses)
+
+    def all_are_silent(self, addresses: Collection[str]) -> bool:
+        return self._silent.issuperset(addresses)
 
     def is_unconnected(self, address: str) -> bool:
         return address in self._unconnected

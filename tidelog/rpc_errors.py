@@ -88,6 +88,11 @@ def is_timeout(error: TidelogError) -> bool:
     return isinstance(cause, RpcError) and cause.code() is StatusCode.DEADLINE_EXCEEDED
 
 
+def is_told_by_broker(error: grpc.aio.AioRpcError) -> bool:
+    """Whether it is the answer of a broker, and not what grpc makes of its silence."""
+    return _status_in_trailers(error) is not None
+
+
 def _status_in_trailers(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:
     """What the broker itself said of the call; None where it was not asked, or what it said can't be read."""
     for key, value in error.trailing_metadata() or ():

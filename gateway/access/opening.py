@@ -16,6 +16,7 @@ from gateway.access.principal_quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
 from gateway.peers import CallMetadata
 from metadata.access_cache import AccessCache
+from metadata.api_key import Credential
 from metadata.etcd_layout import EtcdLayout
 from metadata.peer_secret import read_peer_secret
 from metadata.secret import Secret
@@ -36,25 +37,39 @@ class Access(NamedTuple):
 NO_ACCESS: Final = Access(None, None)
 
 
-async def open_access(
-    settings: AccessSettings,
-    store: MetadataStore,
-    layout: EtcdLayout,
-    *,
-    broker_id: str,
-    now_ms: Callable[[], int],
-    peers_speak_tls: bool = False,
-) -> Access:
-    """A broker without authentication sends the cluster's secret as well, for those that have it already, but over TLS alone: who
-    listens to what is plain today may not know it tomorrow. Raises InvalidArgument, Unavailable, OutcomeUnknown, Corrupt."""
+class Prepared(NamedTuple):
+    """What lies on this machine of it."""
+
+    admin_key: Credential | None
+    audit: AuditLog | None
+
+
+async def prepare_access(settings: AccessSettings, *, broker_id: str, now_ms: Callable[[], int]) -> Prepared:
+    """What can be wrong with it is told before there is a cluster. Raises InvalidArgument."""
     if not settings.authentication:
-        if not peers_speak_tls:
-            return NO_ACCESS
-        return Access(None, unchecked_metadata(await read_peer_secret(store, layout, secrets.token_bytes)))
+        return Prepared(None, None)
     admin_key = None
     if settings.admin_key_file is not None:
         admin_key = await asyncio.to_thread(read_admin_key, settings.admin_key_file)
     audit = None if settings.audit_log == "off" else AuditLog(settings.audit_log, broker_id=broker_id, now_ms=now_ms)
+    return Prepared(admin_key, audit)
+
+
+async def open_access(
+    settings: AccessSettings,
+    prepared: Prepared,
+    store: MetadataStore,
+    layout: EtcdLayout,
+    *,
+    now_ms: Callable[[], int],
+    peers_speak_tls: bool = False,
+) -> Access:
+    """A broker without authentication sends the cluster's secret as well, for those that have it already, but over TLS alone: who
+    listens to what is plain today may not know it tomorrow. Raises Unavailable, OutcomeUnknown, Corrupt."""
+    if not settings.authentication:
+        if not peers_speak_tls:
+            return NO_ACCESS
+        return Access(None, unchecked_metadata(await read_peer_secret(store, layout, secrets.token_bytes)))
     peer_secret = await read_peer_secret(store, layout, secrets.token_bytes)
     cache = AccessCache(store, layout)
     tokens = None
@@ -66,11 +81,11 @@ async def open_access(
         settings,
         cache,
         now_ms=now_ms,
-        admin_key=admin_key,
+        admin_key=prepared.admin_key,
         tokens=tokens,
     )
     quotas = PrincipalQuotas(cache, time.monotonic)
-    guard = Guard(cache, authentication, quotas, audit, peer_secret, now_ms=now_ms, metrics_open=settings.metrics_open)
+    guard = Guard(cache, authentication, quotas, prepared.audit, peer_secret, now_ms=now_ms, metrics_open=settings.metrics_open)
     return Access(guard, peer_metadata(peer_secret))
 
 

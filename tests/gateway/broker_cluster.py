@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.access.opening import open_access
+from gateway.access.opening import open_access, prepare_access
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker, wall_clock_ms
 from gateway.broker_process import tls_files
@@ -93,9 +93,9 @@ async def broker_cluster(
                 )
                 opened = await open_access(
                     settings.access,
+                    await prepare_access(settings.access, broker_id=settings.broker_id, now_ms=wall_clock_ms),
                     metadata,
                     layout,
-                    broker_id=settings.broker_id,
                     now_ms=wall_clock_ms,
                     peers_speak_tls=settings.tls.is_on,
                 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
 from gateway.broker_process import running
 from gateway.cluster_identity import LOOK_INTERVAL_S, Seen, identify_cluster, stay_in_cluster, what_happened
@@ -16,7 +17,7 @@ from gateway.ports import take_ports
 from gateway.settings import BrokerSettings
 from gateway.snapshots import take_snapshot
 from metadata.counters import next_session
-from metadata.errors import Denied, Rejected
+from metadata.errors import Denied, InvalidArgument, Rejected
 from metadata.etcd_layout import EtcdLayout
 from metadata.etcd_store import EtcdStore
 from metadata.model import Revision, SegmentSeq, SessionId
@@ -34,6 +35,7 @@ from tests.simulation.virtual_loop import run as virtually
 from tests.simulation.virtual_loop import virtual_loop
 
 LAYOUT = EtcdLayout()
+FREE = "127.0.0.1:0"
 
 
 def with_parts(tmp_path: Path, test: Callable[[MemoryStore, SqliteStore], Awaitable[None]]) -> None:
@@ -230,6 +232,22 @@ def test_a_broker_refuses_a_directory_within_another_clusters_bucket_and_leaves_
     with pytest.raises(Rejected, match="which belongs to cluster theirs"):
         asyncio.run(main())
     assert list((outer / "inner").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_broker_whose_admin_key_can_not_be_read_makes_no_cluster(tmp_path: Path) -> None:
+    access = AccessSettings(authentication=True, admin_key_file=tmp_path / "absent", audit_log="off")
+    (tmp_path / "bucket").mkdir()
+
+    async def main() -> None:
+        bucket = (tmp_path / "bucket").as_uri()
+        async with running(BrokerSettings(tmp_path / "data", bucket=bucket, http=FREE, grpc=FREE, access=access)):
+            pass
+
+    with pytest.raises(InvalidArgument, match=r"admin_key_file: .* can't be read"):
+        asyncio.run(main())
+    assert list((tmp_path / "bucket").iterdir()) == []
+    assert not (tmp_path / "data").exists()
 
 
 # ── while a broker runs ─────────────────────────────────────────────────────────────────────────────────────────────────

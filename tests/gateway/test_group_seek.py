@@ -39,6 +39,12 @@ def test_a_time_is_its_first_record_and_without_one_the_end() -> None:
     assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=None) == Sought(100, NO_RECORD_SINCE)
 
 
+def test_a_first_record_that_came_while_it_was_looked_for_is_what_was_asked_for() -> None:
+    to = SeekTo("timestamp_ms", 1_700_000_000_000)
+    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=105) == Sought(105)
+    assert sought_offset(to, P0, bounds=bounds(10, 100), committed=None, of_timestamp=5) == Sought(10)
+
+
 def test_what_was_never_committed_has_nothing_to_shift_from() -> None:
     with pytest.raises(InvalidArgument, match="no committed offset"):
         sought_offset(SeekTo("shift", 1), P0, bounds=bounds(0, 9), committed=None)
@@ -63,6 +69,7 @@ def test_nobody_is_moved_out_of_the_log(
 ) -> None:
     to = SeekTo(kind, value)  # type: ignore[arg-type]
     sought = sought_offset(to, P0, bounds=bounds(start, start + length), committed=committed, of_timestamp=of_timestamp)
-    assert start <= sought.after <= start + length
+    found = of_timestamp if kind == "timestamp_ms" else None  # it is in the log, whatever the bounds said before
+    assert start <= sought.after <= max(start + length, found or 0)
     assert sought.asked is None or -(2**63) <= sought.asked < 2**63
     assert bool(sought.reason) == (sought.asked is not None or (kind == "timestamp_ms" and of_timestamp is None))

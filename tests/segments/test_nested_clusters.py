@@ -90,6 +90,14 @@ def test_a_file_of_that_name_that_is_no_record_is_somebody_elses(tmp_path: Path)
     asyncio.run(_check((tmp_path / "bucket").as_uri()))
 
 
+def test_a_way_that_only_leads_through_another_clusters_directory_ends_outside_of_it(tmp_path: Path) -> None:
+    asyncio.run(_signed((tmp_path / "outer").as_uri(), "first"))
+    asyncio.run(_check(str(tmp_path / "outer" / ".." / "beside")))
+    (tmp_path / "link").symlink_to(tmp_path / "outer")
+    with pytest.raises(Rejected, match=r"lies within .*/outer, which belongs to cluster first"):
+        asyncio.run(_check(str(tmp_path / "link" / "inner")))
+
+
 def test_a_cluster_behind_a_large_folder_of_others_is_found() -> None:
     store = _in_memory([*(f"a/{number:05d}" for number in range(12_000)), "b/c/cluster.json"])
     with pytest.raises(Rejected, match="memory:///b/c belongs to cluster inner"):

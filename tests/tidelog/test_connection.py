@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -99,6 +101,36 @@ def test_a_broker_that_kept_silent_as_long_as_it_should_not_is_told_of_whatever_
             await connection.call(attempt, writes=False)
 
     with_connection(test, settings_from(quick(retry_pause_ms=120_000, retry_pause_ms_max=120_000)))
+
+
+def test_what_a_call_has_met_is_gone_with_it() -> None:
+    """And with it all that its frame holds: nothing waits for the garbage collector."""
+
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        met: list[weakref.ref[Unavailable]] = []
+
+        async def fails(to: Stubs, timeout_s: float) -> str:
+            error = Unavailable("not now")
+            met.append(weakref.ref(error))
+            try:
+                raise error
+            finally:
+                del error
+
+        async def fails_once(to: Stubs, timeout_s: float) -> str:
+            return "an answer" if met else await fails(to, timeout_s)
+
+        gc.disable()
+        try:
+            await connection.call(fails_once, writes=False)
+            with suppress(Unavailable):
+                await connection.call(fails, writes=False)
+            assert len(met) > 1
+            assert [error() for error in met] == [None] * len(met)
+        finally:
+            gc.enable()
+
+    with_connection(test, settings_from(quick(request_timeout_ms=300)))
 
 
 def test_those_who_are_asked_to_come_later_do_not_all_come_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,19 @@ def test_where_none_answers_the_one_whose_silence_is_the_longest_ago_is_asked() 
     assert met.choose([A, B, C]) == B
 
 
+def test_one_that_says_that_it_can_not_work_is_asked_last_and_is_not_silent() -> None:
+    met = Reachability()
+    met.gave_no_answer(A, 1.0)
+    met.can_not_connect(B, 2.0)
+    assert met.all_are_silent([A, B])
+    met.spoke(A)
+    assert met.none_answers([A, B])
+    assert not met.all_are_silent([A, B])
+    assert met.choose([A, B, C]) == C
+    met.answered(B)
+    assert not met.all_are_silent([B])
+
+
 def test_a_leader_is_called_itself_even_when_it_is_silent() -> None:
     met = Reachability()
     met.gave_no_answer(A, 1.0)

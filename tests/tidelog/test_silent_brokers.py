@@ -72,3 +72,25 @@ def test_the_others_are_named_only_where_none_answers_and_not_all_of_many() -> N
     crowd = _connection("a:1", *many)
     _silent(crowd, "a:1", *many)
     assert crowd.naming_all_that_are_silent(met).message.endswith("b4:1 and 3 more either")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_brokers_that_say_why_they_can_not_work_are_not_called_silent() -> None:
+    def can_not(method: str) -> None:
+        if method == "ListTopics":
+            raise Unavailable("the metadata store does not answer")
+
+    async def run() -> None:
+        async with running(SmallBroker("a")) as a, running(SmallBroker("b")) as b:
+            a.create_topic("orders", 1)
+            b.join(a)
+            async with tidelog.connect(f"{a.address},{b.address}", **quick()) as log:
+                await log.topics.list()
+                a.before_call = b.before_call = can_not
+                impatient(log, request_timeout_ms=1000)
+                with pytest.raises(Unavailable, match=r"the metadata store does not answer$") as met:
+                    await log.topics.list()
+                assert "no answer" not in met.value.message
+
+    asyncio.run(run())

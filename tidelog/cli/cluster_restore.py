@@ -1,7 +1,7 @@
 """`tidelog cluster restore`: rebuilds lost metadata from the bucket. The brokers must be stopped.
 
 Shown and asked first on a terminal: it seals all sessions, so brokers that still run end. A dry run, which is what is shown before,
-writes nothing, on this machine neither.
+writes nothing, on this machine neither, save its name into the LOCK of a data directory that a broker has used.
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ def restore(
     if not yes and not dry_run:
         need_terminal(f"restoring the metadata in {into}")
         plan = _restore(settings, dry_run=True, despite_damage=despite_damage)
-        if output is Output.TABLE:
+        is_refused = bool(plan.found.damaged) and not despite_damage
+        if output is Output.TABLE or is_refused:  # else what is printed is one document: of what was done
             _show(plan, output, dry_run=True)
-        if plan.found.damaged and not despite_damage:
+        if is_refused:
             say(_conclusion(plan, dry_run=True))
             return UNHEALTHY
         say(_from_snapshot(plan))

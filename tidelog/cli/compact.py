@@ -85,24 +85,29 @@ def compact(
     row = {"manifests": report.manifests, "pending_bytes": bytes_pending}
     show_one(row | {"failed": len(report.failed), "damaged": len(report.damaged)}, output)
     grace_s = settings.compaction.delete_grace_ms / 1000
-    say(conclusion(report.manifests, bytes_pending, everything=everything, grace_s=grace_s))
+    hindered = bool(report.failed or report.damaged)
+    say(conclusion(report.manifests, bytes_pending, everything=everything, grace_s=grace_s, hindered=hindered))
     if report.failed:
         raise report.failed[0]
     return UNHEALTHY if report.damaged else 0
 
 
-def conclusion(manifests: int, bytes_pending: int, *, everything: bool, grace_s: float) -> str:
-    """What the figures mean, and when there will be less on the bucket."""
+def conclusion(manifests: int, bytes_pending: int, *, everything: bool, grace_s: float, hindered: bool = False) -> str:
+    """What the figures mean, and when there will be less on the bucket.
+
+    `hindered`: by damage, or by what failed. Then it is not known that the rest only is not due, nor that nothing else waits.
+    """
     said = []
-    if not manifests:
-        said += ["nothing went into Parquet: " + ("nothing is due" if bytes_pending and not everything else "nothing could")]
-        if not bytes_pending:
-            said = ["nothing waits in segments"]
+    if not manifests and not bytes_pending and not hindered:
+        said += ["nothing waits in segments"]
+    elif not manifests:
+        why = "nothing could" if everything or hindered else "nothing is due"
+        said += [f"nothing went into Parquet: {why}"]
     if bytes_pending:
         waits = f"{bytes_pending:,} bytes wait in segments"
-        said += [waits if everything else f"{waits} until they are due; --all takes them, too"]
+        said += [waits if everything or hindered else f"{waits} until they are due; --all takes them, too"]
     if manifests:
-        said += [f"segments that are in Parquet now stay for {grace_s:g} s (delete_grace_ms), and are deleted by a later run"]
+        said += [f"segments that are in Parquet now stay for {grace_s:.15g} s (delete_grace_ms), and are deleted by a later run"]
     return "; ".join(said)
 
 

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from gateway.access.caller import begin
-from gateway.access.opening import NO_ACCESS, Access, open_access, peer_metadata
+from gateway.access.opening import NO_ACCESS, Access, open_access, peer_metadata, prepare_access
 from gateway.access.settings import AccessSettings
 from gateway.doors import partition_of
 from gateway.proto import groups_pb2, log_pb2
@@ -164,9 +164,8 @@ def test_a_broker_without_authentication_shows_the_secret_over_tls_alone(tmp_pat
         store, layout = SqliteStore(Path(":memory:")), EtcdLayout()
 
         async def opened(*, peers_speak_tls: bool) -> Access:
-            return await open_access(
-                AccessSettings(), store, layout, broker_id="b", now_ms=lambda: 0, peers_speak_tls=peers_speak_tls
-            )
+            prepared = await prepare_access(AccessSettings(), broker_id="b", now_ms=lambda: 0)
+            return await open_access(AccessSettings(), prepared, store, layout, now_ms=lambda: 0, peers_speak_tls=peers_speak_tls)
 
         assert await opened(peers_speak_tls=False) == NO_ACCESS
         assert await store.get(layout.peer_secret) is None

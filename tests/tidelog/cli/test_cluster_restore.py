@@ -144,6 +144,8 @@ def test_damage_is_told_before_it_asks(data_dir: Path, answered: Answered, capsy
     assert answered(True) == []
     assert run(["cluster", "restore", "--data-dir", str(data_dir)]) == 3
     assert "--despite-damage" in capsys.readouterr().err
+    assert run(["cluster", "restore", "--data-dir", str(data_dir), "-o", "json"]) == 3
+    assert json.loads(capsys.readouterr().out)["findings"], "programs are told, too, what is damaged"
     assert contents(data_dir) == before
 
 

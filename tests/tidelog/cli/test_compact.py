@@ -104,6 +104,22 @@ def test_what_one_look_has_done_is_told_in_words(manifests: int, bytes_pending: 
     assert conclusion(manifests, bytes_pending, everything=everything, grace_s=3600) == said
 
 
+@pytest.mark.parametrize(
+    ("manifests", "bytes_pending", "said"),
+    [
+        (0, 0, "nothing went into Parquet: nothing could"),
+        (0, 5, "nothing went into Parquet: nothing could; 5 bytes wait in segments"),
+        (2, 5, f"5 bytes wait in segments; {STAYS}"),
+    ],
+)
+def test_what_damage_or_a_failure_holds_up_is_not_told_as_done_or_not_due(manifests: int, bytes_pending: int, said: str) -> None:
+    assert conclusion(manifests, bytes_pending, everything=False, grace_s=3600, hindered=True) == said
+
+
+def test_a_long_grace_is_told_in_digits() -> None:
+    assert "stay for 1209600 s" in conclusion(1, 0, everything=True, grace_s=14 * 86_400)
+
+
 def test_damage_is_told_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "data"
     produced(directory)

@@ -11,7 +11,7 @@ MESSAGE_PROTOS := metadata/proto/mvcc.proto  # without services, and so without 
 # Tests and benchmarks start hundreds of processes: each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-thorough spark-crashes check bench simulate chaos chaos-proof proto kernel clean help
+.PHONY: demo test test-thorough spark-crashes check bench simulate chaos chaos-proof cluster-proof proto kernel clean help
 
 demo: $(VENV)/ready kernel ## a broker, real rows, a kill -9 in the middle, and the proof that none was lost
 	$(BIN)/tidelog demo
@@ -40,6 +40,9 @@ chaos: $(VENV)/ready kernel ## three broker processes, broken on purpose while c
 
 chaos-proof: $(VENV)/ready kernel ## brokers with a rule broken on purpose: chaos must find each
 	$(BIN)/python -m tests.chaos --prove --minutes 0.3
+
+cluster-proof: $(VENV)/ready kernel ## the image built, and the chart on a real Kubernetes of this machine; Debian, root and Go
+	$(BIN)/python -m tests.real_cluster
 
 bench: $(VENV)/ready kernel ## the figures of README.md, in about four minutes
 	$(BIN)/python -m bench

@@ -38,6 +38,10 @@ _CLIENT_VARIABLES = frozenset(
     {"TIDELOG_URL", "TIDELOG_CONTEXT", "TIDELOG_DEBUG", "TIDELOG_CONFIG", "TIDELOG_API_KEY", "TIDELOG_API_KEY_FILE"}
     | {"TIDELOG_CA_FILE", "TIDELOG_CERT_FILE", "TIDELOG_KEY_FILE", "TIDELOG_TLS_SERVER_NAME"}
 )
+_OF_SERVICES = re.compile(
+    r"TIDELOG(?:_\w+)?_(?:SERVICE_HOST=.*|SERVICE_PORT(?:_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?=.*)"
+)
+"""NAME=value that Kubernetes gives to each pod beside a Service called tidelog, unless enableServiceLinks is false."""
 _HTTP = "127.0.0.1:8080"
 _LOCAL_DISK = {"linger_ms": 5.0, "puts_per_second_max": 400.0}
 """Defaults where the bucket is a local directory: a PUT costs a millisecond and no money."""
@@ -187,7 +191,9 @@ def load_settings(
     """
     given = _read_toml(toml) if toml is not None else {}
     for name, text in environ.items():
-        if name.startswith("TIDELOG_") and name not in _CLIENT_VARIABLES and not name.startswith("TIDELOG_TEST_"):
+        if not name.startswith("TIDELOG_") or name in _CLIENT_VARIABLES or name.startswith("TIDELOG_TEST_"):
+            continue
+        if not _OF_SERVICES.fullmatch(f"{name}={text}"):
             given[name.removeprefix("TIDELOG_").lower()] = (name, text)
     for name, value in flags.items():
         if value is not None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import helm_python as helm
 import pytest
+import yaml
 
-from tests.deploy.chart import render
+from tests.deploy.chart import KUBERNETES, NAME, faults, render
 from tests.servers import ROOT
 from tidelog.cli.doctor_checks import least_iam_policy
 
@@ -58,6 +59,19 @@ def test_there_are_installs_to_try() -> None:
 def test_the_policy_is_that_of_doctor() -> None:
     (block,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
     assert json.loads(block) == least_iam_policy("s3://my-bucket/tidelog")
+
+
+def test_the_pod_that_restores_is_one_that_restricted_pod_security_admits() -> None:
+    """A pod of `kubectl run` is not. The labels are those by which the chart's own etcd admits the pods of its release."""
+    (block,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    pod = yaml.safe_load(block)
+    assert [fault for version in KUBERNETES for fault in faults(pod, version)] == []
+    (container,) = pod["spec"]["containers"]
+    assert pod["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    policy = render({"etcd": {"enabled": True, "endpoints": []}}).one("NetworkPolicy", f"{NAME}-etcd")
+    admitted = policy["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
+    assert set(pod["metadata"]["labels"]) == set(admitted)
 
 
 def test_the_grace_that_is_told_is_that_of_the_chart() -> None:

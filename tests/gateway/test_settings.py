@@ -27,6 +27,28 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(tmp_path: Path
     assert settings.http == "127.0.0.1:8080"
 
 
+def test_variables_that_kubernetes_makes_of_a_service_called_tidelog_are_no_settings(tmp_path: Path) -> None:
+    """Seen in a pod beside the chart's Service: `cluster restore` ended there, with "TIDELOG_SERVICE_HOST is not a setting"."""
+    of_services = {
+        "TIDELOG_SERVICE_HOST": "10.96.0.7",
+        "TIDELOG_SERVICE_PORT": "8080",
+        "TIDELOG_SERVICE_PORT_HTTP": "8080",
+        "TIDELOG_PORT": "tcp://10.96.0.7:8080",
+        "TIDELOG_PORT_8080_TCP": "tcp://10.96.0.7:8080",
+        "TIDELOG_PORT_8080_TCP_PROTO": "tcp",
+        "TIDELOG_PORT_8080_TCP_PORT": "8080",
+        "TIDELOG_PORT_8080_TCP_ADDR": "10.96.0.7",
+        "TIDELOG_OF_ADA_SERVICE_HOST": "10.96.0.8",
+    }
+    assert load_settings({"data_dir": tmp_path}, of_services) == load_settings({"data_dir": tmp_path}, {})
+
+
+@pytest.mark.parametrize("name", ["TIDELOG_PORT", "TIDELOG_HTTP_PORT", "TIDELOG_GRPC_PORT"])
+def test_a_port_that_somebody_meant_as_a_setting_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name} is not a setting"):
+        load_settings({"data_dir": tmp_path}, {name: "8081"})
+
+
 def test_a_local_bucket_flushes_sooner_than_s3_unless_told_otherwise(tmp_path: Path) -> None:
     assert load_settings({"data_dir": tmp_path}, {}).segments.linger_ms == 5
     assert load_settings({"data_dir": tmp_path, "bucket": "s3://b"}, {}).segments.linger_ms == 100

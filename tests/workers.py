@@ -1,8 +1,8 @@
 """Which worker runs which test, under `pytest -n 4 --dist loadscope`: each gets its next test when it has done one.
 
 All tests that share the Spark of their process (`spark/conftest.py`) go to one worker: a JVM costs ten seconds of a core, and is
-warm after the first test. (`--dist loadgroup`, which is for this, does nothing with pytest 9.2 and xdist 3.8: it changes a name of
-each test that nobody reads any more.)
+warm after the first test. So do those that share what is built for the image, minutes of a core. (`--dist loadgroup`, which is for
+this, does nothing with pytest 9.2 and xdist 3.8: it changes a name of each test that nobody reads any more.)
 
 And what is imported and collected is set aside from the garbage collector, here and where there are no workers.
 """
@@ -31,10 +31,13 @@ WITH_SPARK = tuple(
     )
 )
 """Who schedules knows tests by their names alone, not by their fixtures. What is missing here starts another JVM."""
+WITH_IMAGE = "tests/deploy/test_built_image.py"
 
 
 class OneByOne(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed throughout
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(WITH_IMAGE):
+            return "image"
         return "spark" if nodeid.startswith(WITH_SPARK) else nodeid
 
 

@@ -9,7 +9,7 @@ import pytest
 import tidelog
 from tests.cluster.three_brokers import PATIENCE_S, ThreeBrokers, connected, ready, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("three brokers")]
+pytestmark = pytest.mark.slow
 PARTITIONS = 6
 RECORDS = 5
 """To each partition, one after the other, while the dead one's wait."""

@@ -17,7 +17,7 @@ from tests.chaos.cluster import SESSION_TIMEOUT_S
 from tests.chaos.topic_workload import TopicChanger
 from tests.cluster.three_brokers import Loaded, ThreeBrokers, loaded, ready, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("three brokers")]
+pytestmark = pytest.mark.slow
 
 
 def under_load(cluster: ThreeBrokers, directory: Path, scenario: Callable[[Loaded], Awaitable[None]]) -> None:

@@ -18,7 +18,7 @@ from tests.deploy.rendered_pod import RenderedPod, mounts_are_permitted
 from tests.etcd_server import running_etcd
 from tests.servers import ROOT, S3Server, free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.image, pytest.mark.timeout(1_500), pytest.mark.xdist_group("image")]
+pytestmark = [pytest.mark.slow, pytest.mark.image, pytest.mark.timeout(1_500)]
 BUILD_TIMEOUT_S = 1_000
 MIB_MAX = 420
 """What is installed, without Python itself."""

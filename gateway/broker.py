@@ -49,7 +49,7 @@ from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.store_metrics import BucketCollector, MetadataCollector
 from metadata.access_records import AccessRecords
 from metadata.broker_registry import Registration
-from metadata.errors import Corrupt, OutcomeUnknown, TidelogError, Unavailable
+from metadata.errors import Corrupt, OutcomeUnknown, TidelogError
 from metadata.etcd_layout import EtcdLayout
 from metadata.group_model import MemberId
 from metadata.model import SessionId, TopicPartition
@@ -100,6 +100,7 @@ class Broker:
         access: Access = NO_ACCESS,
         tls: TlsFiles | None = None,
         tracing: Tracing | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         """`access`: the guard of the doors, and what shows the other brokers that this is one."""
         bucket = WatchedStore(metered)
@@ -119,7 +120,6 @@ class Broker:
         self.topics.may_suggest = self.topic_cache.may_suggest = may_suggest_topic
         self.producer_ids = ProducerIds(metadata, layout)
         self.stopping = asyncio.Event()
-        disk = _disk_tier(settings)
         self._leadership = Leadership(
             bucket,
             metadata,
@@ -385,15 +385,3 @@ class Broker:
         return await set_draining(
             self._metadata, self._layout, self.view, broker_id, draining=draining, validate_only=validate_only
         )
-
-
-def _disk_tier(settings: BrokerSettings) -> DiskTier | None:
-    """In a folder of this broker's own, should others have the same data_dir. Raises Unavailable where there can be none."""
-    bytes_max = settings.segments.cold_disk_bytes_max
-    if not bytes_max:
-        return None
-    folder = settings.data_dir / "cold" / settings.broker_id
-    try:
-        return DiskTier(folder, bytes_max=bytes_max)
-    except OSError as error:
-        raise Unavailable(f"{folder} can't be used for what is read from the bucket: {error.strerror}") from error

@@ -1,6 +1,6 @@
 """A broker as a process: what it opens before there is a broker, in which order, and how it ends.
 
-    start   certificates, ports, keys ─▶ data directory ─▶ metadata ─▶ bucket: whose is it? ─▶ proof ─▶ cluster id ─▶ broker.py
+    start   certificates, ports, keys ─▶ data directory ─▶ disk ─▶ metadata ─▶ bucket: whose? ─▶ proof ─▶ cluster id ─▶ broker.py
     stop    broker.py ─▶ stores close
 
 Invariant: no door answers before the bucket has proved that it keeps create-only PUTs; a start that is refused has signed no
@@ -27,10 +27,12 @@ from gateway.ports import take_ports
 from gateway.settings import BrokerSettings
 from gateway.tls_settings import is_loopback
 from metadata.data_directory import DataDirectory
+from metadata.errors import Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.open_metadata import open_metadata
 from segments.bucket_layout import proof_key
 from segments.create_only_proof import prove_create_only
+from segments.disk_tier import DiskTier
 from segments.metered_store import MeteredStore
 from segments.nested_clusters import check_not_nested
 from segments.shared_errors import first_of
@@ -60,6 +62,7 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
         if not settings.metadata.etcd:
             directory = parts.enter_context(DataDirectory(settings.data_dir))
             bucket_url, metadata_path = settings.bucket or f"file://{directory.bucket_path}", directory.metadata_path
+        disk = _disk_tier(settings)
         metadata = await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
         # A cluster that has led has a bucket: one that is missing was mistyped, or is not mounted.
         has_led = await metadata.get(layout.next_session) is not None
@@ -82,7 +85,7 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
             now_ms=wall_clock_ms,
             peers_speak_tls=settings.tls.is_on and bool(settings.metadata.etcd),
         )
-        broker = Broker(settings, bucket, metadata, layout, cluster_id=identity, tracing=tracing, access=access, tls=tls)
+        broker = Broker(settings, bucket, metadata, layout, cluster_id=identity, tracing=tracing, access=access, tls=tls, disk=disk)
         ready = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as process:
@@ -127,3 +130,15 @@ async def _tracing(settings: BrokerSettings, parts: AsyncExitStack) -> Tracing |
     tracing = OtlpTracing(settings.observability, broker_id=settings.broker_id, cluster=settings.cluster, version=VERSION)
     parts.push_async_callback(tracing.close)
     return tracing
+
+
+def _disk_tier(settings: BrokerSettings) -> DiskTier | None:
+    """In a folder of this broker's own, should others have the same data_dir. Raises Unavailable where there can be none."""
+    bytes_max = settings.segments.cold_disk_bytes_max
+    if not bytes_max:
+        return None
+    folder = settings.data_dir / "cold" / settings.broker_id
+    try:
+        return DiskTier(folder, bytes_max=bytes_max)
+    except OSError as error:
+        raise Unavailable(f"{folder} can't be used for what is read from the bucket: {error.strerror}") from error

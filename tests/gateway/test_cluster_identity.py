@@ -17,7 +17,8 @@ from gateway.ports import take_ports
 from gateway.settings import BrokerSettings
 from gateway.snapshots import take_snapshot
 from metadata.counters import next_session
-from metadata.errors import Denied, InvalidArgument, Rejected
+from metadata.data_directory import DataDirectory
+from metadata.errors import Denied, InvalidArgument, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.etcd_store import EtcdStore
 from metadata.model import Revision, SegmentSeq, SessionId
@@ -28,6 +29,7 @@ from segments.cluster_record import read_cluster_record, sign_bucket
 from segments.memory_store import MemoryStore
 from segments.metered_store import MeteredStore
 from segments.object_store import ListPage
+from segments.settings import SegmentSettings
 from tests.etcd_server import in_thread, running_etcd, settings
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.metadata.stores import until
@@ -248,6 +250,24 @@ def test_a_broker_whose_admin_key_can_not_be_read_makes_no_cluster(tmp_path: Pat
         asyncio.run(main())
     assert list((tmp_path / "bucket").iterdir()) == []
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.slow
+def test_a_broker_whose_disk_can_not_be_used_makes_no_cluster(tmp_path: Path) -> None:
+    segments = SegmentSettings(cold_disk_bytes_max=1 << 20)
+    (tmp_path / "bucket").mkdir()
+    with DataDirectory(tmp_path / "data"):
+        pass
+    (tmp_path / "data" / "cold").write_text("a file where the folder is to be")
+
+    async def main() -> None:
+        bucket = (tmp_path / "bucket").as_uri()
+        async with running(BrokerSettings(tmp_path / "data", bucket=bucket, http=FREE, grpc=FREE, segments=segments)):
+            pass
+
+    with pytest.raises(Unavailable, match=r"can't be used for what is read from the bucket"):
+        asyncio.run(main())
+    assert list((tmp_path / "bucket").iterdir()) == []
 
 
 # ── while a broker runs ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -263,7 +263,7 @@ def show_settings(flags: Mapping[str, str], config: Path | None, output: Output,
 
 
 def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
-    http = f"http{'s' * settings.tls.is_on}://{broker.http_address}"
+    http = f"http{'s' * settings.tls.is_on}://{reached_here(broker.http_address)}"
     flags, curl = welcome_credentials(settings)
     flags = ("" if http in {"http://127.0.0.1:8080", "http://localhost:8080"} else f" --url {http}") + flags
     say(f"tidelog {broker.version} is ready; Ctrl-C stops it")
@@ -276,6 +276,12 @@ def _show_welcome(broker: Broker, settings: BrokerSettings) -> None:
     say(f"  echo hello | tidelog produce greetings{flags}")
     say(f"  tidelog consume greetings{flags}")
     say(f"  curl -N{curl} {http}/v1/topics/greetings/records")
+
+
+def reached_here(address: str) -> str:
+    """The HOST:PORT by which this machine reaches what listens at the address: every interface is no place to go to. Pure."""
+    host, _, port = address.rpartition(":")
+    return f"localhost:{port}" if host in {"0.0.0.0", "[::]"} else address
 
 
 def welcome_credentials(settings: BrokerSettings) -> tuple[str, str]:

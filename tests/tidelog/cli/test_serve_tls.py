@@ -14,7 +14,7 @@ from gateway.tls_settings import TlsSettings
 from tests.certificates import make_certificates
 from tests.forked_tidelog import ForkedBroker
 from tidelog.cli.main import run
-from tidelog.cli.serve import welcome_credentials
+from tidelog.cli.serve import reached_here, welcome_credentials
 
 
 @pytest.fixture
@@ -45,6 +45,14 @@ def test_a_certificate_that_is_wrong_is_told_before_anything_is_open(tmp_path: P
     assert run(["dev", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", *flags]) == 2
     assert f"{made.key} is not the key of the certificate" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("listens", "reached"),
+    [("0.0.0.0:8080", "localhost:8080"), ("[::]:8081", "localhost:8081"), ("10.0.0.7:8080", "10.0.0.7:8080")],
+)
+def test_commands_are_shown_with_an_address_that_this_machine_can_ask(listens: str, reached: str) -> None:
+    assert reached_here(listens) == reached
 
 
 def test_the_welcome_names_what_a_client_needs_to_be_let_in(tmp_path: Path) -> None:

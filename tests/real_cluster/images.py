@@ -116,8 +116,9 @@ def etcd_image() -> str:
 def _install(root: Path, packages: tuple[str, ...]) -> None:
     """apt runs in there, by the names that this machine resolves."""
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
+    here = "export DEBIAN_FRONTEND=noninteractive TMPDIR=/tmp"  # this machine's folder for temporary files is not in there
     apt = f"apt-get install --yes --quiet --no-install-recommends {' '.join(packages)}"
-    _run(["chroot", str(root), "sh", "-ec", f"apt-get update --quiet; DEBIAN_FRONTEND=noninteractive {apt}; apt-get clean"])
+    _run(["chroot", str(root), "sh", "-ec", f"{here}; apt-get update --quiet; {apt}; apt-get clean"])
     shutil.rmtree(root / "var/lib/apt/lists")
     (root / "etc/resolv.conf").unlink()
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, suppress
@@ -53,9 +52,10 @@ from tidelog.channels import Channels
 from tidelog.channels import Stubs as Stubs
 from tidelog.credentials import Credentials
 from tidelog.reachability import Reachability
+from tidelog.retries import retry_wait_s, worth_telling
 from tidelog.routes import NO_LEADER_EPOCH, UNTOLD, BrokerLimits, LeaderEpochs, limits_from, route_from
 from tidelog.routes import TopicRoute as TopicRoute
-from tidelog.rpc_errors import error_of_rpc, is_timeout, is_told_by_broker
+from tidelog.rpc_errors import error_of_rpc, is_told_by_broker
 from tidelog.settings import ClientSettings
 
 _Answer = TypeVar("_Answer")
@@ -220,12 +220,8 @@ class Connection:
                 try:
                     return await self._attempt(attempt, address=address, writes=writes, timeout_s=attempt_s)
                 except Unavailable as error:
-                    if met is None or attempt_s >= attempt_timeout_s or not is_timeout(error):
-                        met = error
-                    if isinstance(error, Throttled):
-                        wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
-                    else:
-                        wait_s = pause_s * random.uniform(0.5, 1.5)
+                    met = worth_telling(met, error, is_cut_short=attempt_s < attempt_timeout_s)
+                    wait_s = retry_wait_s(error, pause_s=pause_s)
                     if time.monotonic() + wait_s >= deadline_s:
                         raise self.naming_all_that_are_silent(met)  # noqa: B904  # it has its own cause
                 await asyncio.sleep(wait_s)

@@ -13,7 +13,6 @@ Invariant: an address that gave no answer is asked for anew before it is used ag
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +28,7 @@ from tidelog import group_wire as wire
 from tidelog.connection import Connection, Stubs
 from tidelog.group_positions import Offset
 from tidelog.owned_tasks import first_of
-from tidelog.rpc_errors import is_timeout
+from tidelog.retries import retry_wait_s, worth_telling
 from tidelog.settings import ClientSettings
 
 HEARTBEAT_S: Final = 2.5
@@ -175,12 +174,8 @@ class GrpcGroupCalls:
                     return await self._once(name, ask, timeout_s=min(ATTEMPT_S, left_s), writes=writes)
                 except (Unavailable, OutcomeUnknown) as error:
                     unknown = error if isinstance(error, OutcomeUnknown) else unknown
-                    if met is None or left_s >= ATTEMPT_S or not is_timeout(error):
-                        met = error
-                    if isinstance(error, Throttled):
-                        wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
-                    else:
-                        wait_s = pause_s * random.uniform(0.5, 1.5)
+                    met = worth_telling(met, error, is_cut_short=left_s < ATTEMPT_S)
+                    wait_s = retry_wait_s(error, pause_s=pause_s)
                     if time.monotonic() + wait_s >= deadline_s:
                         raise unknown or met  # noqa: B904  # it has its own cause
                 await asyncio.sleep(wait_s)

@@ -236,18 +236,19 @@ def test_a_broker_refuses_a_directory_within_another_clusters_bucket_and_leaves_
     assert list((outer / "inner").iterdir()) == []
 
 
+async def start(given: BrokerSettings) -> None:
+    async with running(given):
+        pass
+
+
 @pytest.mark.slow
 def test_a_broker_whose_admin_key_can_not_be_read_makes_no_cluster(tmp_path: Path) -> None:
     access = AccessSettings(authentication=True, admin_key_file=tmp_path / "absent", audit_log="off")
     (tmp_path / "bucket").mkdir()
-
-    async def main() -> None:
-        bucket = (tmp_path / "bucket").as_uri()
-        async with running(BrokerSettings(tmp_path / "data", bucket=bucket, http=FREE, grpc=FREE, access=access)):
-            pass
-
+    bucket = (tmp_path / "bucket").as_uri()
+    given = BrokerSettings(tmp_path / "data", bucket=bucket, http=FREE, grpc=FREE, access=access)
     with pytest.raises(InvalidArgument, match=r"admin_key_file: .* can't be read"):
-        asyncio.run(main())
+        asyncio.run(start(given))
     assert list((tmp_path / "bucket").iterdir()) == []
     assert not (tmp_path / "data").exists()
 
@@ -259,14 +260,10 @@ def test_a_broker_whose_disk_can_not_be_used_makes_no_cluster(tmp_path: Path) ->
     with DataDirectory(tmp_path / "data"):
         pass
     (tmp_path / "data" / "cold").write_text("a file where the folder is to be")
-
-    async def main() -> None:
-        bucket = (tmp_path / "bucket").as_uri()
-        async with running(BrokerSettings(tmp_path / "data", bucket=bucket, http=FREE, grpc=FREE, segments=segments)):
-            pass
-
+    bucket = (tmp_path / "bucket").as_uri()
+    given = BrokerSettings(tmp_path / "data", bucket=bucket, http=FREE, grpc=FREE, segments=segments)
     with pytest.raises(Unavailable, match=r"can't be used for what is read from the bucket"):
-        asyncio.run(main())
+        asyncio.run(start(given))
     assert list((tmp_path / "bucket").iterdir()) == []
 
 

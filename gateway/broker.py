@@ -151,7 +151,7 @@ class Broker:
             is_stopping=self.stopping.is_set,
         )
         self._leadership.subscribe(self._forwarding.led_here)
-        self.led_here = LedHere(lambda: self.log, self.view)
+        self.led_here = LedHere(lambda: self.log, self.view, self._leadership.taken_over)
         routed_log = RoutedLog(
             lambda: self.log,
             self.view,

@@ -32,6 +32,7 @@ from gateway.producer_streams import ProducerStreams
 from gateway.proto import log_pb2
 from gateway.record_routing import outcome_by_record
 from metadata.errors import InvalidArgument, TidelogError
+from metadata.model import Partition, TopicId, TopicPartition
 from segments.log import Acks
 
 RECORDS_AT_ONCE: Final = 500
@@ -134,6 +135,8 @@ class GrpcProduce:
         message.hold(memory_bytes)
         async with log.admit(memory_bytes, timeout_s=timeout_s) as admission:
             message.release()
+            if forwarded:
+                await log.taken_over(_destinations(call), deadline_s=deadline_s)
             appends = MessageAppends(
                 self._broker,
                 log,
@@ -189,6 +192,15 @@ class GrpcProduce:
         if self._broker.tracing is not None:
             self._trace(unanswered, became)
         return response.SerializeToString()
+
+
+def _destinations(call: ProduceCall) -> set[TopicPartition]:
+    """Of what another broker forwards: it names them all, and the topics by their ids."""
+    return {
+        TopicPartition(TopicId(append.topic_id), Partition(append.partition))
+        for append in call.appends
+        if append.partition is not None
+    }
 
 
 def _tell(result: log_pb2.AppendResult, taken: Taken, found: list[Outcome], acks: Acks) -> None:

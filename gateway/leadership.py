@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Set
+from collections.abc import Callable, Collection, Coroutine, Set
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -246,6 +246,17 @@ class Leadership:
         except TimeoutError:
             return False
         return True
+
+    async def taken_over(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None:
+        """Waits while all of these are appointed to this session and none is served yet: who asks has come a moment too early."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while partitions and all(map(self._is_awaited, partitions)):
+                    await self._advanced.wait()
+
+    def _is_awaited(self, partition: TopicPartition) -> bool:
+        leader = self._view.leader(partition)
+        return leader is not None and leader.session == self.session and not self._is_led(partition)
 
     def _is_led(self, partition: TopicPartition) -> bool:
         leader = self._view.leader(partition)

@@ -7,9 +7,10 @@ one is asked for each time.
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from gateway.cluster_view import ClusterView
 from gateway.forwarded_append import ForwardedAppend
@@ -28,6 +29,13 @@ from segments.settings import SegmentSettings
 
 Pending = PendingAppend | ForwardedAppend
 
+TAKEOVER_S: Final = 0.5
+"""So long a forwarded message waits for a takeover that has begun."""
+
+
+class TakenOver(Protocol):
+    def __call__(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> Awaitable[None]: ...
+
 
 class EpochQuestion(NamedTuple):
     """Where do the records of this leader epoch end?"""
@@ -42,10 +50,13 @@ class LedHere:
     leader_wait_s = 0.0
     """How long a read waits for a partition to have a leader."""
 
-    def __init__(self, log: Callable[[], Log], view: ClusterView | None = None) -> None:
-        """`log`: of the present session; raises NoLeader or Stopping while there is none. Without a view nobody else is known."""
+    def __init__(self, log: Callable[[], Log], view: ClusterView | None = None, taken_over: TakenOver | None = None) -> None:
+        """`log`: of the present session; raises NoLeader or Stopping while there is none. Without a view nobody else is known;
+        `taken_over` waits as Leadership's does.
+        """
         self._log = log
         self._view = view
+        self._taken_over = taken_over
         self._appended_to: Log | None = None
 
     @property
@@ -60,6 +71,14 @@ class LedHere:
     def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
         """As Log.admit."""
         return self._log().admit(bytes_count, timeout_s=timeout_s)
+
+    async def taken_over(self, partitions: Collection[TopicPartition], *, deadline_s: float) -> None:
+        """Waits a moment where all of these are about to be served here: who forwards hears of an appointment as soon as this
+        broker does. Refused, their batches would come again and again until they are. `deadline_s`: of the loop's clock.
+        """
+        if self._taken_over is not None:
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            await self._taken_over(partitions, timeout_s=min(TAKEOVER_S, left_s))
 
     def append(
         self,

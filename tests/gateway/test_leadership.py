@@ -13,6 +13,7 @@ import pytest
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView
 from gateway.leadership import Leadership
+from gateway.takeover import TakeOver
 from metadata import partition_assignments
 from metadata.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, SessionFenced, Stopping
@@ -140,6 +141,42 @@ def test_a_broker_is_ready_when_it_can_tell_clients_of_itself(tmp_path: Path) ->
             assert [found.session for found in broker.view.brokers.brokers.values()] == [broker.leadership.session]
 
     asyncio.run(main())
+
+
+def test_what_comes_during_a_takeover_waits_for_it_and_what_is_not_appointed_here_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with one_broker(MemoryStore(), tmp_path / "m") as broker:
+            first = await broker.create("orders")
+            may_serve = hold_takeovers(monkeypatch)
+            topic = await broker.topics.create("payments", 2)
+            appointed = [partition_of(topic, 0), partition_of(topic, 1)]
+            await until(lambda: set(appointed) <= set(broker.view.partitions.led_by(broker.leadership.log.session.id)))
+            waiting = asyncio.ensure_future(broker.leadership.taken_over(appointed, timeout_s=READY_S))
+            mixed = [*appointed, partition_of(first)]
+            unknown = [TopicPartition(first.id, Partition(7))]
+            for served in (mixed, unknown, []):
+                await broker.leadership.taken_over(served, timeout_s=READY_S)
+            await broker.leadership.taken_over(appointed, timeout_s=0.01)
+            assert not waiting.done()
+            may_serve.set()
+            await waiting
+            assert all(broker.leadership.log.leads(partition) for partition in appointed)
+
+    asyncio.run(main())
+
+
+def hold_takeovers(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Until it is set, no partition that is appointed to a broker of this process comes to be led."""
+    may_serve, serve = asyncio.Event(), TakeOver._serve
+
+    async def held(takeover: TakeOver, appointed: dict[TopicPartition, partition_assignments.PartitionState]) -> None:
+        await may_serve.wait()
+        await serve(takeover, appointed)
+
+    monkeypatch.setattr(TakeOver, "_serve", held)
+    return may_serve
 
 
 @pytest.mark.parametrize("killed", [False, True])

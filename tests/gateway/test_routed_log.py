@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,20 @@ import grpc
 import grpc.aio
 import pytest
 
+from gateway import led_here
 from gateway.broker import Broker
 from gateway.grpc_status import error_of
 from gateway.peers import FORWARDED_BY
 from gateway.proto import admin_pb2, log_pb2
-from metadata.errors import NotLeader
+from metadata.errors import NotLeader, UnknownTopic
+from metadata.model import TopicPartition
 from metadata.topic import Topic
 from segments.record_batch import split_batches
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.http_client import Client
 from tests.gateway.small_broker import until
 from tests.gateway.stubs import cluster_stub, log_stub, topics_stub
-from tests.gateway.test_leadership import partition_of
+from tests.gateway.test_leadership import hold_takeovers, partition_of
 from tests.segments.batches import batch_of, sequenced_batch
 
 pytestmark = pytest.mark.slow
@@ -127,6 +129,50 @@ def test_what_was_forwarded_once_is_refused_with_the_leader_s_name_and_never_sen
             }
 
     with_cluster(tmp_path, scenario)
+
+
+def test_what_is_forwarded_during_a_takeover_is_written_when_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(led_here, "TAKEOVER_S", 60.0)
+
+    async def scenario(cluster: Cluster) -> None:
+        may_serve = hold_takeovers(monkeypatch)
+        creating = asyncio.ensure_future(cluster.brokers[0].create_topic("orders", 1))
+        partition = await appointed(cluster, "orders")
+        async with channel_to(cluster.leader(partition)) as channel:
+            request = log_pb2.ProduceRequest(appends=[ready(batch_of(b"a"), 0, topic_id=partition.topic_id)])
+            forwarded = log_stub(channel).Produce(request, metadata=((FORWARDED_BY, "broker-9"),))
+            sent = asyncio.ensure_future(answer_of(forwarded))
+            assert await asyncio.wait((sent,), timeout=0.5) == (set(), {sent}), "it is not refused meanwhile"
+            may_serve.set()
+            placed = (await sent).results[0].placements[0]
+        assert (placed.base_offset, placed.HasField("error")) == (0, False)
+        await creating
+
+    with_cluster(tmp_path, scenario)
+
+
+async def appointed(cluster: Cluster, topic: str) -> TopicPartition:
+    """Partition 0 of the topic, once its leader has heard that it is."""
+    found: list[TopicPartition] = []
+
+    def is_heard() -> bool:
+        with suppress(UnknownTopic):
+            partition = partition_of(cluster.brokers[0].topic_cache.get(topic))
+            leader = next((broker for broker in cluster.brokers if is_appointed(broker, partition)), None)
+            found[:] = [partition] if leader is not None else []
+        return bool(found)
+
+    await until(is_heard)
+    return found[0]
+
+
+def is_appointed(broker: Broker, partition: TopicPartition) -> bool:
+    leader = broker.leader(partition)
+    return leader is not None and leader.broker_id == broker.broker_id
+
+
+async def answer_of(call: Awaitable[log_pb2.ProduceResponse]) -> log_pb2.ProduceResponse:
+    return await call
 
 
 def test_errors_of_the_leader_come_back_as_they_are_and_stop_only_their_own_message(tmp_path: Path) -> None:

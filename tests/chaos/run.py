@@ -193,11 +193,14 @@ def ends_of(history: History) -> dict[int, int]:
 async def _read_bucket_alone(cluster: Cluster, topic_id: str) -> None:
     os.environ.update(cluster.s3.environment)
     store = await S3Store.open(cluster.bucket, PREFIX, cluster.s3.settings)
+    history = cluster.history
     try:
         contents = await read_bucket(store)
+    except AssertionError as error:  # of the reader: what lies there contradicts itself
+        history.add(Unexpected(history.now_s, "the bucket", str(error)))
+        return
     finally:
         await store.close()
-    history = cluster.history
     logs: dict[int, Placed] = {
         int(partition.rpartition("/")[2]): tuple((offset, told_value(record)) for offset, record in records)
         for partition, records in contents.log.items()

@@ -10,6 +10,8 @@
     -           B           refuses: the metadata were lost, and must be restored; to begin anew would bury every record
     A at 70     A, copied   refuses: the metadata were set back to a backup, and have forgotten in which sessions records lie
                 at 90
+    A, to give  A, written  refuses, for the same reason: whatever the revision is by now (others may share the etcd, and a restore
+    session 7   in 7        may add a billion to it), a session that wrote had its number from the metadata
     restoring   any         refuses, until the restore is complete
 
 What can be refused is refused before anything is written, the start-up proof included (`before_writing`).
@@ -28,19 +30,23 @@ from typing import NamedTuple, NoReturn, Protocol
 
 from gateway.snapshots import snapshot_revisions
 from metadata.cluster_id import cluster_id
+from metadata.counters import parse_number
 from metadata.errors import Rejected, TidelogError
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Revision
+from metadata.model import Revision, SessionId
 from metadata.restoration import RESTORE_COMMAND, check_not_restoring, read_revision_base
 from metadata.store import MetadataStore
 from segments.bucket_layout import WAL
 from segments.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
 from segments.object_store import ObjectStore
+from segments.session import first_with_segments
 
 MEMORY = "memory://"
 """A bucket that is gone with its process, which everybody knows who names it."""
 LOOK_INTERVAL_S = 2.0
 """Between looks at the cluster's id, while the broker runs."""
+
+_FORGOTTEN = "They have forgotten who led since then."
 
 log = logging.getLogger(__name__)
 
@@ -113,9 +119,26 @@ async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layo
         raise Rejected(
             f"the metadata of cluster {identity} are at revision {now}, and were at {copies[-1]} when they were copied to "
             f"{bucket.url}: they were set back to a backup",
-            hint=f"They have forgotten who led since then. Stop all brokers, make etcd empty, and run `{RESTORE_COMMAND}`.",
+            hint=f"{_FORGOTTEN} Stop all brokers, make etcd empty, and run `{RESTORE_COMMAND}`.",
             cluster_id=identity,
         )
+    untaken = await _next_session(metadata, layout)
+    written = await first_with_segments(bucket, from_session=untaken)
+    if written is not None and written >= await _next_session(metadata, layout):  # else a broker took it a moment ago
+        raise set_back(bucket.url, written)
+
+
+async def _next_session(metadata: MetadataStore, layout: EtcdLayout) -> SessionId:
+    return SessionId(parse_number(await metadata.get(layout.next_session), absent=1))
+
+
+def set_back(url: str, session: SessionId) -> Rejected:
+    """What to tell where a session has written whose number the metadata have yet to give out, or have given out twice."""
+    return Rejected(
+        f"session {session} has written to {url}, and the metadata know nothing of it: they were set back to a backup",
+        hint=f"{_FORGOTTEN} Stop all brokers, make etcd empty, and run `{RESTORE_COMMAND}`.",
+        session=session,
+    )
 
 
 class Seen(NamedTuple):
@@ -126,6 +149,8 @@ class Seen(NamedTuple):
     written_at: Revision
     revision: Revision
     """Of the whole store."""
+    next_session: SessionId = SessionId(1)
+    """That nobody has taken yet."""
 
 
 def what_happened(identity: str, before: Seen | None, now: Seen) -> str | None:
@@ -138,6 +163,8 @@ def what_happened(identity: str, before: Seen | None, now: Seen) -> str | None:
         return f"were set back from revision {before.revision} to {now.revision}"
     if before is not None and now.written_at != before.written_at:
         return "were written anew, as a restore does"
+    if before is not None and now.next_session < before.next_session:
+        return f"were set back: they had given out session {before.next_session - 1}, and would do so again"
     return None
 
 
@@ -165,11 +192,12 @@ async def stay_in_cluster(metadata: MetadataStore, layout: EtcdLayout, identity:
 
 
 async def _look(metadata: MetadataStore, layout: EtcdLayout) -> Seen:
+    next_session = await _next_session(metadata, layout)  # before the id, which is the last that a restore writes
     found = await metadata.range(layout.cluster_id, limit=1)
     held = next((item for item in found.items if item.key == layout.cluster_id), None)
     if held is None:
         return Seen(None, Revision(0), found.revision)
-    return Seen(held.value.decode("utf-8", "replace"), held.mod_revision, found.revision)
+    return Seen(held.value.decode("utf-8", "replace"), held.mod_revision, found.revision, next_session)
 
 
 def _lost(identity: str, happened: str) -> Rejected:

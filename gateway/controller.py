@@ -30,7 +30,18 @@ from metadata.partition_cache import PartitionCache
 from metadata.partition_ledger import Changes, PartitionLedger
 from metadata.placement import Candidate
 from metadata.restoration import check_not_restoring
-from metadata.store import Compare, Delete, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put, RevisionCompacted
+from metadata.store import (
+    OPERATIONS_MAX,
+    Compare,
+    Delete,
+    Event,
+    KeyValue,
+    LeaseId,
+    LeaseLost,
+    MetadataStore,
+    Put,
+    RevisionCompacted,
+)
 from metadata.topic import Topic
 from metadata.topic_cache import TopicCache
 from metadata.topics import read_topic_ids
@@ -332,11 +343,21 @@ class Controller:
         asked = [closed_by_leader(*states[partition], partition) for partition in led if partition in states]
         revision = await partition_assignments.write(self._metadata, asked, self._layout, guards=guard)
         if gone:
-            if not (await self._metadata.transact(guard, [])).succeeded:  # the topics may be gone with all the metadata
-                raise Fenced("topics were not marked as deleted: this broker is the controller no more")
+            await self._check_states_stand(gone, guard)
             await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
             revision = await partition_assignments.forget(self._metadata, gone, self._layout, guards=guard)
         await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # else it would all be done once more
+
+    async def _check_states_stand(self, gone: Sequence[TopicPartition], guard: Guard) -> None:
+        """What is marked is deleted from the bucket. Where a topic was deleted, its states stand as they are known here. It may
+        also be gone with all the metadata, or never have been in those of a backup: then no state of it is there, either."""
+        states = self._partitions.states
+        one_of_each = {partition.topic_id: partition for partition in gone if partition in states}
+        compares = [Compare(self._layout.partition(partition), states[partition][1]) for partition in one_of_each.values()]
+        room = OPERATIONS_MAX - len(guard)
+        for first in range(0, max(1, len(compares)), room):
+            if not (await self._metadata.transact([*guard, *compares[first : first + room]], [])).succeeded:
+                raise Fenced("topics were not marked as deleted: this broker is the controller no more, or knows too little by now")
 
     def _keep(self, partitions: Sequence[TopicPartition]) -> None:
         self._not_forgotten = partitions, self._topics.revision

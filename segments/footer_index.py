@@ -6,7 +6,8 @@
 
 Each time `every` more segments are committed, an index of them is written; it takes in the indexes just before it that are not
 larger, as a binary counter carries, so n segments lie in at most log2(n / every) indexes. One that has grown to BLOCK_BYTES_MAX
-stays as it is. Who takes over from a sealed session, and reads the last ones one by one, writes an index of these, for the next.
+stays as it is. Where the footers have so many bytes sooner (of segments with batches of thousands of partitions), it is written
+sooner. Who takes over from a sealed session, and reads the last ones one by one, writes an index of these, for the next.
 
     index = magic "TIDEINDX" · session u64 · first u64 · end u64
             each footer: object size u64 · length u32 · footer and trailer as they end the segment
@@ -51,12 +52,13 @@ class IndexBlock(NamedTuple):
 
 
 class FooterBlocks:
-    """Decides which indexes a session writes. Holds the footers that may still be merged, at most some BLOCK_BYTES_MAX."""
+    """Decides which indexes a session writes. Holds the footers that may still be merged, some BLOCK_BYTES_MAX, or two."""
 
     def __init__(self, every: int) -> None:
         self._every = every
         self._next = SegmentSeq(0)
         self._recent: list[FooterBytes] = []
+        self._recent_bytes = 0
         self._blocks: list[IndexBlock] = []
 
     def add(self, seq: SegmentSeq, footer: FooterBytes) -> IndexBlock | None:
@@ -64,10 +66,12 @@ class FooterBlocks:
         assert seq == self._next, "segments are committed in order"
         self._next = SegmentSeq(seq + 1)
         self._recent.append(footer)
-        if len(self._recent) < self._every:
+        self._recent_bytes += len(footer.body)
+        if len(self._recent) < self._every and (len(self._recent) < 2 or self._recent_bytes < BLOCK_BYTES_MAX):
             return None
-        due = IndexBlock(SegmentSeq(self._next - self._every), self._next, tuple(self._recent))
+        due = IndexBlock(SegmentSeq(self._next - len(self._recent)), self._next, tuple(self._recent))
         self._recent.clear()
+        self._recent_bytes = 0
         while self._blocks and self._blocks[-1].end - self._blocks[-1].first <= due.end - due.first:
             before = self._blocks.pop()
             due = IndexBlock(before.first, due.end, before.footers + due.footers)

@@ -50,6 +50,9 @@ class LedPartitions:
     def pause(self, partition: TopicPartition) -> None:
         self._paused.add(partition)
 
+    def is_paused(self, partition: TopicPartition) -> bool:
+        return partition in self._paused
+
     def withhold(self, partitions: Iterable[TopicPartition]) -> None:
         self._withheld.update(partitions)
 
@@ -60,11 +63,11 @@ class LedPartitions:
     def refuse(self, partition: TopicPartition, error: Corrupt) -> None:
         self._damaged[partition] = error
 
-    def drop(self, partition: TopicPartition) -> bool:
-        """Whether it was led."""
+    def drop(self, partition: TopicPartition) -> LedPartition | None:
+        """None where it was not led."""
         self._damaged.pop(partition, None)
         self.resume(partition)
-        return self._led.pop(partition, None) is not None
+        return self._led.pop(partition, None)
 
     def get(self, partition: TopicPartition) -> LedPartition | None:
         return self._led.get(partition)

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from metadata.errors import ConditionFailed, Corrupt, OutOfOrderSequence, TidelogError, Unavailable
+from metadata.errors import ConditionFailed, Corrupt, NoLeader, OutOfOrderSequence, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_health import BucketState
 from segments.byte_budget import Admission, ByteBudget
@@ -36,7 +36,7 @@ from segments.partition_log import Appended, Bounds
 from segments.pending_append import Acks as Acks  # what callers of `produce` and `append` know it by
 from segments.pending_append import PendingAppend as PendingAppend
 from segments.pending_segment import PendingSegment
-from segments.producer_state import SequencedBatch
+from segments.producer_state import ProducerRoom, SequencedBatch
 from segments.read_path import ReadPath
 from segments.record_batch import BatchHeader, parse_header, stamp, with_log_append_time
 from segments.recovered_partition import RecoveredPartition
@@ -94,6 +94,7 @@ class Log:
         self.tell_of_deletion: Callable[[TopicPartition, int], None] = lambda partition, version: None
         """Called when DeleteRecords has sent this version of a manifest to the bucket, unless it surely does not count. It must not
         block."""
+        self._producers = ProducerRoom(settings.producers_max)
         self._tasks: asyncio.TaskGroup | None = None
         self._reading: set[asyncio.Task[Any]] = set()
         self._writer = SegmentWriter(
@@ -161,7 +162,9 @@ class Log:
 
     def lead(self, recovered: RecoveredPartition, leader_epoch: LeaderEpoch) -> None:
         """Begins to serve a partition from what was found on the bucket, in an epoch that the metadata records already."""
-        self._led.add(recovered.partition, LedPartition(recovered.log(leader_epoch), recovered.runs, recovered.history))
+        led = LedPartition(recovered.log(leader_epoch), recovered.runs, recovered.history)
+        self._led.add(recovered.partition, led)
+        led.log.enter(self._producers)
         self._history.lead(recovered.partition, recovered.topic)
 
     def pause(self, partition: TopicPartition) -> None:
@@ -188,12 +191,15 @@ class Log:
     async def flushed(self, partition: TopicPartition) -> Released:
         """Waits until all that a paused partition has taken is committed: `flush` sends it without lingering.
 
-        Raises SessionFenced when the session ends before, NoLeader when it is not led here any more.
+        Raises SessionFenced when the session ends before, NoLeader when it is not led here any more; Unavailable when it was
+        resumed, since a busy partition is never all committed.
         """
         with self._reads.news_of([partition]) as woken:
             while True:
                 woken.clear()
                 led = self._led.at(partition)
+                if not self._led.is_paused(partition):
+                    raise Unavailable(f"{partition} is to be handed over no more: it takes batches again")
                 bounds = led.log.bounds
                 if bounds.high_watermark == bounds.end_offset:
                     return Released(self._writer.committed_to, led.runs.sessions)
@@ -206,7 +212,9 @@ class Log:
     def drop(self, partition: TopicPartition) -> None:
         """Stops serving a partition (it was deleted, or given up). Batches already taken in are still written."""
         self._history.drop(partition)
-        if self._led.drop(partition):
+        led = self._led.drop(partition)
+        if led is not None:
+            led.log.leave()
             self._reads.drop(partition)
 
     def leads(self, partition: TopicPartition) -> bool:
@@ -422,8 +430,15 @@ class Log:
         return await self._reads.fetch_located(asked, bytes_max=bytes_max)
 
     async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first record at or after `timestamp_ms`, or None when there is none yet."""
-        return await self._reads.first_at(partition, timestamp_ms)
+        """The first record at or after `timestamp_ms`, or None when there is none yet: as a high watermark, that is told only after
+        a check that another leader can't know of one."""
+        led = self._led.readable(partition)
+        found = await self._reads.first_at(led, timestamp_ms)
+        if found is None:
+            await self.check_appointed()
+            if self._led.readable(partition) is not led:
+                raise NoLeader(f"this broker leads {partition} anew")
+        return found
 
     def end_of_epoch(self, partition: TopicPartition, leader_epoch: int, *, current_leader_epoch: int | None = None) -> EpochEnd:
         """As LedPartition.end_of_epoch. `current_leader_epoch`: as in FetchTarget. `check_appointed` comes first."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from metadata.errors import ConditionFailed, FencedLeaderEpoch, OutOfRange, UnknownLeaderEpoch
 from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
-from segments.producer_state import ProducerStates, SequencedBatch
+from segments.producer_state import ProducerRoom, ProducerStates, SequencedBatch
 from segments.record_batch import BatchHeader
 
 
@@ -84,6 +84,13 @@ class PartitionLog:
             now_ms=now_ms,
         )
         return Appended(base, last, self.leader_epoch)
+
+    def enter(self, room: ProducerRoom) -> None:
+        """What is remembered of producers counts for this room, until `leave`."""
+        self._producers.enter(room)
+
+    def leave(self) -> None:
+        self._producers.leave()
 
     def written_once(self, producer_id: ProducerId, *, now_ms: int) -> SequencedBatch | None:
         """The one batch that a one-shot producer has written here: committed, or on its way."""

@@ -6,6 +6,9 @@ The rules of KIP-98, with the last five batches of each producer, and sequences 
 than Kafka's: a producer that is not remembered must begin at sequence 0. Kafka takes any sequence then, and so lets a later
 batch of a pipeline in when the first was refused.
 
+All partitions of a broker share one ProducerRoom: thousands of them, each with its own bound alone, would remember more than there
+is memory for.
+
 A producer id from ONE_SHOT on stands for an HTTP Idempotency-Key: it writes one batch in its life, the batch's base sequence is the
 fingerprint of the request, and its epoch the number of partitions that the request was routed over (gateway/idempotency_key.py).
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from heapq import merge
+from heapq import heapify, heappop, heapreplace, merge
 from typing import Final, NamedTuple
 
 import msgspec
@@ -29,6 +32,8 @@ BATCHES_REMEMBERED: Final = 5
 """A Kafka client keeps at most five requests in flight, so an older repeat can't come."""
 SEQUENCE_MAX: Final = 2**31 - 1
 ONE_SHOT: Final = 2**62
+_TABLES: Final = (0, 1)
+"""Producers, and one-shot producers."""
 
 
 class SequencedBatch(NamedTuple):
@@ -52,6 +57,49 @@ def next_sequence(sequence: int) -> int:
     return 0 if sequence == SEQUENCE_MAX else sequence + 1
 
 
+class ProducerRoom:
+    """What the partitions of one broker remember together: in all their tables of a kind at most `producers_max` producers. Who was
+    silent longest goes first, wherever it wrote."""
+
+    def __init__(self, producers_max: int) -> None:
+        self._producers_max = producers_max
+        self._states: dict[int, ProducerStates] = {}
+        self.used = [0, 0]
+        """Of each table."""
+
+    def __contains__(self, states: ProducerStates) -> bool:
+        return id(states) in self._states
+
+    def enter(self, states: ProducerStates) -> None:
+        assert states not in self, "it counts once"
+        self._states[id(states)] = states
+        for table in _TABLES:
+            self.grew(table, states.count(table))
+
+    def leave(self, states: ProducerStates) -> None:
+        if self._states.pop(id(states), None) is not None:
+            for table in _TABLES:
+                self.used[table] -= states.count(table)
+
+    def grew(self, table: int, by: int) -> None:
+        """`by` may be below 0."""
+        self.used[table] += by
+        if by > 0 and self.used[table] > self._producers_max:
+            self._make_room(table, self._producers_max - self._producers_max // 100)
+
+    def _make_room(self, table: int, producers_left: int) -> None:
+        """A hundredth more than is due, so that all partitions are seldom looked at."""
+        oldest = [(states.oldest_ms(table), key) for key, states in self._states.items() if states.count(table)]
+        heapify(oldest)
+        while self.used[table] > producers_left:
+            states = self._states[oldest[0][1]]
+            states.drop_oldest(table)
+            if states.count(table):
+                heapreplace(oldest, (states.oldest_ms(table), oldest[0][1]))
+            else:
+                heappop(oldest)
+
+
 class ProducerStates:
     """The producers of one partition, the most recently active last.
 
@@ -62,8 +110,10 @@ class ProducerStates:
         """`producers_max` bounds each of the two tables."""
         self._producers: OrderedDict[ProducerId, _Producer] = OrderedDict()
         self._one_shots: OrderedDict[ProducerId, _Producer] = OrderedDict()
+        self._tables = (self._producers, self._one_shots)
         self._producers_max = producers_max
         self._expiry_ms = expiry_ms
+        self._room: ProducerRoom | None = None
 
     def __len__(self) -> int:
         return len(self._producers) + len(self._one_shots)
@@ -123,6 +173,7 @@ class ProducerStates:
         if batch.producer_id == NO_PRODUCER:
             return
         producers = self._table(batch.producer_id)
+        count_before = len(producers)
         producer = producers.get(batch.producer_id)
         if producer is None or batch.producer_epoch > producer.epoch:
             producer = producers[batch.producer_id] = _Producer(batch.producer_epoch, now_ms)
@@ -131,6 +182,8 @@ class ProducerStates:
         producers.move_to_end(batch.producer_id)
         while len(producers) > self._producers_max:
             producers.popitem(last=False)
+        if len(producers) != count_before and self._room is not None:
+            self._room.grew(_table_of(batch.producer_id), len(producers) - count_before)
 
     def remembered(self, *, now_ms: int) -> tuple[RememberedProducer, ...]:
         """All that is still known now, for a manifest; who was active last is last."""
@@ -147,7 +200,7 @@ class ProducerStates:
         )
 
     def recall(self, remembered: Iterable[RememberedProducer]) -> None:
-        """Takes in what a manifest remembers, before the batches behind it."""
+        """Takes in what a manifest remembers, before the batches behind it, and before a room is entered."""
         for producer_id, epoch, last_active_ms, batches in map(msgspec.structs.astuple, remembered):
             sequenced = tuple(SequencedBatch(producer_id, epoch, *msgspec.structs.astuple(batch)) for batch in batches)
             producers = self._table(producer_id)
@@ -156,16 +209,42 @@ class ProducerStates:
             while len(producers) > self._producers_max:
                 producers.popitem(last=False)
 
+    # ── what all partitions of a broker remember together ───────────────────────────────────────────────────────────────
+
+    def enter(self, room: ProducerRoom) -> None:
+        self._room = room
+        room.enter(self)
+
+    def leave(self) -> None:
+        if self._room is not None:
+            self._room.leave(self)
+            self._room = None
+
+    def count(self, table: int) -> int:
+        return len(self._tables[table])
+
+    def oldest_ms(self, table: int) -> int:
+        """When the one that was silent longest was active."""
+        return next(iter(self._tables[table].values())).last_active_ms
+
+    def drop_oldest(self, table: int) -> None:
+        self._tables[table].popitem(last=False)
+        if self._room is not None:
+            self._room.grew(table, -1)
+
+    # ── of one partition ────────────────────────────────────────────────────────────────────────────────────────────────
+
     def _table(self, producer_id: ProducerId) -> OrderedDict[ProducerId, _Producer]:
-        return self._one_shots if producer_id >= ONE_SHOT else self._producers
+        return self._tables[_table_of(producer_id)]
 
     def _expire(self, now_ms: int) -> None:
-        for producers in (self._producers, self._one_shots):
-            while producers:
-                producer_id, producer = next(iter(producers.items()))
-                if producer.last_active_ms + self._expiry_ms > now_ms:
-                    break
-                del producers[producer_id]
+        for table, producers in enumerate(self._tables):
+            while producers and self.oldest_ms(table) + self._expiry_ms <= now_ms:
+                self.drop_oldest(table)
+
+
+def _table_of(producer_id: ProducerId) -> int:
+    return int(producer_id >= ONE_SHOT)
 
 
 def _check_one_shot(producer: _Producer | None, *, base_sequence: int, last_sequence: int) -> SequencedBatch | None:

@@ -7,7 +7,7 @@ below the log start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
@@ -88,9 +88,9 @@ class RecordLookup:
 
     async def _first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
         log = led.log
-        for place in _from_timestamp(led, timestamp_ms):
-            if place.last_offset < log.log_start_offset:
-                continue
+        at = log.log_start_offset
+        while (place := _next_from_timestamp(led, timestamp_ms, max(at, log.log_start_offset))) is not None:
+            at = Offset(place.last_offset + 1)
             cold = await self._read(led, place)
             bounds = log.log_start_offset, log.high_watermark
             if isinstance(cold, ColdRun) and len(cold.body) <= THREAD_BYTES:
@@ -174,11 +174,12 @@ class RecordLookup:
             raise cold.corrupt(index, error.message) from error
 
 
-def _from_timestamp(led: LedPartition, timestamp_ms: int) -> Iterator[Place]:
-    runs = led.runs.from_timestamp(timestamp_ms)
-    if led.history is None:
-        return runs
-    return chain(led.history.from_timestamp(timestamp_ms, from_offset=led.log.log_start_offset), runs)
+def _next_from_timestamp(led: LedPartition, timestamp_ms: int, offset: Offset) -> Place | None:
+    """The next place that holds a record at or after this time, from `offset` on. Asked for anew behind each read: what lay in
+    segments may have been compacted meanwhile."""
+    runs = led.runs.from_timestamp(timestamp_ms, from_offset=offset)
+    groups = led.history.from_timestamp(timestamp_ms, from_offset=offset) if led.history is not None else iter(())
+    return next(chain[Place](groups, runs), None)
 
 
 def _no_record(led: LedPartition, offset: int) -> OutOfRange:

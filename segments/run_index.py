@@ -136,9 +136,11 @@ class RunIndex:
             return NO_EPOCH_END
         return EpochEnd(LeaderEpoch(self._leader_epochs[at]), Offset(self._last_offsets[at] + 1))
 
-    def from_timestamp(self, timestamp_ms: int) -> Iterator[RunPlace]:
-        """The runs that hold a record at or after `timestamp_ms`, in offset order."""
-        return (self._place(at) for at, newest in enumerate(self._columns[7]) if newest >= timestamp_ms)
+    def from_timestamp(self, timestamp_ms: int, *, from_offset: int = 0) -> Iterator[RunPlace]:
+        """The runs that hold a record at or after `timestamp_ms`, in offset order, from the one on that holds `from_offset`. To be
+        used up before any are added or dropped."""
+        first, max_timestamps = bisect_left(self._last_offsets, from_offset), self._columns[7]
+        return (self._place(at) for at in range(first, len(self)) if max_timestamps[at] >= timestamp_ms)
 
     def _place(self, at: int) -> RunPlace:
         return RunPlace._make([column[at] for column in self._columns])

@@ -6,6 +6,8 @@ in `x-amz-checksum-crc32c` instead, and the store checks what it received agains
 A create is sent once: an outcome that is unknown must be seen by the commit protocol, not hidden by a retry. Reads and deletes
 are repeated a few times. Creates and everything else have bounds of their own, so that catching-up readers never take the
 connections of the writers.
+
+Of an answer that says 200 it is asked whether a store can have given it: a proxy, or a firewall, may say 200 as well.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from botocore.exceptions import BotoCoreError, ClientError
 
-from metadata.errors import InvalidArgument, OutcomeUnknown, Throttled, Unavailable
+from metadata.errors import InvalidArgument, OutcomeUnknown, Rejected, Throttled, Unavailable
 from segments.object_request import check_key, check_list, check_range, check_tail, is_key, past_the_end
 from segments.object_store import Buffer, ListPage, ObjectInfo, Tail
 from segments.s3_body import S3Body, pass_body_by_the_signer
@@ -33,6 +35,8 @@ _Answer = TypeVar("_Answer")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _PAGE_KEYS_MAX = 1000
 _PREFIX_LENGTH_MAX = 300
+_ORDER = "Use a store that lists in the order of UTF-8 bytes, and not a directory bucket (S3 Express One Zone)."
+_NOT_A_STORE = "the answer was 200 OK, and not that of an object store; perhaps of a proxy or firewall on the way to it"
 _ERRORS = (
     BotoCoreError,
     ClientError,
@@ -96,9 +100,11 @@ class S3Store:
         payload = S3Body(body)
 
         async def put() -> None:
-            await self._client.put_object(
+            response = await self._client.put_object(
                 **self._object(key), Body=payload, ContentLength=payload.bytes_count, IfNoneMatch="*", **checksum
             )
+            if not response.get("ETag"):
+                raise OutcomeUnknown(f"{self.url} did not say which object it made of {key}: {_NOT_A_STORE}", key=key)
 
         timeout_s = self._settings.create_timeout_s(payload.bytes_count)
         await self._once("create", key, put, self._creates, writes=True, timeout_s=timeout_s)
@@ -152,11 +158,15 @@ class S3Store:
         check_list(prefix, start_after, limit)
         objects: list[ObjectInfo] = []
         begin: dict[str, str] = {"StartAfter": self._prefix + start_after} if start_after else {}
+        last = start_after
         while True:
             page = await self._list_page(prefix, begin, min(limit - len(objects), _PAGE_KEYS_MAX))
             for found in page.get("Contents", ()):
                 key = found["Key"].removeprefix(self._prefix)
                 if is_key(key):  # else others put it there, such as the empty "folders" of consoles
+                    if key <= last:  # what is taken to be missing between two keys would come later, or never
+                        raise Rejected(f"{self.url} lists {key} behind {last}, not in the order of keys", hint=_ORDER, key=key)
+                    last = key
                     objects.append(ObjectInfo(key, found["Size"]))
             more = page.get("IsTruncated", False)
             if len(objects) >= limit or not more:
@@ -181,6 +191,8 @@ class S3Store:
             page: dict[str, Any] = await self._client.list_objects_v2(
                 Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=keys_max, **begin
             )
+            if "IsTruncated" not in page:  # else it would be taken for one of an empty bucket
+                raise Unavailable(f"{self.url} sent no listing of {prefix}: {_NOT_A_STORE}", key=prefix)
             return page
 
         return await self._repeated("list", prefix, read)

@@ -304,19 +304,38 @@ async def trim_point(store: ObjectStore, session: SessionId) -> SegmentSeq:
 
 
 async def find_seal(store: ObjectStore, session: SessionId, *, from_seq: SegmentSeq) -> SegmentSeq | None:
-    """The first place with a seal that ends the session, among those from `from_seq` on that the first page of a listing shows.
+    """The first place from `from_seq` on with a seal that ends the session.
 
-    A seal below the trim point ends nothing: it came late, to where a segment had been compacted and deleted.
+    All places are listed, not only a page of them: while the outcome of one PUT is not known, a thousand may land behind it. A seal
+    below the trim point ends nothing: it came late, to where a segment had been compacted and deleted.
     """
     start_after = bucket_layout.segment_key(session, SegmentSeq(from_seq - 1)) if from_seq else ""
-    page = await store.list(bucket_layout.session_prefix(session), start_after=start_after)
     seals: list[SegmentSeq] = []
-    for found in page.objects:
-        parsed = bucket_layout.parse_wal_key(found.key)
-        if parsed is not None and parsed.seq is not None and found.size == SEAL_BYTES:
-            seals.append(parsed.seq)
+    while True:
+        page = await store.list(bucket_layout.session_prefix(session), start_after=start_after)
+        for found in page.objects:
+            parsed = bucket_layout.parse_wal_key(found.key)
+            if parsed is not None and parsed.seq is not None and found.size == SEAL_BYTES:
+                seals.append(parsed.seq)
+        start_after = page.objects[-1].key if page.objects else ""
+        if not page.more or start_after >= bucket_layout.claim_key(session):
+            break
     trimmed_to = await trim_point(store, session) if seals else _FIRST  # after the look: the marker came before the delete
     return next((seq for seq in seals if seq >= trimmed_to), None)
+
+
+async def first_with_segments(store: ObjectStore, *, from_session: SessionId) -> SessionId | None:
+    """The first session from this number on that has written anything; a claim and a seal alone hold no record."""
+    start_after = bucket_layout.end_of_session(SessionId(from_session - 1))
+    while True:
+        page = await store.list(bucket_layout.WAL, start_after=start_after)
+        for found in page.objects:
+            parsed = bucket_layout.parse_wal_key(found.key)
+            if parsed is not None and (parsed.trimmed_to or (parsed.seq is not None and found.size != SEAL_BYTES)):
+                return parsed.session
+        if not page.more:
+            return None
+        start_after = page.objects[-1].key
 
 
 async def who_wrote(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes | None:

@@ -14,6 +14,7 @@ from gateway.broker import Broker
 from gateway.broker_process import running
 from gateway.cluster_identity import LOOK_INTERVAL_S, Seen, identify_cluster, stay_in_cluster, what_happened
 from gateway.ports import take_ports
+from gateway.session_claims import SessionClaims
 from gateway.settings import BrokerSettings
 from gateway.snapshots import take_snapshot
 from metadata.counters import next_session
@@ -24,11 +25,12 @@ from metadata.etcd_store import EtcdStore
 from metadata.model import Revision, SegmentSeq, SessionId
 from metadata.sqlite_store import SqliteStore
 from metadata.store import NOW, Delete, DeletePrefix, Put, RangeResult
-from segments.bucket_layout import WAL, segment_key
+from segments.bucket_layout import WAL, claim_key, segment_key
 from segments.cluster_record import read_cluster_record, sign_bucket
 from segments.memory_store import MemoryStore
 from segments.metered_store import MeteredStore
 from segments.object_store import ListPage
+from segments.segment_file import SEAL_BYTES
 from segments.settings import SegmentSettings
 from tests.etcd_server import in_thread, running_etcd, settings
 from tests.metadata.faulty_store import FaultyStore, unavailable
@@ -158,6 +160,67 @@ def test_metadata_that_are_older_than_their_copy_on_the_bucket_are_refused(tmp_p
     with_parts(tmp_path, test)
 
 
+def segment_in(session: int, seq: int = 0) -> tuple[str, list[bytes]]:
+    return segment_key(SessionId(session), SegmentSeq(seq)), [b"a segment, longer than a seal" * 8]
+
+
+def test_metadata_that_have_not_given_out_a_session_that_wrote_are_refused_whatever_their_revision_is(tmp_path: Path) -> None:
+    """Others write to the same etcd, or it was restored with --bump-revision: then the revision tells nothing."""
+
+    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+        await identify(bucket, metadata, "ours")
+        for _ in range(6):
+            await next_session(metadata, LAYOUT)
+        await bucket.create(*segment_in(6))
+        await bucket.create(segment_key(SessionId(8), SegmentSeq(0)), [bytes(SEAL_BYTES)])
+        assert await identify(bucket, metadata) == "ours", "6 was given out, and in 8 there is no record"
+        await bucket.create(*segment_in(7))
+        with pytest.raises(Rejected, match="session 7 has written to memory://, and the metadata know nothing of it") as refused:
+            await identify(bucket, metadata)
+        assert "tidelog cluster restore" in refused.value.hint
+        await next_session(metadata, LAYOUT)
+        assert await identify(bucket, metadata) == "ours"
+
+    with_parts(tmp_path, test)
+
+
+def test_a_session_that_another_broker_begins_during_the_look_is_no_sign_of_a_backup(tmp_path: Path) -> None:
+    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+        await identify(bucket, metadata, "ours")
+
+        class Busy(MemoryStore):
+            async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+                if start_after.startswith(WAL):
+                    session = await next_session(metadata, LAYOUT)
+                    await self.create(*segment_in(session))
+                return await super().list(prefix, start_after=start_after, limit=limit)
+
+        busy = Busy()
+        await sign_bucket(busy, "ours", now_ms=0)
+        assert await identify(busy, metadata) == "ours"
+
+    with_parts(tmp_path, test)
+
+
+@pytest.mark.parametrize("wrote", [True, False])
+def test_a_number_that_is_given_out_twice_ends_the_broker_where_its_first_owner_wrote(tmp_path: Path, wrote: bool) -> None:
+    """The metadata were set back while it ran. Who only claimed it may be a broker of metadata that were replaced by a restore."""
+
+    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+        await bucket.create(claim_key(SessionId(1)), [b"{}"])
+        await bucket.create(segment_key(SessionId(1), SegmentSeq(1)), [bytes(SEAL_BYTES)])
+        if wrote:
+            await bucket.create(*segment_in(1))
+        claims = SessionClaims(bucket, metadata, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=lambda: 0)
+        if wrote:
+            with pytest.raises(Rejected, match="session 1 has written"):
+                await claims.next()
+        else:
+            assert (await claims.next()).id == 2
+
+    with_parts(tmp_path, test)
+
+
 def test_brokers_that_start_at_once_on_a_new_bucket_all_start(tmp_path: Path) -> None:
     async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
         assert len(set(await asyncio.gather(*(identify(bucket, metadata, f"id-{n}") for n in range(8))))) == 1
@@ -270,8 +333,8 @@ def test_a_broker_whose_disk_can_not_be_used_makes_no_cluster(tmp_path: Path) ->
 # ── while a broker runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def seen(cluster_id: str | None = "ours", *, written_at: int = 3, revision: int = 90) -> Seen:
-    return Seen(cluster_id, Revision(written_at), Revision(revision))
+def seen(cluster_id: str | None = "ours", *, written_at: int = 3, revision: int = 90, next_session: int = 8) -> Seen:
+    return Seen(cluster_id, Revision(written_at), Revision(revision), SessionId(next_session))
 
 
 @pytest.mark.parametrize(
@@ -283,6 +346,8 @@ def seen(cluster_id: str | None = "ours", *, written_at: int = 3, revision: int 
         (seen(None, written_at=0, revision=1), "are gone"),
         (seen("other"), "are those of cluster other now"),
         (seen(revision=89), "were set back from revision 90 to 89"),
+        (seen(revision=1090, next_session=9), None),
+        (seen(revision=1090, next_session=7), "were set back: they had given out session 7, and would do so again"),
         (seen(written_at=91, revision=91), "were written anew, as a restore does"),
     ],
 )

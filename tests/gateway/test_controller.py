@@ -425,6 +425,27 @@ def test_topics_that_are_gone_with_all_the_metadata_are_not_marked_as_deleted_on
     on_stage(scenario)
 
 
+def test_a_topic_that_metadata_of_a_backup_do_not_know_is_not_marked_as_deleted_on_the_bucket() -> None:
+    """It was made since, and its leader has begun since. What is marked is deleted from the bucket."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.register(1, 2)
+        contender = await stage.stand(1)
+        made = [await stage.topic(name, 1) for name in ("one", "other")]
+        await soon()
+        leaders = {session: topic for topic in made for session in await stage.leaders(topic)}
+        late = leaders[2]
+        contender.partitions._watched._apply = lambda events: None  # each range has a watch of its own, and this one is behind
+        await stage.write(Delete(LAYOUT.topic(late.name)), Delete(LAYOUT.partition(partition(late, 0))))
+        await stage.end(2)
+        await asyncio.sleep(60)
+        assert stage.sealed(2)
+        assert contender.topics.topics() == (leaders[1],)
+        assert [call.key for call in stage.bucket.calls if "/deleted-" in call.key] == []
+
+    on_stage(scenario)
+
+
 def test_a_topic_that_only_the_cache_does_not_know_keeps_its_states() -> None:
     async def scenario(stage: Stage) -> None:
         _, contender = await led_by_two(stage)

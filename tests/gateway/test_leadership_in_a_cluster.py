@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable
 
@@ -16,7 +17,7 @@ from metadata.model import TopicPartition
 from metadata.store import Delete
 from segments.settings import SegmentSettings
 from tests.gateway.virtual_cluster import LAYOUT, REQUEST_TIMEOUT_S, SETTINGS, Fault, Process, World, in_a_world
-from tests.segments.batches import header_of, sequenced_batch
+from tests.segments.batches import batch_of, header_of, sequenced_batch
 from tests.simulation.virtual_loop import virtual_loop
 
 GIVEN_UP_S = SETTINGS.bucket_timeout_ms / 1000 + bucket_reach.PROOFS * bucket_reach.LOOKS_S + 3.0
@@ -188,6 +189,36 @@ def test_a_request_that_is_taken_back_leaves_the_partition_where_it_was_and_open
         assert world.leader(partition) is b1
         await asyncio.wait_for(world.produce(partition), 1)
         assert (await world.state(partition)).leader_epoch == 0
+
+    in_a_world(scenario)
+
+
+def test_a_busy_partition_that_is_taken_back_while_it_is_flushed_holds_up_no_other() -> None:
+    """There is always something of it on its way, so nobody may wait until there is not."""
+
+    async def scenario(world: World) -> None:
+        b1, b2, partitions = await two_that_share(world)
+        busy, other = led_by(world, b1, partitions)
+        b1.to_bucket.latency_s = 0.4
+        record = batch_of(b"one of many")
+
+        async def produce() -> None:
+            with contextlib.suppress(NoLeader):  # while it is to be handed over
+                await b1.leadership.log.produce(busy, record, header_of(record))
+
+        async with asyncio.TaskGroup() as producers:
+            for turn in range(100):
+                producers.create_task(produce())
+                await asyncio.sleep(0.05)
+                if turn == 10:
+                    await world.ask_to_move([busy], b2.session)
+                elif turn == 12:
+                    assert (await world.state(busy)).leader_session == b1.session, "it is being flushed"
+                    await world.ask_to_move([busy], None)
+                elif turn == 20:
+                    await world.ask_to_move([other], b2.session)
+            assert world.leader(busy) is b1
+            assert world.leader(other) is b2
 
     in_a_world(scenario)
 

@@ -61,6 +61,14 @@ def test_one_that_is_large_is_not_merged_any_more() -> None:
     assert [(block.first, block.end) for block in due if block is not None] == [(0, 2), (0, 4), (4, 6), (4, 8)]
 
 
+def test_footers_of_thousands_of_partitions_are_not_held_until_there_are_so_many() -> None:
+    """32 of them would be hundreds of megabytes, which nothing accounts for."""
+    blocks = FooterBlocks(32)
+    half, whole = (FooterBytes(bytes(size), 1 << 30) for size in (BLOCK_BYTES_MAX // 2, BLOCK_BYTES_MAX))
+    due = [blocks.add(SegmentSeq(seq), footer) for seq, footer in enumerate([half, half, whole, half, *[half] * 4])]
+    assert [(block.first, block.end) for block in due if block is not None] == [(0, 2), (2, 4), (4, 6), (6, 8)]
+
+
 @given(st.integers(1, 2000), st.integers(1, 40), st.integers(0, 100))
 def test_the_footers_of_any_session_are_read_in_few_parts_each_once(segments: int, every: int, trimmed_to: int) -> None:
     trimmed_to = min(trimmed_to, segments)

@@ -18,6 +18,7 @@ from metadata.errors import (
     Throttled,
     TooLarge,
     Unavailable,
+    UnknownProducer,
 )
 from metadata.model import LeaderEpoch, Offset
 from segments.byte_budget import ByteBudget
@@ -199,6 +200,22 @@ def test_a_gap_in_the_sequence_is_refused() -> None:
         assert isinstance(await refusal_of(produce(log, sequenced_batch(1, 2))), OutOfOrderSequence)
 
     with_log(bucket(), work)
+
+
+def test_what_all_partitions_remember_of_producers_is_bounded_together() -> None:
+    """A request with an Idempotency-Key is a producer of its own: a bound of each partition alone is none of the broker."""
+
+    async def work(log: Log) -> None:
+        for producer, partition in ((1, ORDERS), (2, ORDERS), (3, PAYMENTS)):
+            await produce(log, sequenced_batch(producer, 0), partition=partition)
+            await asyncio.sleep(1)
+        assert isinstance(await refusal_of(produce(log, sequenced_batch(1, 1))), UnknownProducer)
+        assert (await produce(log, sequenced_batch(2, 1))).base_offset == 2
+        log.drop(PAYMENTS)
+        await produce(log, sequenced_batch(4, 0))
+        assert (await produce(log, sequenced_batch(2, 2))).base_offset == 4
+
+    with_log(bucket(), work, replace(SETTINGS, producers_max=2))
 
 
 # ── who waits ───────────────────────────────────────────────────────────────────────────────────────────────────────────

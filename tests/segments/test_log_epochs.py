@@ -30,7 +30,19 @@ from segments.recovery import recover
 from segments.run_index import NO_EPOCH_END
 from segments.session import Session
 from segments.shared_errors import own_copy
-from tests.segments.batches import BY, EPOCH, ORDERS, PAYMENTS, SESSION, batch_of, key_of, led, seal_of, sequenced_batch
+from tests.segments.batches import (
+    BY,
+    EPOCH,
+    ORDERS,
+    PAYMENTS,
+    SESSION,
+    TIMESTAMP_MS,
+    batch_of,
+    key_of,
+    led,
+    seal_of,
+    sequenced_batch,
+)
 from tests.segments.scripted_store import REFUSED, SILENCE, slow
 from tests.segments.serving import (
     EVERYTHING,
@@ -190,6 +202,48 @@ def test_while_another_may_lead_readers_are_answered_after_a_look_for_the_seal()
         assert isinstance(await refusal_of(log.check_appointed()), SessionFenced)
 
     with_log(store, work)
+
+
+def test_that_there_is_no_record_of_a_time_yet_is_told_only_where_nobody_else_leads() -> None:
+    """A reader that is told so goes on at the end, which the next leader tells: it would step over what that one has committed."""
+    store = bucket()
+
+    async def work(log: Log) -> None:
+        await produce(log, batch_of(b"v", timestamps_ms=[TIMESTAMP_MS]))
+        assert await log.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
+        assert store.count("list", LIST) == 0
+        log.surely_appointed = lambda: False
+        assert await log.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1) is None
+        assert store.count("list", LIST) == 1
+        store.plant(key_of(1), seal_of(SESSION.id, 1))
+        assert await log.offset_for_timestamp(ORDERS, TIMESTAMP_MS) == (0, TIMESTAMP_MS), "whoever leads, that is the first"
+        assert isinstance(await refusal_of(log.offset_for_timestamp(ORDERS, TIMESTAMP_MS + 1)), SessionFenced)
+
+    with_log(store, work)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_where_a_partition_is_given_up_while_a_time_is_looked_up_it_is_not_told_that_there_is_none(comes_back: bool) -> None:
+    store = bucket()
+
+    async def work(log: Log) -> None:
+        await produce(log, batch_of(b"0", b"1", timestamps_ms=[TIMESTAMP_MS, TIMESTAMP_MS - 9]))
+        assert await log.delete_records(ORDERS, 1) == 1
+        store.script("get", key_of(0), slow(1))
+        looking = asyncio.create_task(refusal_of(log.offset_for_timestamp(ORDERS, TIMESTAMP_MS)))
+        await asyncio.sleep(0.5)
+        log.pause(ORDERS)
+        log.withhold([ORDERS])
+        if comes_back:
+            log.drop(ORDERS)
+            log.lead(empty_partition(ORDERS, SETTINGS), LeaderEpoch(EPOCH + 2))
+        assert isinstance(await looking, NoLeader)
+
+    async def main() -> None:
+        async with serving(store, recovered=(empty_partition(ORDERS, SETTINGS, topic="orders"),)) as log:
+            await work(log)
+
+    run(main())
 
 
 def test_a_long_poll_looks_for_the_seal_when_it_ends_and_not_when_it_begins() -> None:

@@ -326,6 +326,26 @@ def test_the_first_record_at_or_after_a_time_is_found_on_every_tier(
     partition.with_reader(work)
 
 
+def test_what_is_compacted_while_a_time_is_looked_up_is_not_stepped_over() -> None:
+    """The run that is read first holds the time below the log start alone."""
+    t = TIMESTAMP_MS
+    batches = [batch_of(b"0", b"1", timestamps_ms=[t + 9, t]), *(batch_of(b"v", timestamps_ms=[t + 9]) for _ in range(3))]
+    partition, later = TieredPartition(batches, compacted=0), TieredPartition(batches, compacted=3)
+    partition.led.log.raise_log_start(Offset(1))
+    for key in later.file_keys:
+        partition.store.plant(key, later.store.content(key))
+    partition.store.script("get", next(partition.runs.between(0, 1)).key, slow(2))
+
+    async def work(reader: LogReader) -> None:
+        looking = asyncio.ensure_future(reader.first_at(partition.led, t + 5))
+        await asyncio.sleep(1)
+        partition.led.history = later.led.history
+        partition.led.runs.drop_below(later.compacted_to)
+        assert await looking == (2, t + 9)
+
+    partition.with_reader(work)
+
+
 def test_only_the_row_group_that_holds_the_time_is_read() -> None:
     batches = [batch_of(b"v", timestamps_ms=[TIMESTAMP_MS + number]) for number in range(20)]
     partition = TieredPartition(batches, compacted=20, file_batches=10, group_bytes=1)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import IdempotencyKeyReused, OutOfOrderSequence, ProducerFenced, UnknownProducer
 from metadata.model import NO_PRODUCER, Offset, ProducerId
-from segments.producer_state import BATCHES_REMEMBERED, ONE_SHOT, SEQUENCE_MAX, ProducerStates, SequencedBatch, next_sequence
+from segments.producer_state import (
+    BATCHES_REMEMBERED,
+    ONE_SHOT,
+    SEQUENCE_MAX,
+    ProducerRoom,
+    ProducerStates,
+    SequencedBatch,
+    next_sequence,
+)
 
 EXPIRY_MS = 1000
 ALICE, BOB = ProducerId(1), ProducerId(2)
@@ -254,3 +264,86 @@ def test_what_is_read_back_from_the_bucket_remembers_the_same(steps: list[tuple[
         for batch in [batch for batch in log if batch.producer_id == producer][-BATCHES_REMEMBERED:]:
             assert successor.send(producer, batch.base_sequence, batch.last_sequence - batch.base_sequence + 1) == batch
         assert successor.send(producer, following[producer]) == leader.send(producer, following[producer])
+
+
+# ── all partitions of a broker ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def once(leader: Leader, key: int) -> None:
+    leader.states.remember(SequencedBatch(ProducerId(ONE_SHOT + key), 6, 7, 7, Offset(key), Offset(key)), now_ms=leader.now_ms)
+
+
+def test_of_all_partitions_who_was_silent_longest_is_forgotten_first_wherever_it_wrote() -> None:
+    room = ProducerRoom(200)
+    busy, quiet = Leader(producers_max=1000), Leader(producers_max=1000)
+    for leader in (busy, quiet):
+        leader.states.enter(room)
+    for producer in range(1, 101):
+        busy.now_ms = quiet.now_ms = producer
+        busy.send(producer, 0)
+        quiet.send(producer, 0)
+    assert room.used == [200, 0]
+    quiet.now_ms = 101
+    quiet.send(1, 1)
+    busy.now_ms = 102
+    busy.send(500, 0)
+    assert room.used == [198, 0], "a hundredth more than was due"
+    assert busy.send(500, 0).base_offset == 100
+    assert quiet.send(1, 1).base_offset == 100, "it was silent longest until a moment ago"
+    with pytest.raises(UnknownProducer):
+        busy.send(1, 1)
+    with pytest.raises(UnknownProducer):
+        quiet.send(2, 1)
+
+
+def test_idempotency_keys_do_not_push_out_producers_and_a_partition_that_is_given_up_makes_room() -> None:
+    room = ProducerRoom(100)
+    orders, payments = Leader(), Leader()
+    for leader in (orders, payments):
+        leader.states.enter(room)
+    orders.send(ALICE, 0)
+    for key in range(90):
+        once(orders, key)
+        once(payments, 100 + key)
+    assert room.used == [1, len(orders.states) - 1 + len(payments.states)]
+    assert room.used[1] <= 100
+    assert orders.send(ALICE, 1).base_offset == 1
+    payments.states.leave()
+    assert room.used == [1, len(orders.states) - 1]
+    payments.states.leave()
+    once(payments, 1000)
+    assert room.used == [1, len(orders.states) - 1], "it is nobody's any more"
+
+
+def test_what_comes_with_a_partition_that_is_taken_over_counts_and_what_expires_does_not() -> None:
+    room = ProducerRoom(10)
+    leader = Leader()
+    for producer in range(1, 31):
+        leader.now_ms = producer
+        leader.send(producer, 0)
+    leader.states.enter(room)
+    assert room.used == [10, 0] == [len(leader.states), 0]
+    leader.now_ms = 30 + EXPIRY_MS
+    leader.send(BOB, 0)
+    assert room.used == [1, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12), st.integers(0, 400), st.booleans()), max_size=60))
+def test_the_room_always_knows_how_many_there_are(steps: list[tuple[int, int, int, bool]]) -> None:
+    room = ProducerRoom(8)
+    leaders = [Leader(producers_max=6) for _ in range(3)]
+    now_ms = 0
+    for which, producer, later_ms, leaves in steps:
+        now_ms += later_ms
+        leader = leaders[which]
+        leader.now_ms = now_ms
+        if leaves:
+            leader.states.leave()
+        elif leader.states not in room:
+            leader.states.enter(room)
+        with contextlib.suppress(OutOfOrderSequence):
+            leader.send(producer, 0)
+        once(leader, producer)
+        there = [each.states for each in leaders if each.states in room]
+        assert room.used == [sum(states.count(table) for states in there) for table in (0, 1)]
+        assert max(room.used) <= 8

@@ -75,6 +75,9 @@ def always(status: int, body: bytes = b"", **headers: str) -> Handler:
     return answer
 
 
+MADE: Handler = always(200, ETag='"of what was made"')
+
+
 def s3_error(status: int, code: str, **headers: str) -> Handler:
     text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>what the store says</Message></Error>"
     return always(status, text.encode(), Content_Type="application/xml", **headers)
@@ -96,7 +99,7 @@ def test_a_create_is_conditional_unsigned_and_carries_its_checksum() -> None:
         assert "if-none-match" in put.headers["authorization"]
         assert "expect" not in put.headers
 
-    with_answers(always(200), scenario)
+    with_answers(MADE, scenario)
 
 
 def test_a_create_without_a_checksum_computes_none() -> None:
@@ -104,7 +107,7 @@ def test_a_create_without_a_checksum_computes_none() -> None:
         await store.create("wal/0", [b"body"])
         assert not any(name.startswith("x-amz-checksum") or name == "content-md5" for name in server.requests[0].headers)
 
-    with_answers(always(200), scenario)
+    with_answers(MADE, scenario)
 
 
 def test_the_bucket_is_in_the_path_only_where_an_endpoint_is_named_or_path_style_is_asked_for() -> None:
@@ -368,7 +371,7 @@ def test_a_create_that_is_cancelled_drops_its_connection_and_the_next_one_succee
         if request.target.endswith("/slow"):
             arrived.set()
             await asyncio.Event().wait()
-        return Answer()
+        return await MADE(request)
 
     arrived = asyncio.Event()
 
@@ -410,7 +413,7 @@ def test_an_endpoint_is_believed_only_with_a_certificate_that_is_trusted(tmp_pat
     tls.load_cert_chain(certificate)
 
     async def put() -> Request:
-        async with http_script(always(200), tls=tls) as server:
+        async with http_script(MADE, tls=tls) as server:
             store = await S3Store.open("bucket", "", settings_for(server.endpoint_url))
             try:
                 await store.create("a", [b"x" * 300_000])
@@ -441,7 +444,7 @@ def test_creates_and_reads_have_bounds_of_their_own() -> None:
             everything_arrived.set()
         await go_on.wait()
         at_once[request.method] -= 1
-        return Answer()
+        return await MADE(request)
 
     async def scenario(store: S3Store, server: HttpScript) -> None:
         calls = [asyncio.ensure_future(store.get(f"read/{number}")) for number in range(9)]
@@ -542,6 +545,36 @@ def test_a_listing_passes_over_what_others_put_into_the_bucket_and_reads_on_for_
         assert not listed.more
 
     with_answers(page, scenario)
+
+
+PAGE_OF_A_FIREWALL = b"<html><body>The requested URL was rejected. Please consult with your administrator.</body></html>"
+
+
+@pytest.mark.parametrize("body", [b"", PAGE_OF_A_FIREWALL])
+def test_a_200_that_no_store_has_given_is_no_create_and_no_empty_listing(body: bytes) -> None:
+    """Some firewalls say 200 OK of what they have refused."""
+
+    async def scenario(store: S3Store, server: HttpScript) -> None:
+        with pytest.raises(OutcomeUnknown, match="firewall"):
+            await store.create("wal/7", [b"body"])
+        with pytest.raises(Unavailable, match="firewall"):
+            await store.list("wal/")
+
+    with_answers(always(200, body), scenario)
+
+
+@pytest.mark.parametrize(("listed", "start_after"), [(["wal/0", "wal/2", "wal/1"], ""), (["wal/0", "wal/1"], "wal/0")])
+def test_a_store_that_does_not_list_in_the_order_of_keys_is_refused(listed: list[str], start_after: str) -> None:
+    """A directory bucket of S3 does so: a gap in a session would be taken for its end."""
+    contents = "".join(f"<Contents><Key>some/prefix/{key}</Key><Size>3</Size></Contents>" for key in listed)
+    text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>"
+
+    async def scenario(store: S3Store, server: HttpScript) -> None:
+        with pytest.raises(Rejected, match="order of keys") as refused:
+            await store.list("wal/", start_after=start_after)
+        assert "directory bucket" in refused.value.hint
+
+    with_answers(always(200, text.encode()), scenario)
 
 
 # Settings

@@ -423,3 +423,12 @@ def test_what_the_bucket_refuses_is_passed_on() -> None:
 )
 def test_a_seal_below_the_trim_point_ends_nothing(store: ScriptedStore, from_seq: int, found: int | None) -> None:
     assert run(find_seal(store, SESSION, from_seq=SegmentSeq(from_seq))) == found
+
+
+def test_a_seal_is_found_behind_more_segments_than_a_page_of_a_listing_shows() -> None:
+    """They landed while their writer could not read back the one before them, and so knows none of them as committed."""
+    store = bucket(sealed_at=1100)
+    body = body_of(0)
+    for seq in range(1100):
+        store.plant(key_of(seq), body)
+    assert run(find_seal(store, SESSION, from_seq=SegmentSeq(0))) == 1100

@@ -28,7 +28,7 @@ from compaction.plan import Unit, UnitPartition, UnitSegment
 from compaction.scratch import Scratch
 from compaction.unit_files import MadeHistory, encoded, made_history, unit_read, without_gap
 from compaction.wal_state import WalState
-from metadata.errors import Corrupt
+from metadata.errors import Corrupt, TidelogError
 from metadata.model import TopicPartition
 from metadata.topic import Topic
 from segments.concurrent_work import all_of
@@ -47,6 +47,8 @@ class UnitReport:
 
     manifests: int = 0
     damaged: dict[TopicPartition, Corrupt] = field(default_factory=dict)
+    unforeseen: list[Exception] = field(default_factory=list)
+    """Mistakes of ours: each with a partition, which counts as damaged. The others went on."""
     gone: list[UnitSegment] = field(default_factory=list)
     """Segments that are not there any more: another compactor was faster, or they were deleted by hand."""
 
@@ -79,6 +81,13 @@ async def _compact_partitions(
             report.manifests += await _compact_partition(context, state, scratch, topic, partition)
         except Corrupt as error:
             report.damaged[partition.partition] = error
+            continue
+        except TidelogError:
+            raise  # of the bucket: the next partition would meet it as well
+        except Exception as error:  # noqa: BLE001  # a mistake of ours with one partition must not keep all others in segments
+            told = f"{partition.partition} of {topic.name} met an error that was not foreseen: {type(error).__name__}: {error}"
+            report.damaged[partition.partition] = Corrupt(told, hint="Its records are where they were. Tell the makers of Tidelog.")
+            report.unforeseen.append(error)
             continue
         missing = _missing(state, partition)
         if missing is not None:

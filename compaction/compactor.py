@@ -187,6 +187,13 @@ class Compactor:
                     self._block(where, manifest)
 
     async def _compact(self, report: TickReport, *, everything: bool) -> None:
+        unforeseen = list[Exception]()
+        await self._compact_units(report, unforeseen, everything=everything)
+        if unforeseen:
+            raise ExceptionGroup("partitions that were compacted", unforeseen)
+
+    async def _compact_units(self, report: TickReport, unforeseen: list[Exception], *, everything: bool) -> None:
+        """Adds to `unforeseen` what was wrong with one partition alone."""
         now_ms = self._context.now_ms()
         self._blocked = {where: held for where, held in self._blocked.items() if held[1] > now_ms}
         state = self.view.state
@@ -205,6 +212,7 @@ class Compactor:
             before = self._context.counters.bytes_in, self._context.counters.bytes_out
             done = await compact_unit(self._context, state, unit)
             report.manifests += done.manifests
+            unforeseen += done.unforeseen
             self._tell(unit, done, *before)
             await self._look_for(done)
             for where, error in done.damaged.items():

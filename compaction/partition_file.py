@@ -12,7 +12,7 @@ Invariant: what is answered was read back, and has the records of the batches, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -27,12 +27,14 @@ from segments.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, v
 from segments.producer_state import ProducerStates, SequencedBatch
 from segments.record_batch import BatchHeader, check_stored, split_batches
 from segments.record_checksum import checksum_of_columns, checksum_of_opened
-from segments.record_columns import decode_opened, open_batches
+from segments.record_columns import OpenBatch, decode_opened, open_in_parts
 
 DECODED_AT_ONCE: Final = 2 << 20
 """Bytes of batches, those that are compressed counted as LIKELY_RATIO times as large. It bounds for how long other threads wait for
 the interpreter, some milliseconds, and the memory that is decompressed into."""
 LIKELY_RATIO: Final = 4
+OPENED_AT_ONCE: Final = 4 * DECODED_AT_ONCE
+"""Bytes of batches when they are decompressed: those that shrank a thousandfold, and would take GiB, go a few at a time."""
 
 
 class EncodingSettings(NamedTuple):
@@ -143,21 +145,25 @@ class _Encoder:
         if not waiting:
             return
         try:
-            columns, records, checksum = self._decoded([one.batch for one in waiting])
+            for opened in self._opened([one.batch for one in waiting]):
+                columns, records, checksum = self._decoded(opened)
+                self._writer.append(columns, checksum=checksum)
+                self._records += records
         except (InvalidRecord, TooLarge):
             for one in waiting:
                 try:
-                    self._decoded([one.batch])
+                    for opened in self._opened([one.batch]):
+                        self._decoded(opened)
                 except (InvalidRecord, TooLarge) as error:
                     damage = _corrupt(one.run, f"a batch matches its CRC-32C and can't be read: {error.message}")
                     raise Damage(damage, one.at) from error
             raise
-        self._writer.append(columns, checksum=checksum)
-        self._records += records
 
-    def _decoded(self, batches: Sequence[Buffer]) -> tuple[pa.RecordBatch, int, int]:
+    def _opened(self, batches: Sequence[Buffer]) -> Iterator[list[OpenBatch]]:
+        return open_in_parts(batches, decompressed_bytes_max=self._settings.decompressed_bytes_max, part_bytes=OPENED_AT_ONCE)
+
+    def _decoded(self, opened: Sequence[OpenBatch]) -> tuple[pa.RecordBatch, int, int]:
         """The records at or above the log start, how many they are, and their checksum: as the batches say, not the columns."""
-        opened = open_batches(batches, decompressed_bytes_max=self._settings.decompressed_bytes_max)
         records, checksum = checksum_of_opened(opened)
         columns = decode_opened(opened)
         gone = int(columns.column("offset").to_numpy().searchsorted(self._log_start_offset))

@@ -6,7 +6,7 @@ offsets and timestamps are those of the records. Uncompressed, the bytes are tho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -76,14 +76,31 @@ class OpenBatch(NamedTuple):
 
 def open_batches(batches: Sequence[Buffer], *, decompressed_bytes_max: int) -> list[OpenBatch]:
     """The first half of `decode_batches`, for who wants more of the sections than columns. Control batches are skipped."""
+    return list(_opened(batches, decompressed_bytes_max))
+
+
+def open_in_parts(batches: Sequence[Buffer], *, decompressed_bytes_max: int, part_bytes: int) -> Iterator[list[OpenBatch]]:
+    """The same, some at a time: as many as have `part_bytes` together, and one more at the most. A batch of a few KiB may become
+    `decompressed_bytes_max`, so many of them at once could take any memory, or be more than one Arrow record batch holds."""
+    part: list[OpenBatch] = []
+    opened_bytes = 0
+    for opened in _opened(batches, decompressed_bytes_max):
+        part.append(opened)
+        opened_bytes += len(opened.section)
+        if opened_bytes >= part_bytes:
+            yield part
+            part, opened_bytes = [], 0
+        del opened  # or it stays in memory while the next one is opened
+    if part:
+        yield part
+
+
+def _opened(batches: Sequence[Buffer], decompressed_bytes_max: int) -> Iterator[OpenBatch]:
     decompressor = Decompressor(sections_bytes=sum(map(len, batches)), bytes_max=decompressed_bytes_max)
-    opened = []
     for batch in batches:
         header = _readable_header(batch)
         if not header.is_control:
-            section = decompressor.decompress(header.codec, memoryview(batch)[BATCH_OVERHEAD_BYTES:])
-            opened.append(OpenBatch(header, section))
-    return opened
+            yield OpenBatch(header, decompressor.decompress(header.codec, memoryview(batch)[BATCH_OVERHEAD_BYTES:]))
 
 
 def decode_opened(opened: Sequence[OpenBatch]) -> pa.RecordBatch:

@@ -4,8 +4,9 @@
     files    [ cut    ][ whole ][ whole ]│ compacted_to
     segments                             │ [ tail: from compacted_to on … end )
 
-What is whole needs no filter, so that Spark reads it as fast as any other files. Invariant: whole files, the rows of cut ones that
-lie within the range, and the tail are the records of the range, each once.
+What is whole needs no filter, so that Spark reads it as fast as any other files. A partition with a record whose time is more than
+Spark's reader takes is all tail. Invariant: whole files, the rows of cut ones that lie within the range, and the tail are the
+records of the range, each once.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from metadata.model import TopicPartition
+from metadata.model import Offset, TopicPartition
 from segments.bucket_layout import history_file_key
 from segments.manifest import HistoryFile
 from spark.log_snapshot import PartitionSnapshot
 from spark.scan_plan import OffsetRange
+from spark.source_schema import TIMESTAMP_MS_MAX
 
 RANGES_AT_ONCE: Final = 64
 """Partitions with cut files that one condition tells apart: Spark makes code of it, and tries it on each of their rows."""
@@ -51,7 +53,7 @@ class NativePlan(NamedTuple):
     whole: tuple[StoredFile, ...]
     cut: tuple[CutFiles, ...]
     tail: Mapping[str, Mapping[int, OffsetRange]]
-    """By topic and partition: what is read from segments."""
+    """By topic and partition: what is read from segments, or can't be read by Spark's own reader."""
     topic_ids: Mapping[str, str]
     """Of the tail."""
 
@@ -78,10 +80,11 @@ def plan_native(snapshots: Mapping[TopicPartition, PartitionSnapshot], ranges: M
         offsets, compacted_to = ranges[where], snapshot.manifest.compacted_to
         if offsets.start >= offsets.end:
             continue
-        for file in snapshot.manifest.files:
+        files = [file for file in snapshot.manifest.files if _has_records(file, offsets)]
+        if any(file.max_timestamp > TIMESTAMP_MS_MAX for file in files):  # at which Spark's reader fails
+            files, compacted_to = [], Offset(0)
+        for file in files:
             first, last = _records(file)
-            if last < offsets.start or first >= offsets.end:
-                continue
             stored = StoredFile(history_file_key(snapshot.topic, where, file.name), file.size_bytes)
             if first >= offsets.start and last < offsets.end:
                 whole.append(stored)
@@ -91,6 +94,11 @@ def plan_native(snapshots: Mapping[TopicPartition, PartitionSnapshot], ranges: M
             tail.setdefault(snapshot.topic, {})[where.partition] = OffsetRange(max(offsets.start, compacted_to), offsets.end)
     ids = {snapshot.topic: str(where.topic_id) for where, snapshot in snapshots.items() if snapshot.topic in tail}
     return NativePlan(tuple(whole), tuple(_by_condition(cut)), tail, ids)
+
+
+def _has_records(file: HistoryFile, offsets: OffsetRange) -> bool:
+    first, last = _records(file)
+    return last >= offsets.start and first < offsets.end
 
 
 def _records(file: HistoryFile) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -85,6 +85,8 @@ class Running:
 
     checkpoint: str
     brokers: str = ""
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    """For the brokers: settings of a client by their names. A key itself is none of them: the environment has it."""
     staging: str = ""
     """The brokers' bucket, where it is another than the one that is read."""
     batch_offsets: int = BATCH_OFFSETS
@@ -319,7 +321,10 @@ def _writer(frame: DataFrame, plan: Plan, running: Running) -> Callable[[], Stre
 
 
 def _sink_options(asked: Asked, running: Running) -> dict[str, str]:
-    return {"brokers": running.brokers, "bucket": running.staging or asked.bucket, "topic": asked.into}
+    from spark.sink_options import CREDENTIALS
+
+    credentials = {option: running.credentials[name] for option, name in CREDENTIALS.items() if name in running.credentials}
+    return {"brokers": running.brokers, "bucket": running.staging or asked.bucket, "topic": asked.into, **credentials}
 
 
 def _done_before(plan: Plan, checkpoint: HadoopFolder) -> int:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metadata.errors import InvalidArgument
-from tidelog.cli.contexts import UrlOption, cluster_url
+from tidelog.cli.contexts import UrlOption, cluster_access
+from tidelog.cli.credential_options import NAMES, given_credentials
 from tidelog.cli.failure import FAILED
 from tidelog.cli.output import Output, OutputOption, say, show_one
 
 if TYPE_CHECKING:
     from spark.replay_plan import Asked
+    from tidelog.settings import SettingChanges
 
 
 def replay(
@@ -137,9 +139,11 @@ def _run(
     from tidelog.cli.progress import offset_progress
 
     is_topic = asked.target is Target.TOPIC
+    access = cluster_access(url, os.environ, given_credentials()) if is_topic else None
     running = replays.Running(
         checkpoint=checkpoint or f"{asked.into.rstrip('/')}/{replays.CHECKPOINT}",
-        brokers=cluster_url(url, os.environ) if is_topic else "",
+        brokers=access.url if access is not None else "",
+        credentials=_files_of(access.credentials) if access is not None else {},
         staging=staging,
         batch_offsets=batch_offsets,
     )
@@ -188,3 +192,8 @@ def _run(
         "\n  replay into a new target with a new --checkpoint, and report it."
     )
     return FAILED
+
+
+def _files_of(credentials: SettingChanges) -> dict[str, str]:
+    """What Spark may show in its plans. The sink finds a key where this command has found it: in the environment."""
+    return {name: str(value) for name, value in credentials.items() if name in NAMES and value}

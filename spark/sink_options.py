@@ -8,7 +8,8 @@
     producerExpiryMs      where brokers have another `producer_expiry_ms` than their default
     apiKeyFile, caFile, certFile, keyFile, tlsServerName
                           credentials for the brokers, as the SDK takes them; else the variables TIDELOG_API_KEY, TIDELOG_CA_FILE …
-                          of the driver count. The driver alone talks to brokers
+                          of the driver count. The driver alone talks to brokers, but for tasks whose rows name topics that it
+                          could not know: these need the files, or the variables, and a way to the brokers where they run
 
     value                 binary or string                            needed
     key                   binary or string; null: none

@@ -28,6 +28,8 @@ BATCH_BYTES: Final = 512 << 10
 """Of the rows of a record batch, before they are compressed. A topic that takes less gets less."""
 ROW_BYTES_EXTRA: Final = 12
 """About what a record takes beside its columns."""
+NO_TIMESTAMP_MS: Final = -1
+"""Of a record that has none; the source gives such rows, and who writes them on keeps them so."""
 KEYLESS_ROWS_MIN: Final = 1_000
 """Rows without a key that stay together: they are spread over partitions in so large pieces at least."""
 
@@ -214,13 +216,13 @@ def _timestamps(column: pa.Array | None, count: int, now_ms: int) -> Int64Array:
     if column is None:
         return np.full(count, now_ms, np.int64)
     micros: Int64Array = pc.fill_null(column.cast(pa.int64()), 1000 * now_ms).to_numpy()
-    millis: Int64Array = micros // 1000
-    if len(millis) and int(millis.min()) < 0:
+    before = (micros < 0) & (micros != 1000 * NO_TIMESTAMP_MS)
+    if before.any():
         raise InvalidArgument(
-            f"the column timestamp has {int((millis < 0).sum())} rows before 1970; records can't have such times",
+            f"the column timestamp has {int(before.sum())} rows before 1970; records can't have such times",
             hint="Leave the column out, and keep the time in the value.",
         )
-    return millis
+    return micros // 1000
 
 
 def _headers(column: pa.Array | None) -> pa.ListArray | None:

@@ -3,6 +3,7 @@
     key, value             binary, null where the record has none
     topic, partition       the same in every row of a batch
     offset, timestamp      bigint; microseconds since 1970, UTC
+                           a record's milliseconds may be more than that holds, as nanoseconds by mistake are: then it is the latest
     timestampType          0 as the producer set it, 1 log append time
     headers                array of (key, value), with includeHeaders only
 
@@ -34,6 +35,8 @@ ARROW_TYPES: Final[dict[str, pa.DataType]] = {
 COLUMNS: Final = tuple(name for name in ARROW_TYPES if name != "headers")
 DDL: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS_DDL: Final = ", headers array<struct<key: string, value: binary>>"
+TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
+"""The latest that fits 64 bits of microseconds."""
 _DECODED: Final = {"timestampType": "timestamp_type"}
 """Names in record_columns.SCHEMA that differ."""
 
@@ -64,7 +67,8 @@ def as_source_rows(records: pa.RecordBatch, columns: Sequence[str], *, topic: st
             made.append(constants[name](records.num_rows))
             continue
         found = records.column(_DECODED.get(name, name))
-        made.append(_retyped(found) if name == "headers" else found.cast(ARROW_TYPES[name]))
+        retype = _RETYPED.get(name)
+        made.append(found.cast(ARROW_TYPES[name]) if retype is None else retype(found))
     return pa.RecordBatch.from_arrays(made, schema=arrow_schema(columns))
 
 
@@ -74,3 +78,12 @@ def _retyped(headers: pa.ListArray) -> pa.ListArray:
     fields = [_HEADER.field(at) for at in range(2)]
     struct = pa.StructArray.from_arrays([pairs.field(0), pairs.field(1)], fields=fields)
     return pa.Array.from_buffers(HEADERS_TYPE, len(headers), headers.buffers()[:2], offset=headers.offset, children=[struct])
+
+
+def _microseconds(times: pa.TimestampArray) -> pa.TimestampArray:
+    """No record may fail the queries of all others."""
+    times_ms = times.view(pa.int64()).to_numpy()
+    return pa.array(np.minimum(times_ms, TIMESTAMP_MS_MAX) * 1000).view(ARROW_TYPES["timestamp"])
+
+
+_RETYPED: Final[dict[str, Callable[[pa.Array], pa.Array]]] = {"headers": _retyped, "timestamp": _microseconds}

@@ -98,7 +98,7 @@ class Staging:
         from spark.sink_brokers import connected  # most tasks need no brokers: what they need, the driver has asked
 
         async def ask(_: ObjectStore) -> dict[str, TopicFacts]:
-            async with connected(self.options.brokers) as brokers:
+            async with connected(self.options.brokers, self.options.credentials) as brokers:
                 return await brokers.topic_facts(names)
 
         self.topics |= self.bucket.run(ask)

@@ -24,9 +24,9 @@ import pyarrow as pa
 from metadata.errors import Corrupt, NotFound, OutOfRange
 from segments.cold_run import open_run
 from segments.manifest import HistoryFile, RowGroup
-from segments.object_store import ObjectStore
+from segments.object_store import Buffer, ObjectStore
 from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
-from segments.record_columns import decode_batches
+from segments.record_columns import decode_opened, open_in_parts
 from segments.run_index import RunPlace
 from spark.bucket_thread import BucketThread
 from spark.log_snapshot import PartitionSnapshot, take_snapshot
@@ -34,7 +34,9 @@ from spark.scan_plan import FilePart, OffsetRange, RunPart, Task, plan_tasks
 from spark.source_schema import as_source_rows, decoded_columns
 
 RUNS_BYTES: Final = 4 << 20
-"""Of segments, that are decoded at a time."""
+"""Of segments, that are read at a time."""
+OPENED_BYTES: Final = 32 << 20
+"""Of batches when they are decompressed, that are decoded at a time."""
 READ_AHEAD_BYTES: Final = 32 << 20
 GETS_MAX: Final = 16
 """At the same time, of one read of small runs."""
@@ -169,9 +171,9 @@ def _read_parts(
                 case _Group(key, _, group):
                     if footer is None or footer.key != key:
                         continue  # its footer is damaged, which was told
-                    records = [read_row_group(bodies[0], group, footer, columns=decoded_columns(columns))]
+                    records = iter([read_row_group(bodies[0], group, footer, columns=decoded_columns(columns))])
                 case _Runs(places):
-                    records = list(_decoded(places, bodies, fail_on_data_loss))
+                    records = decoded_in_parts(_sound(places, bodies, fail_on_data_loss))
         except Corrupt as error:
             if fail_on_data_loss:
                 raise
@@ -218,9 +220,9 @@ def _read_ahead(bucket: BucketThread, reads: Iterator[_Read]) -> Iterator[tuple[
             answer.cancel()
 
 
-def _decoded(places: Sequence[RunPlace], bodies: Sequence[bytes], fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
-    """Raises Corrupt, or leaves out the batches that are damaged."""
-    batches = []
+def _sound(places: Sequence[RunPlace], bodies: Sequence[bytes], fail_on_data_loss: bool) -> list[Buffer]:
+    """Their batches. Raises Corrupt, or leaves out those that are damaged."""
+    batches: list[Buffer] = []
     for place, body in zip(places, bodies, strict=True):
         run = open_run(body, place)
         for index in range(run.batch_count):
@@ -230,8 +232,13 @@ def _decoded(places: Sequence[RunPlace], bodies: Sequence[bytes], fail_on_data_l
                 if fail_on_data_loss:
                     raise
                 log.warning("it is left out: %s", error)
-    if batches:
-        yield decode_batches(batches, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    return batches
+
+
+def decoded_in_parts(batches: Sequence[Buffer]) -> Iterator[pa.RecordBatch]:
+    """Their records, in order, as columns: what some MiB of batches become is never in memory at once."""
+    for opened in open_in_parts(batches, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX, part_bytes=OPENED_BYTES):
+        yield decode_opened(opened)
 
 
 def _rows_in(records: pa.RecordBatch, task: Task) -> pa.RecordBatch:

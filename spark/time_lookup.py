@@ -14,11 +14,11 @@ from segments.cold_run import open_run
 from segments.history import GroupPlace
 from segments.object_store import ObjectStore
 from segments.parquet_file import parse_parquet_footer, read_row_group
-from segments.record_columns import decode_batches, timestamps_of
+from segments.record_columns import timestamps_of
 from segments.run_index import RunPlace
 from spark.log_snapshot import PartitionSnapshot
 from spark.offset_ranges import FirstAt, TimeAsked
-from spark.task_reader import DECOMPRESSED_BYTES_MAX
+from spark.task_reader import decoded_in_parts
 
 LOOKUPS_MAX: Final = 16
 """Row groups that are read for times, at the same time."""
@@ -62,12 +62,12 @@ def _candidates(snapshot: PartitionSnapshot, timestamp_ms: int) -> Iterator[Grou
 def _first_in(place: GroupPlace | RunPlace, bodies: list[bytes], timestamp_ms: int, log_start_offset: int) -> int | None:
     if isinstance(place, GroupPlace):
         footer = parse_parquet_footer(bodies[1], place.file, place.key)
-        records = read_row_group(bodies[0], place.group, footer, columns=["offset", "timestamp"])
+        records = iter([read_row_group(bodies[0], place.group, footer, columns=["offset", "timestamp"])])
     else:
         run = open_run(bodies[0], place)
-        batches = [run.batch(index) for index in range(run.batch_count)]
-        records = decode_batches(batches, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
-    return _first_row(records, timestamp_ms, log_start_offset)
+        records = decoded_in_parts([run.batch(index) for index in range(run.batch_count)])
+    rows = (_first_row(part, timestamp_ms, log_start_offset) for part in records)
+    return next((row for row in rows if row is not None), None)
 
 
 def _first_row(records: pa.RecordBatch, timestamp_ms: int, log_start_offset: int) -> int | None:

@@ -6,13 +6,14 @@ Callbacks of a member of a group run in threads of their own, so that they may u
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Self, overload
 
 from metadata.assignors import TopicPartitionName
-from metadata.errors import TidelogError
+from metadata.errors import InvalidArgument, TidelogError
 from tidelog.client_thread import ClientThread, blocking, in_loop
 from tidelog.consumer import Consumer, Place, Reader, TopicsConsumer
 from tidelog.group_consumer import GroupConsumer
@@ -165,6 +166,12 @@ def reader_twin(
 
 
 def with_callbacks_in_threads(options: dict[str, Any]) -> dict[str, Any]:
+    """Raises InvalidArgument for one that nobody would await."""
+    for name in CALLBACKS:
+        if inspect.iscoroutinefunction(options.get(name)):
+            raise InvalidArgument(
+                f"{name} is an async function, and this client blocks", hint="Give a plain one: def, not async def."
+            )
     return options | {name: _in_thread(options[name]) for name in CALLBACKS if options.get(name) is not None}
 
 

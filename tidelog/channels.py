@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 
 from gateway.proto import admin_pb2_grpc, groups_pb2_grpc, log_pb2_grpc
-from metadata.errors import InvalidArgument, Unavailable
+from metadata.errors import InvalidArgument, OutcomeUnknown, Rejected, Unavailable
 from tidelog.authorized_channel import AuthorizedChannel
 from tidelog.credentials import Credentials, Pem
 from tidelog.rpc_errors import unreachable
@@ -82,14 +82,28 @@ class Channels:
         """With certificates of before, and calls under way."""
         self._troubles: dict[str, tuple[float, Trouble | None]] = {}
         """By address: what was wrong with TLS there, and when that was found."""
+        self._is_closed = False
 
     @contextmanager
-    def held(self, address: str) -> Iterator[Stubs]:
-        """The services at a gRPC address; the connection is made at the first call, and again whenever it broke."""
+    def held(self, address: str, *, writes: bool = False) -> Iterator[Stubs]:
+        """The services at a gRPC address; the connection is made at the first call, and again whenever it broke.
+
+        Raises Rejected once the channels are closed, and for a call that this cut off; that is OutcomeUnknown where it `writes`.
+        """
         stubs = self._at(address)
         stubs.calls += 1
         try:
             yield stubs
+        except asyncio.CancelledError:
+            if not self._is_closed or _is_cancelled():
+                raise
+            # grpc cancels what is under way, as if somebody had cancelled the task: that would end without a word
+            cut_off = "the client was closed before the call had its answer"
+            raise (OutcomeUnknown(cut_off, address=address) if writes else Rejected(cut_off, address=address)) from None
+        except grpc.aio.UsageError:
+            if not self._is_closed:
+                raise
+            raise _closed() from None
         finally:
             stubs.calls -= 1
             stubs.used_s = time.monotonic()
@@ -127,6 +141,7 @@ class Channels:
             await stubs.channel.close()
 
     async def close(self) -> None:
+        self._is_closed = True
         for stubs in [*self._stubs.values(), *self._retired]:
             await stubs.channel.close()
         # grpc reports cancelled operations once more from its own thread; after the loop's end that would disturb the next loop.
@@ -156,9 +171,21 @@ class Channels:
         return unreachable(address, "the connection is refused, or was lost")
 
     def _at(self, address: str) -> Stubs:
+        if self._is_closed:
+            raise _closed()
         if address not in self._stubs:
             self._credentials.check_way(address.rpartition(":")[0])
             self._stubs[address] = Stubs(
                 address, answer_bytes_max=self._answer_bytes_max, credentials=self._credentials, pem=self._pem
             )
         return self._stubs[address]
+
+
+def _closed() -> Rejected:
+    return Rejected("the client is closed", hint="Use it within `async with tidelog.connect(…) as log:`.")
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled this task itself."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

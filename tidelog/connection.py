@@ -27,6 +27,7 @@ from gateway.proto import admin_pb2, groups_pb2
 from metadata.errors import (
     Denied,
     FencedLeaderEpoch,
+    InvalidArgument,
     NoCoordinator,
     NoLeader,
     NotCoordinator,
@@ -113,7 +114,7 @@ class Connection:
         """By topic, as long as somebody waits for the answer."""
 
     async def open(self) -> None:
-        """Finds the cluster at the first address that answers; raises Unavailable with what each of them met.
+        """Finds the cluster at the first address that answers; raises Unavailable with what each of them met, or what they refuse.
 
         The addresses that were given come first, then those of brokers that were there before. Who comes while another looks for
         the cluster shares what comes of it.
@@ -143,8 +144,9 @@ class Connection:
                 met.append(error)
             else:
                 return
-        if len(met) == 1:
-            raise met[0]
+        denied = [error for error in met if isinstance(error, Denied)]
+        if denied or len(met) == 1 or all(isinstance(error, Rejected) for error in met):
+            raise (denied or met)[0]  # whoever answers so says what is wrong: it does not pass, as silence may
         raise Unavailable("no address answered: " + "; ".join(error.message for error in met), hint=met[0].hint)
 
     async def close(self) -> None:
@@ -266,7 +268,7 @@ class Connection:
         self, attempt: Callable[[Stubs, float], Awaitable[_Answer]], *, address: str, writes: bool, timeout_s: float
     ) -> _Answer:
         try:
-            with self._channels.held(address) as stubs:
+            with self._channels.held(address, writes=writes) as stubs:
                 answer = await attempt(stubs, max(0.001, timeout_s))
         except grpc.aio.AioRpcError as error:
             raise self._heeded(
@@ -363,7 +365,10 @@ class Connection:
 
     async def _ask_for_route(self, name: str, at: str | None) -> TopicRoute:
         asked_s = time.monotonic()
-        request = admin_pb2.GetTopicRequest(name=name, leaders_only=True)
+        try:
+            request = admin_pb2.GetTopicRequest(name=name, leaders_only=True)
+        except (TypeError, ValueError) as error:  # a lone surrogate, as JSON may bring, is no mistake of ours
+            raise InvalidArgument(f"{name!r} is no topic's name: {error}") from None
 
         async def ask(to: Stubs, timeout_s: float) -> tuple[Any, str, bool]:
             # The cluster as well: leaders may be at other addresses by now, and take less.

@@ -32,6 +32,8 @@ GIVES_WAY_S: Final = 0.05
 
 log = logging.getLogger("tidelog")
 
+_OFFSET_MAX: Final = 2**63 - 1
+
 OpenReadings = dict[asyncio.Task[None], GroupReading]
 """Members that have not left their groups; the client waits for them when it is left."""
 
@@ -149,9 +151,7 @@ class GroupConsumer:
 
         Raises StaleMember where this member does not own it, InvalidArgument.
         """
-        if not isinstance(offset, int) or offset < 0:
-            raise InvalidArgument(f"{offset!r} is no offset", hint="Offsets are numbers, from 0 on.")
-        self._reading.seek(partition, offset)
+        self._reading.seek(partition, _checked(offset))
 
     # ── what is committed ──
 
@@ -159,8 +159,8 @@ class GroupConsumer:
         """Commits all that was handed out, also what the caller has in its hands; or a record, and so all before it in its
         partition; or offsets, each of the next record to be read.
 
-        Raises StaleMember where they are not this member's any more: who owns them now reads on at what was committed last.
-        Unavailable: nothing was written. OutcomeUnknown: commit again.
+        Raises InvalidArgument. StaleMember where they are not this member's any more: who owns them now reads on at what was
+        committed last. Unavailable: nothing was written. OutcomeUnknown: commit again.
         """
         positions = self._reading.positions
 
@@ -169,7 +169,7 @@ class GroupConsumer:
                 positions.hand_is_processed()
                 return positions.due()
             offsets = {(what.topic, what.partition): what.offset + 1} if isinstance(what, Record) else what
-            return {partition: positions.named(partition, offset) for partition, offset in offsets.items()}
+            return {partition: positions.named(partition, _checked(offset)) for partition, offset in offsets.items()}
 
         await self._reading.commits.commit(chosen, asked=True)
         if what is None:
@@ -233,6 +233,12 @@ class GroupConsumer:
             raise Rejected("the client is closed", hint="Read within `async with tidelog.connect(…) as log:`.") from error
         self._open_readings[self._task] = self._reading
         self._task.add_done_callback(self._open_readings.pop)
+
+
+def _checked(offset: object) -> int:
+    if isinstance(offset, int) and not isinstance(offset, bool) and 0 <= offset <= _OFFSET_MAX:
+        return offset
+    raise InvalidArgument(f"{offset!r} is no offset", hint="Offsets are whole numbers, from 0 to 2^63 - 1.")
 
 
 async def leave_groups(open_readings: OpenReadings, timeout_s: float) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 from metadata.assignors import TopicPartitionName
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument
 from metadata.member_settings import MemberSettings
+
+_MS_END: Final = 2**32
+"""The wire has 32 bits for it."""
 
 PartitionsCallback = Callable[[list[TopicPartitionName]], Awaitable[None] | None]
 """A plain function or an async one, which is told partitions as (topic, number), in order."""
@@ -46,6 +49,13 @@ class GroupOptions:
     """These may be others' already; nothing of them can be committed."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.auto_commit, bool):
+            raise InvalidArgument(f"auto_commit is {self.auto_commit!r}", hint="Use True or False.")
+        for name in ("on_assigned", "on_revoked", "on_lost"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise InvalidArgument(f"{name} is {getattr(self, name)!r}, which can't be called", hint="Give a function.")
+        if isinstance(self.auto_commit_interval_ms, bool) or not isinstance(self.auto_commit_interval_ms, int | float):
+            raise InvalidArgument(f"auto_commit_interval_ms is {self.auto_commit_interval_ms!r}, which is not a number")
         if not self.auto_commit_interval_ms > 0:
             raise InvalidArgument(
                 f"auto_commit_interval_ms is {self.auto_commit_interval_ms}; it must be above 0",
@@ -63,7 +73,19 @@ def group_options(changes: dict[str, Any] | GroupOptionChanges) -> GroupOptions:
                 f"consume() has no option {name!r}", hint=did_you_mean(name, known) or f"There are: {', '.join(sorted(known))}."
             )
     for_member = {name: value for name, value in changes.items() if name in of_member}
+    for field in fields(MemberSettings):
+        if field.name in for_member and not _fits(for_member[field.name], type(field.default)):
+            raise InvalidArgument(
+                f"{field.name} is {for_member[field.name]!r}", hint=f"Use a value such as its default, {field.default!r}."
+            )
     if "assignors" in for_member and not isinstance(for_member["assignors"], str):
         for_member["assignors"] = tuple(for_member["assignors"])  # type: ignore[arg-type]  # its values are objects to mypy
     others = {name: value for name, value in changes.items() if name not in of_member}
     return GroupOptions(member=MemberSettings(**for_member), **others)  # type: ignore[arg-type]  # each value belongs to the field of its name
+
+
+def _fits(value: object, kind: type) -> bool:
+    """Whether it can be told to the group's coordinator."""
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool) and value < _MS_END
+    return isinstance(value, str) if kind is str else isinstance(value, Iterable)

@@ -33,6 +33,7 @@ from metadata.errors import (
     NotFound,
     NotLeader,
     OutcomeUnknown,
+    Rejected,
     Throttled,
     TidelogError,
     TooLarge,
@@ -139,6 +140,9 @@ class ProduceStream:
                 self._topics.learn_later(self._accumulator.topics_of(self._way))
                 if isinstance(error, Throttled):
                     wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
+            except Rejected as error:  # of the way there, as a key that is not to go in plain text: what others take goes on
+                self._accumulator.abandon(self._accumulator.busy(self._way), error)
+                self._answered()
             pause_s_max = self._settings.retry_pause_ms_max / 1000
             if self._answers > answers or asyncio.get_running_loop().time() - began_s > pause_s_max:
                 pause_s = self._settings.retry_pause_ms / 1000

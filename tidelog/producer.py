@@ -100,6 +100,8 @@ class Producer:
         )
         self._streams: dict[Way, tuple[ProduceStream, asyncio.Task[None]]] = {}
         self._closed: TidelogError | None = None
+        self._rolled_in: asyncio.Task[Any] | None = None
+        """The task that has opened a batch, until it gives way. Who has done so does not wait: it would be overtaken."""
         self._has_work = asyncio.Event()
         self._record_bytes_max = min(settings.request_bytes_max, settings.buffer_bytes_max)
         self._tasks.start(self._watch_deadlines(), name="deadlines of the producer")
@@ -116,7 +118,12 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Takes one record in; waits only for room in the buffer (and, the first time, for the topic's partitions)."""
+        """Takes one record in; waits only for room in the buffer (and, the first time, for the topic's partitions).
+
+        Nothing is awaited once it is taken in: who is cancelled here has sent nothing.
+        """
+        if self._rolled_in is not None and self._rolled_in is asyncio.current_task():
+            await asyncio.sleep(0)  # a loop that only sends must let the batches leave
         book = self._topics.books.get(topic)
         if book is None or book.is_gone:
             book = await self._topics.open(topic)
@@ -154,18 +161,13 @@ class Producer:
             room.admit()
             raise
         batch = lane.open
-        rolled = batch is None or batch.bytes + size > book.fill_bytes_max
-        if rolled:
+        if batch is None or batch.bytes + size > book.fill_bytes_max:
             batch = self._roll(book, lane)
-        assert batch is not None
         if partition is None and key_bytes is None:
             book.keyless_batch = batch
         batch.records.append(record)
         batch.bytes += size
-        delivery = Delivery(batch, len(batch.records) - 1)
-        if rolled:
-            await asyncio.sleep(0)  # a loop that only sends must let the batches leave
-        return delivery
+        return Delivery(batch, len(batch.records) - 1)
 
     async def produce_many(self, topic: str, messages: Iterable[Any]) -> list[Ack]:
         """Sends them in order and waits for all. Raises the first failure, once every record that was taken has its outcome."""
@@ -247,11 +249,17 @@ class Producer:
 
     def _roll(self, book: TopicBook, lane: Lane) -> Batch:
         now_s = book.used_s = self._loop.time()
+        self._rolled_in = asyncio.current_task()
+        self._loop.call_soon(self._gave_way)
         batch = self._accumulator.roll(lane, now_s)
         self._stream_to(lane.way).wake()
         self._has_work.set()
         self._topics.learn_by_age(book)
         return batch
+
+    def _gave_way(self) -> None:
+        """The loop has its turn, so whoever has opened a batch awaits something by now."""
+        self._rolled_in = None
 
     def _lane_closed(self, lane: Lane) -> None:
         self._accumulator.closed(lane)

@@ -12,12 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compaction import partition_file
-from compaction.compactor import ANEW_MS, Compactor
+from compaction import compact_unit, partition_file
+from compaction.compactor import ANEW_MS, BLOCKED_MS, Compactor
+from compaction.context import CompactionContext
+from compaction.partition_file import CompactedRuns
+from compaction.scratch import Scratch, StoredRun
 from compaction.settings import CompactionSettings
+from compaction.unit_files import encoded
 from metadata.compaction_notices import CompactionNotice, decode_notices
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
+from metadata.topic import Topic
 from segments.bucket_layout import history_file_key, manifest_key, segment_key, trimmed_key
 from segments.manifest import Manifest, no_manifest
 from segments.manifest_store import commit_manifest
@@ -509,6 +514,32 @@ def test_an_error_that_nobody_foresaw_stops_its_own_step_alone(monkeypatch: pyte
         assert await scene.history() == [(0, b"v")]
         assert scene.store.has(trimmed_key(SessionId(7), SegmentSeq(1)))
         assert (await scene.metadata.range(LAYOUT.compactions)).items, "brokers are told"
+
+    on_a_bucket(work)
+
+
+def test_an_error_that_nobody_foresaw_keeps_its_own_partition_alone_in_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(scene: Scene) -> None:
+        scene.store.segment(7, {ORDERS: [batch_of(b"v")], PAYMENTS: [batch_of(b"w")]})
+        compactor = scene.compactor()
+
+        async def mistaken(
+            context: CompactionContext, scratch: Scratch, topic: Topic, manifest: Manifest, runs: list[StoredRun]
+        ) -> CompactedRuns:
+            if topic.name == "orders":
+                raise ValueError("a bug")
+            return await encoded(context, scratch, topic, manifest, runs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(compact_unit, "encoded", mistaken)
+            with pytest.raises(ExceptionGroup) as raised:
+                await compactor.tick()
+        assert raised.value.subgroup(ValueError) is not None
+        assert await scene.history(PAYMENTS) == [(0, b"w")]
+        assert list(compactor.damaged) == [ORDERS]
+        scene.ahead_ms += BLOCKED_MS
+        await compactor.tick()
+        assert await scene.history() == [(0, b"v")]
 
     on_a_bucket(work)
 

@@ -15,6 +15,7 @@ from compaction.partition_file import CompactedRuns, Damage, EncodingSettings, c
 from compaction.scratch import StoredRun
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
+from segments import record_columns
 from segments.bucket_layout import history_file_name
 from segments.compression import Codec
 from segments.manifest import Manifest, no_manifest
@@ -139,6 +140,26 @@ def test_a_leader_epoch_that_falls_is_damage() -> None:
     runs.add([ROW], epoch=2)
     with pytest.raises(Damage, match="behind records of 3"):
         runs.compacted()
+
+
+def test_batches_that_shrank_a_thousandfold_are_decoded_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, opened_bytes = decode_opened, list[int]()
+
+    def noted(opened: Sequence[OpenBatch]) -> pa.RecordBatch:
+        opened_bytes.append(sum(len(one.section) for one in opened))
+        return decode(opened)
+
+    monkeypatch.setattr(partition_file, "decode_opened", noted)
+    monkeypatch.setattr(partition_file, "OPENED_AT_ONCE", 1 << 20)
+    monkeypatch.setattr(record_columns, "_INT32_MAX", 2 << 20)  # all of them together are more than a column holds
+    runs = Runs()
+    for _ in range(12):
+        runs.add([(b"k", bytes(300_000), [], 5)], Codec.ZSTD)
+    assert sum(map(len, runs.bodies.values())) < 10_000
+    made = runs.compacted()
+    assert made.record_count == 12
+    assert len(rows_in(made)) == 12
+    assert max(opened_bytes) < (1 << 20) + 301_000
 
 
 def test_columns_that_lost_something_on_their_way_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

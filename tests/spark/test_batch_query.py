@@ -10,11 +10,13 @@ import pytest
 
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import Offset, TopicId
+from segments import record_columns
 from segments.compression import Codec
 from segments.directory_store import DirectoryStore
 from segments.manifest import KeyPass
 from segments.manifest_store import commit_manifest, newest_manifest
 from segments.next_manifest import keys_compacted
+from spark import task_reader
 from spark.batch_query import plan_batch
 from spark.bucket_thread import BucketThread
 from spark.scan_plan import ALL_ROWS, FilePart, Rows, RunPart, Task
@@ -66,6 +68,21 @@ def test_all_that_was_written_is_read_in_order_from_parquet_and_segments(bucket:
     kinds = {type(part) for task in planned for part in task.parts}
     assert kinds == {FilePart, RunPart}
     assert read(bucket, planned) == bucket.written
+
+
+def test_batches_that_shrank_a_thousandfold_are_decoded_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MadeLog(tmp_path / "bucket", partitions=1)
+    for _ in range(12):
+        log.segment({0: [(b"k", bytes(300_000), (), START_MS)]}, codec=Codec.ZSTD)
+    monkeypatch.setattr(task_reader, "OPENED_BYTES", 1 << 20)
+    monkeypatch.setattr(record_columns, "_INT32_MAX", 2 << 20)  # all of them together are more than a column holds
+    found = []
+    with BucketThread(log.url) as opened:
+        for task in plan_batch(opened, parse_source_options({"bucket": log.url, "subscribe": "orders"})):
+            found += [batch.num_rows for batch in read_task(opened, task, ("offset", "value"))]
+        with pytest.raises(OutOfRange, match="no record at or after"):
+            plan_batch(opened, parse_source_options({"bucket": log.url, "subscribe": "orders", "startingTimestamp": str(2**62)}))
+    assert found == [4, 4, 4]
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 200), (99, 101), (13, 187), (100, 125), (150, 150), (199, 200)])

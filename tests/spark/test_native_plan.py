@@ -122,6 +122,19 @@ def test_records_below_the_log_start_are_left_out(tmp_path: Path) -> None:
     assert [cut.condition for cut in planned.cut] == ["(partition = 0 AND offset >= 42 AND offset < 100)"]
 
 
+def test_times_at_which_sparks_reader_fails_are_read_by_the_data_source(tmp_path: Path) -> None:
+    log = MadeLog(tmp_path / "bucket", partitions=2)
+    log.history(0, records(0, 50))
+    log.history(0, [(None, b"nanoseconds", (), 1_767_225_600_000_000_000)])
+    log.history(1, records(0, 50))
+    log.segment({0: records(0, 5)})
+    planned = plan(log.url)
+    assert (len(planned.whole), planned.cut, planned.tail) == (1, (), {"orders": {0: (0, 56)}})
+    assert sorted(rows_of(log, planned)) == expected(log, {}, {})
+    before = plan(log.url, assign='{"orders":[0]}', endingOffsets='{"orders":{"0":50}}')
+    assert (len(before.whole), before.tail) == (1, {})
+
+
 def test_many_partitions_with_cut_files_are_told_apart_by_several_conditions(tmp_path: Path) -> None:
     log = MadeLog(tmp_path / "bucket", partitions=RANGES_AT_ONCE + 2)
     for partition in log.written:

@@ -80,6 +80,18 @@ def test_a_range_is_read_to_the_record(spark: SparkSession, log: MadeLog, starts
     assert rows_of(frame) == rows_written(log, {partition: range(starts[partition], ends[partition]) for partition in range(3)})
 
 
+def test_a_time_that_is_more_than_sparks_keeps_no_other_record_from_being_read(spark: SparkSession, tmp_path: Path) -> None:
+    log = MadeLog(tmp_path / "bucket", partitions=1)
+    for _ in range(2):
+        log.history(0, [(None, b"now", (), START_MS), (None, b"nanoseconds", (), 10**6 * START_MS), (None, b"none", (), -1)])
+    log.segment({0: [(None, b"last", (), 2**63 - 2)]})
+    expected = [1000 * START_MS, (2**63 - 1) // 1000 * 1000, -1000]
+    source = spark.read.format("tidelog").options(bucket=log.url, subscribe="orders").load()
+    for frame in (source, pyspark_tidelog.read(spark, bucket=log.url, subscribe="orders")):
+        rows = frame.selectExpr("offset", "unix_micros(timestamp) as time").orderBy("offset").collect()
+        assert [row.time for row in rows] == [*expected, *expected, expected[1]]
+
+
 def test_parquet_is_read_without_python_and_filters_reach_it(spark: SparkSession, log: MadeLog) -> None:
     starts = named({0: 1, 1: 0, 2: 0})
     frame = pyspark_tidelog.read(

@@ -15,6 +15,7 @@ from spark import replay as replays
 from spark.hadoop_files import CONFIGURED_BY
 from spark.replay_plan import PLAN_FILE, Asked, Placement, Plan, Target, Verdict
 from spark.scan_plan import OffsetRange
+from spark.sink_options import parse_sink_options
 from tests.spark.made_log import MadeLog
 from tidelog.cli.commands import app
 
@@ -107,6 +108,28 @@ def test_where_it_goes_on_and_how_records_are_placed_is_told(monkeypatch: pytest
     _, said = typed("--into-topic", "kept", "--checkpoint", "/c", "--url", "http://a:8080")
     assert "goes on at 25 %: 200 offsets of orders into kept, each in its partition" in said
     assert calls[0][1].brokers == "http://a:8080"
+
+
+def test_it_shows_brokers_the_credentials_of_the_command_line_and_of_the_context(
+    monkeypatch: pytest.MonkeyPatch, session: Session, tmp_path: Path
+) -> None:
+    calls = running(monkeypatch, Verdict(200, 200))
+    contexts = tmp_path / "contexts.toml"
+    contexts.write_text('current = "prod"\n[contexts.prod]\nurl = "https://b1:8080"\nca_file = "/ca.pem"\napi_key_file = "/old"\n')
+    monkeypatch.setenv("TIDELOG_CONFIG", str(contexts))
+    monkeypatch.delenv("TIDELOG_URL", raising=False)
+    code, _ = typed("--into-topic", "kept", "--checkpoint", "/c", "--api-key-file", "/key")
+    assert code == 0
+    ((asked, given),) = calls
+    options = replays._sink_options(asked, given)
+    assert options == {
+        "brokers": "https://b1:8080",
+        "bucket": "file:///log",
+        "topic": "kept",
+        "caFile": "/ca.pem",
+        "apiKeyFile": "/key",
+    }
+    assert dict(parse_sink_options(options).credentials) == {"ca_file": "/ca.pem", "api_key_file": "/key"}
 
 
 def test_counts_that_differ_are_an_error_with_what_to_do(monkeypatch: pytest.MonkeyPatch, session: Session) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,9 +17,14 @@ from segments.batch_kernel import RecordTuple
 from segments.compression import Codec
 from segments.partitioner import partition_of
 from segments.record_batch import parse_whole
-from segments.record_columns import iterate_records
+from segments.record_columns import decode_batches, encode_records, iterate_records
+from spark import sink_brokers
+from spark.bucket_thread import BucketThread
+from spark.sink_options import parse_sink_options
 from spark.sink_rows import KEYLESS_ROWS_MIN, Encoded, TopicFacts, encode_rows, pieces, rows_of
+from spark.source_schema import as_source_rows
 from spark.staged_rows import StagedPartition, encode_file, open_file, producer_of, sequenced
+from spark.staging import Staging
 
 BYTES_MAX = 64 << 20
 ORDERS = TopicFacts("orders", "a" * 32, 3, 1 << 20)
@@ -116,6 +125,7 @@ def test_batches_fit_the_topic() -> None:
         ({"partition": [0, -1]}, UnknownPartition, "partition -1 of orders"),
         ({"value": [b"", b"x" * 2_000_000]}, TooLarge, "orders/.*: a record takes .* bytes as a batch; the topic takes 1048576"),
         ({"timestamp": pa.array([-1_000_000, 0], pa.timestamp("us", "UTC"))}, InvalidArgument, "1 rows before 1970"),
+        ({"timestamp": pa.array([-1_000, -1], pa.timestamp("us", "UTC"))}, InvalidArgument, "1 rows before 1970"),
         ({"headers": pa.array([[None], []], HEADERS)}, InvalidArgument, "a header is null"),
         ({"headers": pa.array([[{"key": None, "value": b""}], []], HEADERS)}, InvalidArgument, "a header is null, or its key is"),
     ],
@@ -128,11 +138,43 @@ def test_rows_that_can_not_be_records_are_refused(columns: dict[str, object], er
         encoded(batch_of(**arrays), topic=topic)
 
 
+def test_a_record_without_a_timestamp_is_written_on_as_it_was_read() -> None:
+    """Brokers take such ones of other clients than ours: a replay of theirs must not fail."""
+    batch = encode_records([(b"k", b"v", (), -1), (b"k", b"w", (), 5)], codec=Codec.NONE)
+    columns = ("key", "value", "timestamp", "headers")
+    records_read = decode_batches([batch], decompressed_bytes_max=BYTES_MAX)
+    (written,) = encoded(as_source_rows(records_read, columns, topic="orders", partition=0)).values()
+    assert [record[1] for record in records(written)] == [-1, 5]
+
+
 def test_a_large_batch_is_taken_in_pieces() -> None:
     whole = batch_of(value=pa.array([b"x" * 1000] * 100))
     assert [piece.num_rows for piece in pieces(whole, 30_000)] == [25, 25, 25, 25]
     assert [piece.num_rows for piece in pieces(whole, 1)] == [1] * 100
     assert [piece.num_rows for piece in pieces(whole, 1 << 30)] == [100]
+
+
+def test_a_task_that_asks_brokers_for_a_topic_shows_the_credentials_of_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+
+    class Brokers:
+        async def topic_facts(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+            return {name: TOPICS[name] for name in names}
+
+    @asynccontextmanager
+    async def connected(brokers: str, credentials: Iterable[tuple[str, str]] = ()) -> AsyncIterator[Brokers]:
+        shown.append((brokers, dict(credentials)))
+        yield Brokers()
+
+    monkeypatch.setattr(sink_brokers, "connected", connected)
+    options = parse_sink_options({"brokers": "https://b1", "bucket": tmp_path.as_uri(), "caFile": "ca.pem", "apiKeyFile": "key"})
+    rows = batch_of(value=pa.array([b"v", b"w"]), topic=pa.array(["orders", "payments"]))
+    with BucketThread(options.bucket) as bucket:
+        files = Staging(bucket, options, {}, "0f" * 16, 0).stage(iter([rows]))
+    assert {where.topic for file in files for where, _ in file.records} == {"orders", "payments"}
+    assert shown == [("https://b1", {"ca_file": "ca.pem", "api_key_file": "key"})]
 
 
 # ── staged files ──

@@ -24,6 +24,7 @@ from metadata.errors import Denied, InvalidArgument, NotAuthorized, Rejected, Ti
 from metadata.secret import Secret
 from tests.certificates import Authority, make_certificates
 from tests.gateway.tls_brokers import TlsCluster, with_tls_cluster
+from tests.servers import free_port
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog import credentials
 from tidelog.addresses import Address, cluster_over_http
@@ -235,6 +236,40 @@ def test_a_key_is_not_sent_in_plain_text_beyond_this_machine() -> None:
     Credentials(settings_from({"api_key": KEY}), tls=True).check_way("tidelog.example")
     for host in ("localhost", "127.0.0.1", "[::1]"):
         Credentials(settings_from({"api_key": KEY}), tls=False).check_way(host)
+
+
+def test_a_broker_that_the_key_is_not_sent_to_fails_its_own_records_alone() -> None:
+    async def main() -> None:
+        near, far = SmallBroker("near"), SmallBroker("far")
+        far.join(near)
+        far.advertised = "192.0.2.1:9090"
+        near.create_topic("orders", 2)
+        near.move("orders", 1, "far")
+        async with running(near), running(far), tidelog.connect(near.address, api_key=KEY) as log:
+            for n in range(2):
+                with pytest.raises(Denied, match=r"the API key is not sent to 192\.0\.2\.1"):
+                    await log.produce("orders", 1, partition=1)
+                assert (await log.produce("orders", 1, partition=0)).offset == n
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("with_one_that_is_away", [False, True])
+def test_who_is_let_in_at_no_address_is_told_so_and_not_that_nobody_answers(with_one_that_is_away: bool) -> None:
+    def denied(method: str) -> None:
+        raise NotAuthorized("the key is revoked")
+
+    async def main() -> None:
+        near, far = SmallBroker("near"), SmallBroker("far")
+        far.join(near)
+        near.before_call = far.before_call = denied
+        async with running(near), running(far):
+            away = [f"grpc://127.0.0.1:{free_port()}"] if with_one_that_is_away else []
+            with pytest.raises(NotAuthorized, match="the key is revoked"):
+                async with tidelog.connect(*away, near.address, far.address, api_key=KEY):
+                    pass
+
+    asyncio.run(main())
 
 
 def test_a_key_does_not_follow_a_redirect() -> None:

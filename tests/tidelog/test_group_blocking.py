@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 import tidelog
+from metadata.errors import InvalidArgument
 from metadata.group_model import Generation
 from tidelog.broker_process import BrokerProcess
 from tidelog.group_consumer import GroupConsumer
@@ -80,6 +81,14 @@ def test_callbacks_may_use_the_client_and_seek_commit_and_pause_are_there(tidelo
         assert told == ["assigned", "revoked"]
         assert {found.offset for found in log.groups.offsets("gb-callbacks")} == {9}
         assert log.groups.describe("gb-callbacks").generation > Generation(0)
+
+
+def test_a_callback_that_nobody_would_await_is_refused(tidelog_broker: BrokerProcess) -> None:
+    async def revoked(partitions: list[tuple[str, int]]) -> None:
+        raise AssertionError("nobody awaits it")
+
+    with tidelog.connect_sync(tidelog_broker.http_url) as log, pytest.raises(InvalidArgument, match="on_revoked is an async func"):
+        log.consume("gb-async", group="gb-async", on_revoked=revoked)
 
 
 def test_the_twin_has_every_public_name_of_the_original() -> None:

@@ -476,5 +476,13 @@ def test_what_does_not_go_with_a_group_is_refused_with_a_remedy(tmp_path: Path) 
                 log.consume("orders", **{"group": GROUP, **wrong})  # type: ignore[call-overload]
         with pytest.raises(UnknownTopic, match="no topic order"):
             await log.consume(["orders", "order"], group=GROUP).chunk()
+        async with log.consume("orders", group=GROUP) as consumer:
+            await consumer.chunk()
+            for offset in (-1, 2**63, 1.5, True):
+                with pytest.raises(InvalidArgument, match="is no offset"):
+                    consumer.seek(("orders", 0), offset)  # type: ignore[arg-type]
+                with pytest.raises(InvalidArgument, match="is no offset"):
+                    await consumer.commit({("orders", 0): offset})  # type: ignore[dict-item]
+            assert await consumer.chunk(), "it reads on"
 
     with_group(tmp_path, scenario)

@@ -31,3 +31,22 @@ def test_a_name_that_is_none_is_refused_with_the_nearest() -> None:
     assert "session_timeout_ms" in raised.value.hint
     with pytest.raises(InvalidArgument, match="auto_commit_interval_ms is 0"):
         group_options({"auto_commit_interval_ms": 0})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"session_timeout_ms": 2**32},
+        {"session_timeout_ms": 6_000.5},
+        {"session_timeout_ms": True},
+        {"client_id": 5},
+        {"instance_id": None},
+        {"assignors": 7},
+        {"auto_commit": "no"},
+        {"auto_commit_interval_ms": "5"},
+        {"on_revoked": 5},
+    ],
+)
+def test_a_value_that_can_not_be_meant_is_refused_before_the_member_joins(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument, match=f"{next(iter(wrong))} is "):
+        group_options(wrong)

@@ -415,6 +415,43 @@ def test_batches_smaller_than_any_record_send_each_record_alone() -> None:
     with_broker(test)
 
 
+def test_a_send_that_is_cancelled_has_sent_nothing() -> None:
+    async def test(broker: SmallBroker) -> None:
+        taken, cancelled = [b"first"], 0
+        async with tidelog.connect(broker.address) as log:
+            await log.produce("orders", b"first", partition=0)
+            for n in range(50):
+                sending = asyncio.ensure_future(two_sends(log, n))
+                await asyncio.sleep(0)
+                sending.cancel()
+                with suppress(asyncio.CancelledError):
+                    await sending
+                taken += sent
+                cancelled += len(sent) < 2
+                sent.clear()
+        assert cancelled
+        assert broker.values("orders") == taken
+
+    sent: list[bytes] = []
+
+    async def two_sends(log: tidelog.Client, n: int) -> None:
+        for value in (b"%d" % n, b"%d, again" % n):
+            await log.send("orders", value, partition=0)
+            sent.append(value)
+
+    with_broker(test)
+
+
+def test_tasks_that_send_at_the_same_time_keep_the_order_of_their_calls() -> None:
+    async def test(broker: SmallBroker) -> None:
+        async with tidelog.connect(broker.address, batch_bytes_max=500) as log:
+            await log.produce("orders", 0, partition=0)
+            await asyncio.gather(*(log.send("orders", n, partition=0) for n in range(1, 200)))
+        assert broker.values("orders") == [b"%d" % n for n in range(200)]
+
+    with_broker(test)
+
+
 # ── wrong use ──
 
 
@@ -435,6 +472,12 @@ def test_what_is_wrong_is_refused_before_anything_is_sent() -> None:
                 await log.produce("orders", 1, headers=["trace"])  # type: ignore[list-item]
             with pytest.raises(TooLarge, match="at most 50000"):
                 await log.produce("orders", b"x" * 50_001)
+            for names in ("\ud800", ["orders", "\ud800"]):
+                with pytest.raises(InvalidArgument, match="is no topic's name"):
+                    await anext(aiter(log.consume(names)))
+            with pytest.raises(InvalidArgument, match="is no topic's name"):
+                await log.produce("\ud800", 1)
+            await log.topics.list()  # the client goes on
         assert broker.requests == []
 
     with_broker(test)
@@ -456,6 +499,29 @@ def test_a_client_that_is_closed_says_so() -> None:
 
 
 # ── leaving ──
+
+
+def test_who_waits_for_an_answer_while_the_client_is_closed_is_told_and_not_cancelled() -> None:
+    """A TaskGroup takes a task that ends by CancelledError for one that has done its work."""
+
+    async def test(broker: SmallBroker) -> None:
+        async with tidelog.connect(broker.address) as log:
+            broker.running.clear()
+            calls = log.produce("orders", 1), log.topics.list(), log.topics.create("payments"), log.topics.describe("orders")
+            *waiting, cancelled = map(asyncio.ensure_future, calls)
+            await until(lambda: sum(stubs.calls for stubs in log._connection._channels._stubs.values()) == 4)
+            cancelled.cancel()
+            await log._connection.close()  # as leaving the block does, in the end
+            met = await asyncio.gather(*waiting, return_exceptions=True)
+            assert list(map(str, met)) == ["the client was closed before the call had its answer"] * 3
+            assert list(map(type, met)) == [Rejected, Rejected, OutcomeUnknown]
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            with pytest.raises(Rejected, match="the client is closed"):
+                await log.topics.list()
+            broker.running.set()
+
+    with_broker(test)
 
 
 def test_leaving_the_block_flushes() -> None:

@@ -112,6 +112,11 @@ class Broker:
         self.version = VERSION
         self.bucket_url = bucket.url
         self.settings: GatewaySettings = settings.gateway
+        self._metadata_remedy = "Producing and reading go on. " + (
+            "Bring back a majority of etcd's members; `tidelog doctor --etcd URL` looks at each."
+            if settings.metadata.etcd
+            else "The metadata lie in the data directory: the broker's log says what fails there, such as a full disk."
+        )
         self.http_address = self.grpc_address = ""
         self.started = False
         self.view = ClusterView(metadata, layout)
@@ -275,7 +280,7 @@ class Broker:
             return None
         return Trouble(
             f"the metadata store has not answered for {silent_s:.0f} s: topics and brokers are told as they were, and can't change",
-            "Producing and reading go on. Bring back a majority of etcd's members; `tidelog doctor --etcd URL` looks at each.",
+            self._metadata_remedy,
         )
 
     @property

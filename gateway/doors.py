@@ -7,6 +7,7 @@ both ask for the Log of the present session each time, because a session that en
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -250,8 +251,8 @@ def cannot_listen(host: str, port: int, error: OSError, *, door: str) -> Tidelog
 
 
 def named(error: TidelogError, topic: Topic) -> TidelogError:
-    """The error with the topic's name in place of its id: the log knows ids, people know names."""
-    error.message = error.message.replace(topic.id, topic.name)
+    """The error with the topic's name in place of its id: the log knows ids, people know names. Keys of objects keep theirs."""
+    error.message = re.sub(f"(?<!/){topic.id}", topic.name, error.message)
     return error
 
 

@@ -410,4 +410,5 @@ class GroupCoordinator:
 
 def check_empty(name: str, group: Group) -> None:
     if group.phase is not Phase.EMPTY:
-        raise GroupNotEmpty(f"group {name} has {len(group.members)} members")
+        count = len(group.members)
+        raise GroupNotEmpty(f"group {name} has {count} member{'s' if count != 1 else ''}")

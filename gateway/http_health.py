@@ -76,6 +76,9 @@ def _why_not_serving(broker: Broker) -> HealthAnswer:
     except TidelogError as error:
         if not broker.started and error.code != Stopping.code:
             return _STARTING
+        trouble = None if error.code == Stopping.code else broker.bucket_trouble or broker.metadata_trouble
+        if trouble is not None:  # what keeps it from opening a session
+            return HealthAnswer(status="not serving", reason=f"{error.message}; {trouble.message}", hint=trouble.hint)
         return HealthAnswer(status="not serving", reason=error.message, hint=error.hint)
     return HealthAnswer(status="not serving", reason="the broker is shutting down", hint=Stopping.default_hint)
 

@@ -27,7 +27,7 @@ from gateway import arrow_bodies, http_pace
 from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.arrow_bodies import parse_arrow, plan_arrow
 from gateway.current_call import trace_produced
-from gateway.doors import Broker, partition_of
+from gateway.doors import Broker, named, partition_of
 from gateway.http_pace import PIECE_BYTES
 from gateway.http_request import INT64_MAX, Request
 from gateway.idempotency_key import ProducerFields, partition_for_keyless, partitions_routed_over, producer_of
@@ -160,6 +160,9 @@ class HttpProduce:
         request_bytes = len(body)
         del body, batches  # what waits for the bucket is in the buffer, and counted there
         found = await outcomes(log, pending, acks=options.acks, timeout_s=options.timeout_s, deadline_s=deadline_s)
+        for outcome in found:
+            if isinstance(outcome, TidelogError):
+                named(outcome, target.topic)
         _tell_how_to_retry(found, options)
         error = shared_error(found)
         if error is not None:

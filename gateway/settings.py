@@ -204,7 +204,8 @@ def load_settings(
     for name, (source, value) in given.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]}?" if near else "`tidelog serve --list-settings` shows them all."
+            meant = near and (f"TIDELOG_{near[0].upper()}" if source.startswith("TIDELOG_") else near[0])  # as it would stand there
+            hint = f"Did you mean {meant}?" if near else "`tidelog serve --list-settings` shows them all."
             raise InvalidArgument(f"{source} is not a setting", hint=hint)
         chosen[name] = _converted(source, value, known[name])
     if chosen.get("etcd_password_file") is not None:

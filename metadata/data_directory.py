@@ -27,7 +27,7 @@ import msgspec
 from metadata.errors import Denied, Rejected, TidelogError, Unavailable
 
 _TITLE = "tidelog data directory"
-_OWN = frozenset({"LOCK", "metadata.sqlite", "bucket", "lost+found"})
+_OWN = frozenset({"LOCK", "metadata.sqlite", "metadata.sqlite-wal", "metadata.sqlite-shm", "bucket", "lost+found"})
 _PROBE = ".probe"
 _PROBE_BYTES = 4096
 

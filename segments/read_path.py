@@ -20,6 +20,7 @@ from segments.byte_budget import ByteBudget
 from segments.cold_pool import ColdPool
 from segments.disk_tier import DiskTier
 from segments.hot_pool import HotPool
+from segments.led_partition import LedPartition
 from segments.led_partitions import LedPartitions
 from segments.located_reads import LocatedReads, ToldTarget
 from segments.log_counters import LogCounters
@@ -110,9 +111,9 @@ class ReadPath:
         """Of partitions that others lead, by what these have told of the places: see LocatedReads.fetch."""
         return await self._located.fetch(asked, bytes_max=bytes_max)
 
-    async def first_at(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first record at or after `timestamp_ms`, or None when there is none yet."""
-        return await self._reader.first_at(self._led.readable(partition), timestamp_ms)
+    async def first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
+        """The first record at or after `timestamp_ms`, or None when there is none yet, as far as is known here."""
+        return await self._reader.first_at(led, timestamp_ms)
 
     async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
         return await self._reader.explain(self._led.at(partition), offset)

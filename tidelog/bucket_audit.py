@@ -91,6 +91,8 @@ async def audit_bucket(store: ObjectStore, *, deep: bool = False, advance: Advan
             for run in footer.runs:
                 runs[run.partition].append(PlacedRun(run.leader_epoch, session, footer.seq, run))
             info = listing.segments[seq - listing.trimmed_to]
+            if what := of_other_size(info, footer, listing):
+                audit.damage(segment_key(session, SegmentSeq(seq)), what)
             _count(audit, footer, info.size if info is not None else 0)
         present = [info for info in listing.segments if info is not None]
         if deep:
@@ -147,6 +149,14 @@ def check_offsets(partition: TopicPartition, placed: Iterable[PlacedRun], histor
             findings.append(Finding("damage", where, f"{run.record_count} records for {count} offsets"))
         end = max(end, run.last_offset + 1)
     return findings
+
+
+def of_other_size(info: ObjectInfo | None, footer: SegmentFooter, listing: SessionListing) -> str:
+    """What a listing shows to be wrong with a segment whose footer is known, perhaps from an index alone; empty: nothing."""
+    if info is None:
+        return f"it is gone, and was committed: {listing.evidence} says so"
+    needed = max((run.end for run in footer.runs), default=0)
+    return f"it has {info.size} bytes, and its batches go to byte {needed}" if info.size <= needed else ""
 
 
 def check_segment_bytes(body: bytes, footer: SegmentFooter, *, writer: str, key: str) -> list[Finding]:
@@ -273,7 +283,9 @@ async def _check_segment(store: ObjectStore, info: ObjectInfo, writer: str, audi
     except NotFound:
         return  # trimmed meanwhile
     if isinstance(footer, Corrupt):
-        return  # reported with the footers
+        if not any(found.where == info.key for found in audit.findings):  # its footer came from an index
+            audit.damage(info.key, footer.message)
+        return
     try:
         audit.findings += check_segment_bytes(body, footer, writer=writer, key=info.key)
     except Corrupt as error:

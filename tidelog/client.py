@@ -3,7 +3,8 @@
     async with connect("http://localhost:8080") as log:
         ...
 
-Leaving the block flushes what was sent and ends every task, after an error too; an error in the block is raised as it was.
+Leaving the block flushes what was sent and ends every task, after an error too; an error in the block is raised as it was. What
+other tasks of the program wait for then ends with an error of ours, never by cancellation: a TaskGroup passes over that.
 """
 
 from __future__ import annotations
@@ -186,7 +187,8 @@ class Client:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Coroutine[Any, Any, Delivery]:
-        """Awaited, it gives a Delivery as soon as the record has room in the buffer. Await that for the Ack, or `flush`.
+        """Awaited, it gives a Delivery as soon as the record has room in the buffer. Await that for the Ack, or `flush`. Who is
+        cancelled while waiting for that room has sent nothing.
 
         Else as `produce`. Plain code that hands a coroutine on: one layer less for each record.
         """

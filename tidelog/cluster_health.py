@@ -75,7 +75,8 @@ async def check_cluster(log: Client) -> ClusterHealth:
     if cluster.metadata_age_ms > METADATA_AGE_MS_MAX:
         faults.append(
             f"the broker that was asked has heard nothing from the metadata store for {cluster.metadata_age_ms / 1000:.0f} s: "
-            "topics and leaders can't change, and are told as they were. Look at each member of etcd: tidelog doctor --etcd URL"
+            "topics and leaders can't change, and are told as they were. Look at each member of etcd (tidelog doctor --etcd URL), "
+            "or, without etcd, at the broker's log and the disk of its data directory"
         )
     return ClusterHealth(
         cluster_id=cluster.cluster_id,

@@ -9,7 +9,8 @@ import msgspec
 from rich.table import Table
 
 BAR: Final = "█"
-BAR_WIDTH: Final = 30
+BAR_WIDTH: Final = 22
+"""With it the table fits 80 columns."""
 
 
 class HourOfDay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -155,8 +155,8 @@ class _Reading:
         except NotFound as error:
             return None, [Finding("damage", key, f"it was listed, and is gone: {error.message}")]
         findings = [*check_manifest(manifest, listed, key=key), *check_files(listed, manifest)]
-        files = {found.key.file_name for found in listed.files}
-        there = [file for file in manifest.files if file.name in files]
+        sizes = {found.key.file_name: found.size_bytes for found in listed.files}
+        there = [file for file in manifest.files if sizes.get(file.name) == file.size_bytes]  # of the others it is told already
         for of_file in await asyncio.gather(*(self._check_file(listed, file) for file in there)):
             findings += of_file
         if self._deep:

@@ -390,6 +390,24 @@ def test_who_is_not_ready_says_why_and_what_to_do(
     serve(tmp_path, scenario)
 
 
+def test_a_broker_without_a_session_says_what_keeps_it_from_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_log(_: SmallBroker) -> NoReturn:
+        raise NoLeader("it is opening one")
+
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        broker.serving = False
+        broker.metadata_trouble = Trouble("the metadata are away", "Bring them back.")
+        with monkeypatch.context() as stopped:
+            stopped.setattr(SmallBroker, "log", property(no_log))
+            told = (await client.get("/readyz")).json
+            assert (told["reason"], told["hint"]) == ("it is opening one; the metadata are away", "Bring them back.")
+            broker.bucket_trouble = Trouble("No space left on device", "Free disk space.")
+            told = (await client.get("/readyz")).json
+        assert (told["reason"], told["hint"]) == ("it is opening one; No space left on device", "Free disk space.")
+
+    serve(tmp_path, scenario)
+
+
 def test_a_broker_whose_bucket_takes_no_writes_stays_ready_and_says_so(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         broker.bucket_trouble = Trouble("No space left on device", "Free disk space.")

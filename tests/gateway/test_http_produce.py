@@ -385,6 +385,8 @@ def test_who_waits_for_a_bucket_that_takes_no_writes_is_told_why(tmp_path: Path)
         told = [result["error"] for result in (await half).json["results"]]
         assert [error["code"] for error in told] == ["NO_LEADER", "NO_LEADER", "OUTCOME_UNKNOWN"]
         assert all(error["detail"].count("No space left on device") == 1 for error in told)
+        assert "orders/1" in told[0]["detail"]
+        assert not any(broker.topic_cache.get("orders").id in error["detail"] for error in told)
         broker.bucket_trouble = None
         broker.store.let_go()
         assert (await client.produce(SINGLE, [{"value": 2}])).status == 200

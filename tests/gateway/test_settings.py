@@ -144,6 +144,9 @@ def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(InvalidArgument) as refused:
         load_settings({"data_dir": "d", "liner_ms": 1}, {})
     assert refused.value.hint == "Did you mean linger_ms?"
+    with pytest.raises(InvalidArgument, match="TIDELOG_LINGERMS is not a setting") as refused:
+        load_settings({"data_dir": "d"}, {"TIDELOG_LINGERMS": "1"})
+    assert refused.value.hint == "Did you mean TIDELOG_LINGER_MS?"
 
 
 def test_a_broker_needs_a_data_directory() -> None:

@@ -114,6 +114,13 @@ def test_a_directory_of_something_else_is_refused_and_left_as_it_is(tmp_path: Pa
     assert (tmp_path / "LOCK").read_bytes() == b""
 
 
+def test_a_copy_of_a_running_broker_without_its_lock_is_ours(tmp_path: Path) -> None:
+    for name in ("metadata.sqlite", "metadata.sqlite-wal", "metadata.sqlite-shm"):
+        (tmp_path / name).write_bytes(b"")
+    with DataDirectory(tmp_path):
+        assert "LOCK" in entries(tmp_path)
+
+
 def test_a_mount_point_and_what_the_broker_put_there_are_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / ".snapshot").mkdir()

@@ -22,9 +22,11 @@ from segments.bucket_layout import (
 )
 from segments.cluster_record import sign_bucket
 from segments.compression import Codec
+from segments.footer_index import IndexBlock
+from segments.footers import read_footer_bytes, write_index
 from segments.manifest import EpochStart, KeyPass, Manifest, Retired, Superseded, encode_manifest
 from segments.memory_store import MemoryStore
-from segments.object_store import Tail
+from segments.object_store import ObjectInfo, Tail
 from segments.parquet_file import write_history
 from segments.record_batch import parse_header, stamp
 from segments.record_columns import encode_records
@@ -181,6 +183,44 @@ def test_a_committed_segment_that_is_gone_is_damage() -> None:
     seal = segment_key(SessionId(1), SegmentSeq(2))
     assert f"{key}: {key} is gone, and was committed: {seal} says so" in damage(found)
     assert (found.segments, found.records) == (2, 7)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize(("left", "told"), [(None, "is gone, and was committed"), (0, "it has 0 bytes"), (60, "it has 60 bytes")])
+def test_a_segment_that_is_gone_or_cut_is_damage_though_an_index_has_its_footer(left: int | None, told: str, *, deep: bool) -> None:
+    async def cut(bucket: Bucket) -> None:
+        await indexed(bucket)
+        key = segment_key(SessionId(1), SegmentSeq(0))
+        body = await bucket.store.get(key)
+        await bucket.store.delete(key)
+        if left is not None:
+            await bucket.store.create(key, [body[:left]])
+
+    (what,) = damage(audit(cut, deep=deep))
+    assert told in what
+    assert damage(audit(indexed, deep=deep)) == []
+
+
+def test_a_footer_that_is_damaged_in_its_segment_alone_is_found_by_looking_deep() -> None:
+    def cut(body: bytearray) -> None:
+        del body[-1]
+
+    async def torn(bucket: Bucket) -> None:
+        await indexed(bucket)
+        await bucket.change(1, 0, cut)
+
+    assert damage(audit(torn)) == []  # the index has it
+    (what,) = damage(audit(torn, deep=True))
+    assert what.startswith(segment_key(SessionId(1), SegmentSeq(0)))
+
+
+async def indexed(bucket: Bucket) -> None:
+    """Two sessions, the first with an index of its footers."""
+    await bucket.two_sessions()
+    session, end = SessionId(1), SegmentSeq(2)
+    keys = [segment_key(session, SegmentSeq(seq)) for seq in range(end)]
+    footers = [await read_footer_bytes(bucket.store, ObjectInfo(key, len(await bucket.store.get(key)))) for key in keys]
+    await write_index(bucket.store, session, IndexBlock(SegmentSeq(0), end, tuple(footers)), timeout_s=60)
 
 
 def test_offsets_that_are_missing_are_damage() -> None:
@@ -343,8 +383,16 @@ def test_what_a_manifest_names_must_be_there_and_of_its_size() -> None:
         await bucket.store.delete(key)
         await bucket.store.create(key, [body, b"more"])
 
+    async def shorter(bucket: Bucket) -> None:
+        await bucket.two_sessions()
+        key = orders_key(await bucket.history(0, 4, 6), 1)
+        body = await bucket.store.get(key)
+        await bucket.store.delete(key)
+        await bucket.store.create(key, [body[:9]])  # its footer can't even be asked for
+
     (what,) = damage(audit(gone))
     assert "it is gone, and was in use" in what
+    assert ["it has 9 bytes" in what for what in damage(audit(shorter, deep=True))] == [True]
     assert any("bytes are told by" in what or "and 1" in what for what in damage(audit(longer)))
 
 

@@ -36,13 +36,13 @@ def test_one_delay_that_spark_has_otherwise_fails_the_demo() -> None:
     assert "5:00" in caught.value.hint
 
 
-def test_the_table_has_a_bar_for_each_mean_delay() -> None:
-    shown = Console(file=io.StringIO(), width=100)
-    shown.print(hours_table([*HOURS, HourOfDay(7, 10, 10, -20, 0), HourOfDay(8, 2, 2, 15, 0)]))
+def test_the_table_has_a_bar_for_each_mean_delay_and_fits_80_columns() -> None:
+    shown = Console(file=io.StringIO(), width=80)
+    shown.print(hours_table([*HOURS, HourOfDay(7, 10, 10, -20, 0), HourOfDay(18, 2, 2, 15, 0)]))
     lines = shown.file.getvalue().splitlines()  # type: ignore[attr-defined]  # a StringIO
     assert [line.split() for line in lines[2:]] == [
-        ["5:00", "3", "1", "50%", "15.0", "min", "█" * 30],
+        ["5:00", "3", "1", "50%", "15.0", "min", "█" * 22],
         ["6:00", "1", "1"],
         ["7:00", "10", "0", "0%", "-2.0", "min"],
-        ["8:00", "2", "0", "0%", "7.5", "min", "█" * 15],
+        ["18:00", "2", "0", "0%", "7.5", "min", "█" * 11],
     ]

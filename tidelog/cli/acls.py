@@ -58,7 +58,9 @@ def list_acls(
     rows.sort(key=lambda row: (row["principal"], row["resource"], row["name"], row["operation"]))
     show_rows(rows, output, columns=("acl_id", "principal", "effect", "operation", "resource", "name", "pattern"))
     if output is Output.TABLE and not rows:
-        say("nothing is allowed yet; add something: tidelog acl add PRINCIPAL read --topic NAME")
+        who = f"{principal} may do nothing then, unless as an admin" if principal else "only admins may do anything then"
+        say(f"there are no ACLs{f' of {principal}' if principal else ''}; they count where `authentication` is on: {who}")
+        say(f"Add one: tidelog acl add {principal or 'PRINCIPAL'} read --topic NAME")
 
 
 @app.command(cls=CommandPage)

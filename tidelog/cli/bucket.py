@@ -23,6 +23,8 @@ TABLE_COLUMNS = [
     *("segments", "batch_bytes", "writes", "reads", "usd_per_month"),
 ]
 
+NARROW_COLUMNS = ["topic", "records", "stored_bytes", "parquet_bytes", "batch_bytes", "usd_per_month"]
+
 app = typer.Typer(cls=GroupPage, help="Check and measure a bucket, without a broker.")
 
 BucketOption = Annotated[
@@ -139,8 +141,8 @@ def usage(bucket: BucketOption = "", data_dir: DataDirOption = "", output: Outpu
     if output is Output.TABLE:
         show_one(totals, output)
         sys.stdout.write("\n")
-        shown = [row | {"topic": row["topic"] or row["topic_id"]} for row in rows]
-        show_rows(shown, output, columns=TABLE_COLUMNS)
+        shown = [row | {"topic": (row["topic"] or row["topic_id"]) + (" (deleted)" if row["deleted"] else "")} for row in rows]
+        show_rows(shown, output, columns=TABLE_COLUMNS, narrow=NARROW_COLUMNS)
     else:
         show_one(totals | {"topics": rows}, output)
 

@@ -157,6 +157,8 @@ def consume(
             raise InvalidArgument("--partition and several topics are given", hint="Read the partitions of one topic at a time.")
         return log.consume(topic, from_=start or "earliest", follow=follow, auto_offset_reset=reset)
 
+    are_deleted = False
+
     async def command(log: Client) -> None:
         if group is not None and start is not None:
             await _tell_what_from_means(log, group, topic, start)
@@ -169,6 +171,9 @@ def consume(
                 await _write_records(consumer, writer, count)
             if not writer.records:
                 await _check_may_read(log, topic, partition[0] if partition else 0)
+                if group is None:
+                    nonlocal are_deleted
+                    are_deleted = await _are_deleted(log, topic)
 
     try:
         with_client(url, command, client_rack=client_rack)
@@ -183,6 +188,8 @@ def consume(
     writer.end()
     if not writer.records:
         say(f"no new records in {what}" if group is not None else f"no records in {what} from {start or 'earliest'} on")
+    if are_deleted:
+        say("all that were there are deleted, by retention or a trim: `tidelog topic describe` says how long records are kept")
 
 
 def group_reset(group: str, start: str | None, reset: ResetPolicy | None, *, has_partitions: bool) -> ResetPolicy:
@@ -261,6 +268,17 @@ async def _check_may_read(log: Client, topics: list[str], partition: int) -> Non
             raise
         except TidelogError:  # there is no such record, or it can't be told: what was asked for has been answered
             continue
+
+
+async def _are_deleted(log: Client, topics: list[str]) -> bool:
+    """Whether there were records in these topics, and there are none any more."""
+    try:
+        held = [offsets for topic in topics for offsets in (await log.offsets(topic)).values()]
+    except TidelogError:  # what was asked for has been answered
+        return False
+    return any(offsets.high_watermark for offsets in held) and all(
+        offsets.log_start_offset == offsets.high_watermark for offsets in held
+    )
 
 
 @contextmanager

@@ -288,7 +288,8 @@ async def check_cluster_at(url: str, credentials: SettingChanges) -> list[Diagno
 def judge_cluster(health: ClusterHealth) -> Diagnosis:
     """What is wrong with brokers and partitions, the first few of it, and what to do about the worst."""
     if not health.faults:
-        return Diagnosis("partitions", "ok", f"all {health.partitions} partitions of {health.topics} topics are served")
+        topics = f"{health.topics} topic{'s' if health.topics != 1 else ''}"
+        return Diagnosis("partitions", "ok", f"all {health.partitions} partitions of {topics} are served")
     told = "; ".join(health.faults[:FAULTS_MAX]) + ("; …" if len(health.faults) > FAULTS_MAX else "")
     remedy = "`tidelog cluster health --url URL` tells all of it."
     if any(partition.code == Corrupt.code for partition in health.unserved):

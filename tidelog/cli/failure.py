@@ -12,12 +12,13 @@ A message says what happened, what was written, and what to do. No traceback, un
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
 import traceback
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from typer.exceptions import Abort, TyperException
 
@@ -27,6 +28,8 @@ FAILED: Final = 1
 BAD_USAGE: Final = 2
 UNHEALTHY: Final = 3
 INTERRUPTED: Final = 130
+_EXTRA: Final = re.compile(r"Got unexpected extra argument(?:\(s\)|s)? \((?P<argument>\S*[/:]\S*)\)")
+"""One that looks like the URL or the directory of a bucket."""
 
 
 def guarded(command: Callable[[], object]) -> int:
@@ -35,7 +38,10 @@ def guarded(command: Callable[[], object]) -> int:
         code = _ungrouped(command)
         sys.stdout.flush()
     except Abort as abort:  # a question that was not answered
-        return INTERRUPTED if isinstance(abort.__context__, KeyboardInterrupt) else FAILED
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            return INTERRUPTED
+        sys.stderr.write("\nnot answered: nothing was changed\n")
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -128,8 +134,14 @@ def _tell_usage(error: TyperException) -> int:
     if getattr(error, "option_name", "") == "--context":
         remedies.insert(0, "It stands before the command: tidelog --context NAME …")
     message = getattr(error, "message", "") if near else error.format_message()
+    if (found := _EXTRA.fullmatch(message)) and _takes(context, "--bucket"):
+        remedies.insert(0, f"The bucket is an option: --bucket {found['argument']}")
     say_error(" ".join(message.split()).replace("Value error, ", ""), remedies)
     return BAD_USAGE
+
+
+def _takes(context: Any, option: str) -> bool:
+    return context is not None and any(option in parameter.opts for parameter in context.command.params)
 
 
 def _debug(error: BaseException) -> None:

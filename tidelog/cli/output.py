@@ -10,6 +10,7 @@ Talk goes to stderr (`say`), and so do progress bars, which only a terminal gets
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -34,17 +35,43 @@ OutputOption = Annotated[
 Row = Mapping[str, Any]
 Styles = Mapping[str, str]
 
+_BETWEEN: Final = "  "
+"""Two columns."""
 _COUNTS: Final = ("records", "bytes", "objects", "segments", "sessions", "batches_checked", "per_second")
 
 
-def show_rows(rows: Sequence[Row], output: Output, *, columns: Sequence[str] = (), styles: Styles = MappingProxyType({})) -> None:
-    """Several things of one kind. `columns` names those of the table, which may leave some out; none means all of the first row."""
-    if output is Output.TABLE:
-        names = columns or (list(rows[0]) if rows else [])
-        cells = [[cell(row.get(name), name) for name in names] for row in rows]
-        write_table([name.replace("_", " ").upper() for name in names], cells, styles=styles)
-    else:
+def show_rows(
+    rows: Sequence[Row],
+    output: Output,
+    *,
+    columns: Sequence[str] = (),
+    narrow: Sequence[str] = (),
+    styles: Styles = MappingProxyType({}),
+) -> None:
+    """Several things of one kind. `columns` names those of the table, which may leave some out; none means all of the first row.
+
+    `narrow`: those of a terminal that is not wide enough for all; it is told so.
+    """
+    if output is not Output.TABLE:
         _write_document(list(rows), output)
+        return
+    names = columns or (list(rows[0]) if rows else [])
+    header, cells = _as_cells(rows, names)
+    if narrow and sys.stdout.isatty() and (needed := _width(header, cells)) > shutil.get_terminal_size().columns:
+        write_table(*_as_cells(rows, narrow), styles=styles)
+        say(f"-o json, or a terminal of {needed} columns, tells more of each")
+    else:
+        write_table(header, cells, styles=styles)
+
+
+def _as_cells(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    header = [name.replace("_", " ").upper() for name in names]
+    return header, [[cell(row.get(name), name) for name in names] for row in rows]
+
+
+def _width(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Of a table of which nothing is folded."""
+    return sum(max(map(len, column)) + len(_BETWEEN) for column in zip(header, *rows, strict=True)) - len(_BETWEEN)
 
 
 def show_one(row: Row, output: Output) -> None:
@@ -78,7 +105,7 @@ def write_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, styles:
         texts = [
             text.rjust(width) if numeric else text.ljust(width) for text, width, numeric in zip(line, widths, right, strict=True)
         ]
-        sys.stdout.write("  ".join(texts).rstrip() + "\n")
+        sys.stdout.write(_BETWEEN.join(texts).rstrip() + "\n")
 
 
 def _lines(text: str) -> list[str]:
@@ -90,7 +117,7 @@ def _write_for_terminal(header: Sequence[str], rows: Sequence[Sequence[str]], ri
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=bool(header), pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, show_header=bool(header), pad_edge=False, padding=(0, len(_BETWEEN), 0, 0), header_style="bold")
     for number, numeric in enumerate(right):
         table.add_column(header[number] if header else "", justify="right" if numeric else "left", overflow="fold")
     for row in rows:

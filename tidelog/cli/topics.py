@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -93,13 +94,15 @@ def describe(name: NameArgument, url: UrlOption = "", output: OutputOption = Out
         for partition in topic.partitions
     ]
     if output is Output.TABLE:
-        show_one(row, output)
+        show_one(row | {"kept": kept(topic.settings)}, output)
         sys.stdout.write("\n")
         show_rows(partitions, output)
     else:
         show_one(row | {"partitions": partitions}, output)
     if without:
         say(f"{without} of {len(topic.partitions)} partitions have no leader now: their records are unknown, and not counted")
+    if silent := len(topic.partitions) - len(led) - without:
+        say(f"{silent} of {len(topic.partitions)} partitions could not be asked: their records are unknown, and not counted")
     for partition in topic.partitions:
         if partition.leader and partition.error:
             say(f"{name}/{partition.partition}, led by {partition.leader}: {partition.error}\n  {partition.hint}")
@@ -197,6 +200,34 @@ def parse_settings(texts: list[str] | None) -> dict[str, str]:
             raise InvalidArgument(f"{text!r} is not a setting", hint="Write NAME=VALUE, such as retention.ms=86400000.")
         settings[name.strip()] = value.strip()
     return settings
+
+
+def kept(chosen: Mapping[str, str]) -> str:
+    """How long a topic keeps its records, with the settings that say so, as they are or by default."""
+    from metadata.topic_settings import TopicSettings
+
+    settings = TopicSettings.parse(chosen, skip_unknown=True)
+    newest = "the newest record of each key"
+    if not settings.deletes:
+        return f"{newest} (cleanup.policy=compact)"
+    if settings.retention_ms < 0:
+        bounds = ["for ever"] if settings.retention_bytes < 0 else []
+    else:
+        default = "" if "retention.ms" in chosen else ", by default"
+        bounds = [f"{_duration(settings.retention_ms)} from their timestamps (retention.ms{default})"]
+    if settings.retention_bytes >= 0:
+        bounds.append(f"{settings.retention_bytes:,} bytes a partition at most (retention.bytes)")
+    if settings.compacts:
+        bounds.append(f"{newest} (cleanup.policy)")
+    return ", ".join(bounds)
+
+
+def _duration(ms: int) -> str:
+    for unit, unit_ms in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1_000)):
+        if ms and ms % unit_ms == 0:
+            count = ms // unit_ms
+            return f"{count} {unit}{'s' if count != 1 else ''}"
+    return f"{ms} ms"
 
 
 def topic_row(topic: TopicInfo) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def test_a_principal_from_its_first_key_to_the_revocation(commands: Commands, mo
     acl = commands.json("acl", "add", "billing", "write", "--topic", "orders")
     assert commands.json("acl", "add", "billing", "write", "--topic", "orders") == acl
     _, told = commands("acl", "list", "--principal", "others")
-    assert "nothing is allowed yet" in told
+    assert "there are no ACLs of others; they count where `authentication` is on" in told
 
     with tidelog.connect_sync(commands.url, api_key=made["key"]) as log:
         assert log.produce("orders", {"id": 7}).offset == 0

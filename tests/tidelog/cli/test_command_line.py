@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import subprocess
@@ -116,6 +117,26 @@ def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) ->
     assert "/does/not/exist can't be read: No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [("bucket", "usage"), ("bucket", "verify"), ("doctor",)])
+def test_a_bucket_that_is_named_without_its_option_is_told_how(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, "s3://lake/log"]) == failure.BAD_USAGE
+    assert "The bucket is an option: --bucket s3://lake/log" in capsys.readouterr().err
+    assert run(["topic", "list", "s3://lake/log"]) == failure.BAD_USAGE
+    assert "--bucket" not in capsys.readouterr().err
+
+
+def test_a_question_that_ends_without_an_answer_changes_nothing_and_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = io.StringIO("")
+    monkeypatch.setattr(asked, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", asked)
+    assert run(["topic", "delete", "x", "--url", NOBODY]) == failure.FAILED
+    assert capsys.readouterr().err.endswith("\nnot answered: nothing was changed\n")
+
+
 def test_deleting_without_a_terminal_needs_a_yes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["topic", "delete", "x", "--url", NOBODY]) == failure.BAD_USAGE
     assert "Add --yes" in capsys.readouterr().err
@@ -183,6 +204,42 @@ def test_partitions_without_a_leader_are_left_out_of_the_sum(
     assert "1 of 2 partitions have no leader now: their records are unknown, and not counted" in shown.err
 
 
+def test_partitions_that_could_not_be_asked_are_told_not_to_be_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = PartitionInfo(
+        partition=1, leader="b2", leader_epoch=1, log_start_offset=0, high_watermark=-1, error="no answer", hint="Retry."
+    )
+    served = PartitionInfo(partition=0, leader="b1", leader_epoch=1, log_start_offset=0, high_watermark=7)
+    topic = TopicInfo(name="x", id="0", partition_count=2, settings={}, created_at_ms=0, partitions=(served, silent))
+    monkeypatch.setattr(topics, "with_client", lambda url, command: topic)
+    assert run(["topic", "describe", "x"]) == 0
+    shown = capsys.readouterr()
+    assert "1 of 2 partitions could not be asked: their records are unknown, and not counted" in shown.err
+    assert "7 days from their timestamps (retention.ms, by default)" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "7 days from their timestamps (retention.ms, by default)"),
+        ({"retention.ms": "3600000"}, "1 hour from their timestamps (retention.ms)"),
+        ({"retention.ms": "-1"}, "for ever"),
+        ({"retention.ms": "90500"}, "90500 ms from their timestamps (retention.ms)"),
+        ({"retention.ms": "0"}, "0 ms from their timestamps (retention.ms)"),
+        ({"retention.ms": "-1", "retention.bytes": "5000"}, "5,000 bytes a partition at most (retention.bytes)"),
+        ({"cleanup.policy": "compact"}, "the newest record of each key (cleanup.policy=compact)"),
+        (
+            {"cleanup.policy": "compact,delete", "retention.ms": "60000"},
+            "1 minute from their timestamps (retention.ms), the newest record of each key (cleanup.policy)",
+        ),
+        ({"of.a.newer.version": "1"}, "7 days from their timestamps (retention.ms, by default)"),
+    ],
+)
+def test_how_long_a_topic_keeps_its_records_is_told_in_words(settings: dict[str, str], told: str) -> None:
+    assert topics.kept(settings) == told
+
+
 def test_what_was_written_stands_between_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     error = OutcomeUnknown("the connection was lost")
     error.add_note("The 7 records before it were written.")
@@ -236,6 +293,20 @@ def test_rows_in_every_form(capsys: pytest.CaptureFixture[str]) -> None:
     assert yaml.safe_load(capsys.readouterr().out) == ROWS
     show_rows(ROWS, Output.NDJSON)
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS
+
+
+@pytest.mark.parametrize(("width", "fits"), [(40, False), (80, True)])
+def test_a_terminal_that_is_too_narrow_for_all_columns_gets_the_most_telling_and_is_told_so(
+    width: int, fits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"name": "a" * 30, "files": 1, "bytes": 2_000_000}]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_rows(rows, Output.TABLE, narrow=("name", "bytes"))
+    told = capsys.readouterr()
+    assert ("BYTES" in told.out, "FILES" in told.out, "tells more" in told.err) == (True, fits, not fits)
+    show_rows(rows, Output.JSON, narrow=("name", "bytes"))
+    assert json.loads(capsys.readouterr().out) == rows
 
 
 def test_counts_are_told_in_thousands_and_what_is_to_be_copied_is_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,6 +107,14 @@ def test_where_no_record_is_it_says_so(tidelog_broker: BrokerProcess, five: str,
     assert done.stderr == f"no records in consume-five from {place} on\n".encode()
 
 
+def test_who_finds_nothing_is_told_that_it_was_deleted(tidelog_broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
+    log.topics.create("consume-trimmed", partitions=1)
+    log.produce("consume-trimmed", b"x")
+    log.topics.delete_records("consume-trimmed", 0, before=-1)
+    told = consume(tidelog_broker, "consume-trimmed").stderr.decode()
+    assert told.startswith("no records in consume-trimmed from earliest on\nall that were there are deleted")
+
+
 @pytest.mark.parametrize(("form", "expected"), [("ndjson", b""), ("json", b"[]\n")])
 def test_the_tail_of_an_empty_topic_is_an_empty_document(
     tidelog_broker: BrokerProcess, log: tidelog.BlockingClient, form: str, expected: bytes

@@ -481,7 +481,9 @@ class Connection:
             return broker.draining, reached.host_port not in (broker.http_address, known[broker.broker_id])
 
         nearest_first = [known[broker.broker_id] for broker in sorted(cluster.brokers, key=distance)]
-        self._seeds = list(dict.fromkeys([*given, *nearest_first]))
+        seeds = list(dict.fromkeys([*given, *nearest_first]))
+        askable = [address for address in seeds if self._credentials.may_go_to(address.rpartition(":")[0])]
+        self._seeds = askable or seeds  # where there is none, what is asked tells why
         self._grpc_address_of = known
         told = {known[broker.broker_id]: limits_from(broker) for broker in cluster.brokers}
         self._limits_at = {address: limits or self.limits(address) for address, limits in told.items()}

@@ -64,14 +64,17 @@ class Credentials:
             self._read_s = time.monotonic()
         return self._authorization
 
+    def may_go_to(self, host: str) -> bool:
+        """Whether no key would go to this host in plain text, or somebody has said that it may."""
+        return self.tls or not self.has_key or self._settings.allow_plaintext_api_key or is_this_machine(host)
+
     def check_way(self, host: str) -> None:
-        """Raises Denied where the key would go to this host in plain text, and nobody has said that it may."""
-        if self.tls or not self.has_key or self._settings.allow_plaintext_api_key or is_this_machine(host):
-            return
-        raise Denied(
-            f"the API key is not sent to {host}: there is no TLS, and whoever listens on the way could read it",
-            hint="Write https:// (or grpcs://), or say that it may: allow_plaintext_api_key.",
-        )
+        """Raises Denied where they may not go there."""
+        if not self.may_go_to(host):
+            raise Denied(
+                f"the API key is not sent to {host}: there is no TLS, and whoever listens on the way could read it",
+                hint="Write https:// (or grpcs://), or say that it may: allow_plaintext_api_key.",
+            )
 
     def pem(self) -> Pem:
         """As the files have it now. Raises InvalidArgument, as well where a pair does not fit together, or is being replaced."""

@@ -88,4 +88,6 @@ def _fits(value: object, kind: type) -> bool:
     """Whether it can be told to the group's coordinator."""
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool) and value < _MS_END
-    return isinstance(value, str) if kind is str else isinstance(value, Iterable)
+    if kind is str:
+        return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)  # a lone surrogate: no UTF-8
+    return isinstance(value, Iterable)

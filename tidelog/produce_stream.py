@@ -141,6 +141,7 @@ class ProduceStream:
                 if isinstance(error, Throttled):
                     wait_s = error.retry_after_s * random.uniform(1.0, 1.5)  # many are refused at the same moment
             except Rejected as error:  # of the way there, as a key that is not to go in plain text: what others take goes on
+                self._topics.learn_later(self._accumulator.topics_of(self._way))  # another may lead by the next record
                 self._accumulator.abandon(self._accumulator.busy(self._way), error)
                 self._answered()
             pause_s_max = self._settings.retry_pause_ms_max / 1000

@@ -25,6 +25,7 @@ from metadata.secret import Secret
 from tests.certificates import Authority, make_certificates
 from tests.gateway.tls_brokers import TlsCluster, with_tls_cluster
 from tests.servers import free_port
+from tests.tidelog.producing import once_not_refused, quick
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog import credentials
 from tidelog.addresses import Address, cluster_over_http
@@ -245,11 +246,13 @@ def test_a_broker_that_the_key_is_not_sent_to_fails_its_own_records_alone() -> N
         far.advertised = "192.0.2.1:9090"
         near.create_topic("orders", 2)
         near.move("orders", 1, "far")
-        async with running(near), running(far), tidelog.connect(near.address, api_key=KEY) as log:
+        async with running(near), running(far), tidelog.connect(near.address, **quick(api_key=KEY)) as log:
             for n in range(2):
                 with pytest.raises(Denied, match=r"the API key is not sent to 192\.0\.2\.1"):
                     await log.produce("orders", 1, partition=1)
                 assert (await log.produce("orders", 1, partition=0)).offset == n
+            near.move("orders", 1, "near")
+            assert (await once_not_refused(lambda: log.produce("orders", 1, partition=1), Denied)).offset == 0
 
     asyncio.run(main())
 

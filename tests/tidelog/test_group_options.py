@@ -40,6 +40,8 @@ def test_a_name_that_is_none_is_refused_with_the_nearest() -> None:
         {"session_timeout_ms": 6_000.5},
         {"session_timeout_ms": True},
         {"client_id": 5},
+        {"client_id": "\ud800"},
+        {"instance_id": "billing-\udfff"},
         {"instance_id": None},
         {"assignors": 7},
         {"auto_commit": "no"},

@@ -452,6 +452,47 @@ def test_tasks_that_send_at_the_same_time_keep_the_order_of_their_calls() -> Non
     with_broker(test)
 
 
+def test_who_has_given_way_since_a_batch_was_opened_is_not_overtaken() -> None:
+    async def test(broker: SmallBroker) -> None:
+        async with tidelog.connect(broker.address) as log:
+            asked = asyncio.Event()
+
+            async def ask() -> None:
+                await asked.wait()
+                await log.send("orders", b"second", partition=0)
+
+            asking = asyncio.ensure_future(ask())
+            await log.produce("orders", b"opens a batch", partition=0)
+            asked.set()
+            await log.send("orders", b"first", partition=0)
+            await asking
+        assert broker.values("orders") == [b"opens a batch", b"first", b"second"]
+
+    with_broker(test)
+
+
+def test_a_loop_that_only_sends_lets_others_run_after_each_batch() -> None:
+    async def test(broker: SmallBroker) -> None:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with tidelog.connect(broker.address, batch_bytes_max=1000) as log:
+            await log.produce("orders", b"connects", partition=0)
+            running_beside = asyncio.ensure_future(others())
+            await asyncio.sleep(0)
+            for _ in range(100):
+                await log.send("orders", bytes(400), partition=0)  # two in a batch
+            assert turns >= 50
+            running_beside.cancel()
+
+    with_broker(test)
+
+
 # ── wrong use ──
 
 

@@ -110,13 +110,11 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def cluster_url(given: str, environ: Mapping[str, str]) -> str:
-    """The address to talk to. Raises NotFound for a context that is not there."""
-    return cluster_access(given, environ).url
-
-
 def cluster_access(given: str, environ: Mapping[str, str], flags: Mapping[str, str] | None = None) -> Access:
-    """The address to talk to, and the credentials for it; `flags`: those of the command line. NotFound as above."""
+    """The address to talk to, and the credentials for it; `flags`: those of the command line.
+
+    Raises NotFound for a context that is not there.
+    """
     if given or (given := environ.get("TIDELOG_URL", "")):
         return Access(given, _credentials(flags or {}, environ, {}, given))
     asked = environ.get("TIDELOG_CONTEXT", "")

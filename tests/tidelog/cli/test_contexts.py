@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import NotFound, Rejected
-from tidelog.cli.contexts import Contexts, cluster_access, cluster_url, contexts_path, parse_contexts, render_contexts
+from tidelog.cli.contexts import Contexts, cluster_access, contexts_path, parse_contexts, render_contexts
 from tidelog.cli.credential_options import given_credentials
 from tidelog.cli.main import run
 
@@ -34,11 +34,11 @@ def test_contexts_are_added_used_listed_and_removed(home: Path, capsys: pytest.C
         {"name": "test", "url": "grpc://t", "current": True},
     ]
     environ = {"XDG_CONFIG_HOME": str(home)}
-    assert cluster_url("", environ) == "grpc://t"
+    assert cluster_access("", environ).url == "grpc://t"
     assert run(["context", "remove", "test", "-o", "ndjson"]) == 0
     assert json.loads(capsys.readouterr().out) == {"name": "test", "removed": True}
-    assert cluster_url("", environ) == "http://localhost:8080"
-    assert cluster_url("", environ | {"TIDELOG_CONTEXT": "prod"}) == "http://a:8080,http://b:8080"
+    assert cluster_access("", environ).url == "http://localhost:8080"
+    assert cluster_access("", environ | {"TIDELOG_CONTEXT": "prod"}).url == "http://a:8080,http://b:8080"
 
 
 def test_no_contexts_are_told_with_the_next_step(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,11 +50,11 @@ def test_the_first_address_that_is_given_counts(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text(render_contexts(Contexts("one", {"one": "http://one", "two": "http://two"})))
     environ = {"TIDELOG_CONFIG": str(config)}
-    assert cluster_url("http://flag", environ | {"TIDELOG_URL": "http://env"}) == "http://flag"
-    assert cluster_url("", environ | {"TIDELOG_URL": "http://env", "TIDELOG_CONTEXT": "two"}) == "http://env"
-    assert cluster_url("", environ | {"TIDELOG_CONTEXT": "two"}) == "http://two"
-    assert cluster_url("", environ) == "http://one"
-    assert cluster_url("", {"TIDELOG_CONFIG": str(tmp_path / "none.toml")}) == "http://localhost:8080"
+    assert cluster_access("http://flag", environ | {"TIDELOG_URL": "http://env"}).url == "http://flag"
+    assert cluster_access("", environ | {"TIDELOG_URL": "http://env", "TIDELOG_CONTEXT": "two"}).url == "http://env"
+    assert cluster_access("", environ | {"TIDELOG_CONTEXT": "two"}).url == "http://two"
+    assert cluster_access("", environ).url == "http://one"
+    assert cluster_access("", {"TIDELOG_CONFIG": str(tmp_path / "none.toml")}).url == "http://localhost:8080"
 
 
 def test_a_context_that_is_not_there_is_told_with_the_nearest(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +62,7 @@ def test_a_context_that_is_not_there_is_told_with_the_nearest(home: Path, capsys
     assert run(["context", "use", "prdo"]) == 1
     assert "Did you mean 'prod'?" in capsys.readouterr().err
     with pytest.raises(NotFound):
-        cluster_url("", {"XDG_CONFIG_HOME": str(home), "TIDELOG_CONTEXT": "staging"})
+        cluster_access("", {"XDG_CONFIG_HOME": str(home), "TIDELOG_CONTEXT": "staging"})
 
 
 def test_what_can_not_be_a_context_is_refused_before_it_is_written(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +77,7 @@ def test_a_file_that_can_not_be_understood_is_told_by_its_name(home: Path, text:
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(Rejected, match=r"contexts\.toml can't be understood"):
-        cluster_url("", {"XDG_CONFIG_HOME": str(home)})
+        cluster_access("", {"XDG_CONFIG_HOME": str(home)})
 
 
 def test_the_file_lies_where_users_expect_it() -> None:

@@ -34,11 +34,12 @@ from metadata.counters import parse_number
 from metadata.errors import Rejected, TidelogError
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId
-from metadata.restoration import RESTORE_COMMAND, check_not_restoring, read_revision_base
+from metadata.restoration import RESTORE_COMMAND, check_not_restoring, read_restoration, read_revision_base
 from metadata.store import MetadataStore
 from segments.bucket_layout import WAL
 from segments.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
 from segments.object_store import ObjectStore
+from segments.restorations import check_not_superseded
 from segments.session import first_with_segments
 
 MEMORY = "memory://"
@@ -116,15 +117,22 @@ async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layo
     copies = await snapshot_revisions(bucket)
     now = (await metadata.range(layout.cluster_id, limit=1)).revision + await read_revision_base(metadata, layout)
     if copies and copies[-1] > now:
+        await check_not_superseded(bucket, await read_restoration(metadata, layout))  # to restore once more would be wrong then
         raise Rejected(
             f"the metadata of cluster {identity} are at revision {now}, and were at {copies[-1]} when they were copied to "
             f"{bucket.url}: they were set back to a backup",
             hint=f"{_FORGOTTEN} Stop all brokers, make etcd empty, and run `{RESTORE_COMMAND}`.",
             cluster_id=identity,
         )
+    await check_knows_who_wrote(bucket, metadata, layout)
+
+
+async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout) -> None:
+    """Rejected where a session has written whose number the metadata have yet to give out. Raises Unavailable."""
     untaken = await _next_session(metadata, layout)
     written = await first_with_segments(bucket, from_session=untaken)
     if written is not None and written >= await _next_session(metadata, layout):  # else a broker took it a moment ago
+        await check_not_superseded(bucket, await read_restoration(metadata, layout))
         raise set_back(bucket.url, written)
 
 

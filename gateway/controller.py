@@ -342,22 +342,28 @@ class Controller:
         states = self._partitions.states
         asked = [closed_by_leader(*states[partition], partition) for partition in led if partition in states]
         revision = await partition_assignments.write(self._metadata, asked, self._layout, guards=guard)
+        gone = await self._with_states(gone, guard)
         if gone:
-            await self._check_states_stand(gone, guard)
             await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
             revision = await partition_assignments.forget(self._metadata, gone, self._layout, guards=guard)
         await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # else it would all be done once more
 
-    async def _check_states_stand(self, gone: Sequence[TopicPartition], guard: Guard) -> None:
-        """What is marked is deleted from the bucket. Where a topic was deleted, its states stand as they are known here. It may
-        also be gone with all the metadata, or never have been in those of a backup: then no state of it is there, either."""
-        states = self._partitions.states
-        one_of_each = {partition.topic_id: partition for partition in gone if partition in states}
-        compares = [Compare(self._layout.partition(partition), states[partition][1]) for partition in one_of_each.values()]
+    async def _with_states(self, gone: Sequence[TopicPartition], guard: Guard) -> list[TopicPartition]:
+        """Those that have states still. Fenced where the metadata have none of a topic's: what is known here is of before.
+
+        What is marked is deleted from the bucket. Where a topic was deleted, its states stand. It may also be gone with all the
+        metadata, or never have been in those of a backup: then no state of it is there, either. Of which none is known any more,
+        since the plan, was marked by who deleted them, or is gone in the same way.
+        """
+        states, corrupt = self._partitions.states, self._partitions.corrupt
+        there = [partition for partition in gone if partition in states or partition in corrupt]
+        one_of_each = {partition.topic_id: self._layout.partition(partition) for partition in there}
+        compares = [Compare(key, 0, "!=") for key in one_of_each.values()]
         room = OPERATIONS_MAX - len(guard)
-        for first in range(0, max(1, len(compares)), room):
+        for first in range(0, len(compares), room):
             if not (await self._metadata.transact([*guard, *compares[first : first + room]], [])).succeeded:
                 raise Fenced("topics were not marked as deleted: this broker is the controller no more, or knows too little by now")
+        return there
 
     def _keep(self, partitions: Sequence[TopicPartition]) -> None:
         self._not_forgotten = partitions, self._topics.revision

@@ -1,6 +1,6 @@
 """The session that a broker begins: a number from the metadata, claimed on the bucket, by metadata that are the bucket's still.
 
-    next number (metadata) ─▶ claim (segments/session.py) ─▶ were the metadata restored, or set back? ─▶ the session
+    set back? ─▶ next number (metadata) ─▶ claim (segments/session.py) ─▶ were the metadata restored, or set back? ─▶ the session
         └── it can't be had, or told: tried again, as long as somebody wants a session ──┘
 
 Invariant: no session is begun by metadata that others have replaced by a restore, nor by those that give out numbers which others
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from gateway.cluster_identity import set_back
+from gateway.cluster_identity import check_knows_who_wrote, set_back
 from metadata.counters import next_session
 from metadata.errors import OutcomeUnknown, Unavailable
 from metadata.etcd_layout import EtcdLayout
@@ -65,8 +65,11 @@ class SessionClaims:
         return session
 
     async def _next_number(self, taken: list[SessionId]) -> SessionId:
+        """Where the metadata were set back, none is taken: that a session that wrote has yet to be given out is how every broker
+        finds it out, also the one that is started again in place of this one."""
         while True:
             try:
+                await check_knows_who_wrote(self._bucket, self._metadata, self._layout)
                 taken.append(await next_session(self._metadata, self._layout))
                 return taken[-1]
             except (Unavailable, OutcomeUnknown) as error:

@@ -124,7 +124,7 @@ class S3Store:
                 if start == 0:  # the object is empty
                     return b""
                 raise past_the_end(self.url, key, start, _size_in(error)) from None
-            body = await _body_of(response)
+            body = await self._body_of(response, key)
             if whole or http_status_of(response) == 206:
                 return body
             if start >= len(body) and start > 0:
@@ -144,7 +144,7 @@ class S3Store:
                 if http_status(error) != 416:
                     raise
                 return Tail(b"", 0)
-            body = await _body_of(response)
+            body = await self._body_of(response, key)
             if http_status_of(response) != 206:
                 return Tail(body[-bytes_max:], len(body))
             size = re.fullmatch(r"bytes \d+-(?:\d+|-1)/(\d+)", response.get("ContentRange", ""))  # -1: MinIO, of nothing
@@ -240,14 +240,16 @@ class S3Store:
         finally:
             places.release()
 
+    async def _body_of(self, response: dict[str, Any], key: str) -> bytes:
+        async with response["Body"] as stream:  # drops the connection where it is left early
+            body: bytes = await stream.read()
+        # else a proxy's page would be taken for what is stored, and that for damaged
+        if http_status_of(response) == 200 and not response.get("ETag"):
+            raise Unavailable(f"{self.url} did not say of which object it sent {key}: {_NOT_A_STORE}", key=key)
+        return body
+
     def _object(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
-
-
-async def _body_of(response: dict[str, Any]) -> bytes:
-    async with response["Body"] as stream:  # drops the connection where it is left early
-        body: bytes = await stream.read()
-        return body
 
 
 def http_status_of(response: dict[str, Any]) -> int:

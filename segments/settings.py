@@ -53,8 +53,8 @@ class SegmentSettings:
     """Footers of sessions that were read a short while ago, so that taking over many partitions reads each once."""
     producers_per_partition_max: int = 20_000
     """Idempotent producers remembered for one partition, and as many Idempotency-Keys; who was silent longest goes first."""
-    producers_max: int = 500_000
-    """The same for all partitions that a broker leads: so many producers, and as many Idempotency-Keys, half a kilobyte each."""
+    producers_max: int = 250_000
+    """The same for all partitions that a broker leads: so many producers of up to 1.6 KB, and as many keys of half a kilobyte."""
     producer_expiry_ms: int = 24 * 3_600_000
     """An idempotent producer that was silent this long is forgotten."""
     decompressed_bytes_max: int = 64 * MIB

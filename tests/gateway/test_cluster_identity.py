@@ -25,11 +25,12 @@ from metadata.etcd_store import EtcdStore
 from metadata.model import Revision, SegmentSeq, SessionId
 from metadata.sqlite_store import SqliteStore
 from metadata.store import NOW, Delete, DeletePrefix, Put, RangeResult
-from segments.bucket_layout import WAL, claim_key, segment_key
+from segments.bucket_layout import WAL, claim_key, segment_key, snapshot_key
 from segments.cluster_record import read_cluster_record, sign_bucket
 from segments.memory_store import MemoryStore
 from segments.metered_store import MeteredStore
 from segments.object_store import ListPage
+from segments.restorations import begin_restoration
 from segments.segment_file import SEAL_BYTES
 from segments.settings import SegmentSettings
 from tests.etcd_server import in_thread, running_etcd, settings
@@ -204,19 +205,55 @@ def test_a_session_that_another_broker_begins_during_the_look_is_no_sign_of_a_ba
 
 @pytest.mark.parametrize("wrote", [True, False])
 def test_a_number_that_is_given_out_twice_ends_the_broker_where_its_first_owner_wrote(tmp_path: Path, wrote: bool) -> None:
-    """The metadata were set back while it ran. Who only claimed it may be a broker of metadata that were replaced by a restore."""
+    """The metadata are set back at that moment. Who only claimed it may be a broker of metadata that were replaced by a restore."""
 
     async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
         await bucket.create(claim_key(SessionId(1)), [b"{}"])
         await bucket.create(segment_key(SessionId(1), SegmentSeq(1)), [bytes(SEAL_BYTES)])
         if wrote:
             await bucket.create(*segment_in(1))
-        claims = SessionClaims(bucket, metadata, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=lambda: 0)
+        await next_session(metadata, LAYOUT)
+        asked = FaultyStore(metadata)
+        asked.before_transaction = lambda: metadata.transact([], [Delete(LAYOUT.next_session)])
+        claims = SessionClaims(bucket, asked, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=lambda: 0)
         if wrote:
             with pytest.raises(Rejected, match="session 1 has written"):
                 await claims.next()
         else:
             assert (await claims.next()).id == 2
+
+    with_parts(tmp_path, test)
+
+
+def test_a_broker_that_takes_no_number_from_metadata_that_were_set_back_is_refused_at_its_next_start_too(tmp_path: Path) -> None:
+    """Its supervisor starts it again at once. Numbers that it had taken would be no evidence any more."""
+
+    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+        await identify(bucket, metadata, "ours")
+        for session in (1, 2):
+            await bucket.create(claim_key(SessionId(session)), [b"{}"])
+            await bucket.create(*segment_in(session))
+        claims = SessionClaims(bucket, metadata, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=lambda: 0)
+        for _ in range(3):
+            with pytest.raises(Rejected, match="session 1 has written"):
+                await claims.next()
+            with pytest.raises(Rejected, match="session 1 has written"):
+                await identify(bucket, metadata)
+
+    with_parts(tmp_path, test)
+
+
+@pytest.mark.parametrize("told_by", ["copy", "session"])
+def test_metadata_that_a_restore_has_replaced_are_not_to_be_restored_once_more(tmp_path: Path, told_by: str) -> None:
+    """They know nothing of what brokers of the restored ones have written, and are not the ones to use."""
+
+    async def test(bucket: MemoryStore, metadata: SqliteStore) -> None:
+        await identify(bucket, metadata, "ours")
+        await begin_restoration(bucket, "ours", now_ms=0)
+        await bucket.create(*(segment_in(1) if told_by == "session" else (snapshot_key(Revision(1000)), [b"a copy"])))
+        with pytest.raises(Rejected, match="were rebuilt from it meanwhile") as refused:
+            await identify(bucket, metadata)
+        assert "Start it with the metadata that were restored" in refused.value.hint
 
     with_parts(tmp_path, test)
 

@@ -17,7 +17,7 @@ from metadata.controller_plan import Steps
 from metadata.errors import Denied, Unavailable
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.partition_assignments import FORMAT_VERSION, PartitionState, appointed, moving, read_all
-from metadata.store import Compare, Delete, DeletePrefix, KeyValue, Operation, Put, RevisionCompacted, TransactionResult
+from metadata.store import Compare, Delete, DeletePrefix, Event, KeyValue, Operation, Put, RevisionCompacted, TransactionResult
 from metadata.topic import Topic
 from segments.bucket_layout import segment_key
 from tests.gateway.contenders import LAYOUT, RELEASE_TIMEOUT_S, Contender, Stage, on_stage, soon
@@ -425,7 +425,10 @@ def test_topics_that_are_gone_with_all_the_metadata_are_not_marked_as_deleted_on
     on_stage(scenario)
 
 
-def test_a_topic_that_metadata_of_a_backup_do_not_know_is_not_marked_as_deleted_on_the_bucket() -> None:
+@pytest.mark.parametrize("heard", ["too late", "just then"])
+def test_a_topic_that_metadata_of_a_backup_do_not_know_is_not_marked_as_deleted_on_the_bucket(
+    heard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was made since, and its leader has begun since. What is marked is deleted from the bucket."""
 
     async def scenario(stage: Stage) -> None:
@@ -435,12 +438,24 @@ def test_a_topic_that_metadata_of_a_backup_do_not_know_is_not_marked_as_deleted_
         await soon()
         leaders = {session: topic for topic in made for session in await stage.leaders(topic)}
         late = leaders[2]
-        contender.partitions._watched._apply = lambda events: None  # each range has a watch of its own, and this one is behind
+        apply, untold, reads = contender.partitions._watched._apply, list[Sequence[Event]](), list[object]()
+        contender.partitions._watched._apply = untold.append  # each range has a watch of its own, and this one is behind
+        known = topics.read_topic_ids
+
+        async def told_meanwhile(*args: object) -> object:
+            found = await known(*args)  # type: ignore[arg-type]
+            reads.append(found)
+            while heard == "just then" and untold:
+                apply(untold.pop(0))
+            return found
+
+        monkeypatch.setattr(controller_module, "read_topic_ids", told_meanwhile)
         await stage.write(Delete(LAYOUT.topic(late.name)), Delete(LAYOUT.partition(partition(late, 0))))
         await stage.end(2)
         await asyncio.sleep(60)
         assert stage.sealed(2)
         assert contender.topics.topics() == (leaders[1],)
+        assert reads
         assert [call.key for call in stage.bucket.calls if "/deleted-" in call.key] == []
 
     on_stage(scenario)

@@ -484,7 +484,7 @@ def test_a_store_that_ignores_ranges_is_read_right_all_the_same() -> None:
         with pytest.raises(InvalidArgument, match="past the end"):
             await store.get("a", start=10)
 
-    with_answers(always(200, b"0123456789"), scenario)
+    with_answers(always(200, b"0123456789", ETag='"its"'), scenario)
 
 
 def test_a_range_without_the_size_of_the_object_is_not_believed() -> None:
@@ -551,14 +551,17 @@ PAGE_OF_A_FIREWALL = b"<html><body>The requested URL was rejected. Please consul
 
 
 @pytest.mark.parametrize("body", [b"", PAGE_OF_A_FIREWALL])
-def test_a_200_that_no_store_has_given_is_no_create_and_no_empty_listing(body: bytes) -> None:
-    """Some firewalls say 200 OK of what they have refused."""
+def test_a_200_that_no_store_has_given_is_no_create_no_empty_listing_and_no_object(body: bytes) -> None:
+    """Some firewalls say 200 OK of what they have refused. Taken for an object it would be a damaged one, and that is final."""
 
     async def scenario(store: S3Store, server: HttpScript) -> None:
         with pytest.raises(OutcomeUnknown, match="firewall"):
             await store.create("wal/7", [b"body"])
-        with pytest.raises(Unavailable, match="firewall"):
-            await store.list("wal/")
+        for read in (store.list("wal/"), store.get("wal/7"), store.get("wal/7", start=1, end=3), store.tail("wal/7", 3)):
+            server.requests.clear()
+            with pytest.raises(Unavailable, match="firewall"):
+                await read
+            assert len(server.requests) == 3
 
     with_answers(always(200, body), scenario)
 

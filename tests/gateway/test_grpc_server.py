@@ -66,8 +66,9 @@ def test_a_stop_is_told_to_who_watches_before_the_stream_ends(tmp_path: Path) ->
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         watching = health_stub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        reading = asyncio.ensure_future(watching.read())  # begun before: grpc.aio gives nobody a message once it has the status
         await broker.grpc.stop(5)
-        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert (await reading).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert await watching.code() is grpc.StatusCode.UNAVAILABLE
 
     serve(tmp_path, scenario)

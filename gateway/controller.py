@@ -58,6 +58,8 @@ PLANNING_SHARE = 1 / 3
 """Of the time, at most: where a plan takes long, such as of ten thousand new partitions, the next one waits for longer."""
 WRITTEN_AT_ONCE = 1000
 """Decisions, before it is asked whether the brokers that they name are all there still."""
+BEGUN_AT_ONCE = 50
+"""Topics whose partitions get their first leaders in one transaction: it looks at each of them."""
 SEAL_PATIENCE_S = 15.0
 """For a bucket that does not answer. It may answer another broker: then this one stands aside."""
 ASIDE_S = 5.0
@@ -266,11 +268,20 @@ class Controller:
             self._changed.set()
 
     async def _begin(self, first: Sequence[Decision], guard: Guard, mirror: TopicMirror, planned_at: int) -> None:
-        """Appoints the first leaders of partitions, once their topics are on the bucket."""
-        await mirror.ensure(self._topics_of(first))
-        await self._write(first, guard, planned_at=planned_at)
+        """Appoints the first leaders of partitions, once their topics are on the bucket, and while these are as they are known.
 
-    async def _write(self, decisions: Sequence[Decision], guard: Guard, *, planned_at: int) -> None:
+        Of a topic that was deleted, the controller before may have forgotten the states of its partitions, and this one may have
+        heard of that, and not of the topic yet: epochs would begin anew.
+        """
+        await mirror.ensure(self._topics_of(first))
+        topics = self._topics_of(first)
+        for start in range(0, len(topics), BEGUN_AT_ONCE):
+            part = topics[start : start + BEGUN_AT_ONCE]
+            begun = {topic.id: Compare(self._layout.topic(topic.name), topic.revision) for topic in part}
+            decisions = [decision for decision in first if decision.partition.topic_id in begun]
+            await self._write(decisions, [*guard, *begun.values()], planned_at=planned_at)
+
+    async def _write(self, decisions: Sequence[Decision], guard: Sequence[Compare], *, planned_at: int) -> None:
         """A part at a time: where a broker has come or gone since the plan, the rest is planned anew."""
         revision = Revision(0)
         for start in range(0, len(decisions), WRITTEN_AT_ONCE):

@@ -411,6 +411,27 @@ def test_the_states_of_a_deleted_topic_are_forgotten_also_while_they_move() -> N
     on_stage(scenario)
 
 
+def test_partitions_of_a_topic_whose_deletion_was_not_heard_of_yet_do_not_begin_anew() -> None:
+    """Their states were forgotten by the controller before. Epoch 0 would be given twice, and records written in both."""
+
+    async def scenario(stage: Stage) -> None:
+        topic, contender = await led_by_two(stage)
+        apply, untold = contender.topics._watched._apply, list[Sequence[Event]]()
+        contender.topics._watched._apply = untold.append  # each range has a watch of its own, and this one is behind
+        await stage.write(Delete(LAYOUT.topic("orders")), *(Delete(LAYOUT.partition(partition(topic, n))) for n in range(4)))
+        await asyncio.sleep(20)
+        assert await stage.leaders(topic) == [None] * 4
+        for events in untold:
+            apply(events)
+        contender.topics._watched._apply = apply
+        other = await stage.topic("other", 2)
+        await soon()
+        assert None not in await stage.leaders(other)
+        assert await stage.leaders(topic) == [None] * 4
+
+    on_stage(scenario)
+
+
 def test_topics_that_are_gone_with_all_the_metadata_are_not_marked_as_deleted_on_the_bucket() -> None:
     """A restore would leave them out. The controller hears of the topics first: each range has a watch of its own."""
 

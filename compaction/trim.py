@@ -13,7 +13,6 @@ marker before this one only when they are gone; no seal, no claim and no newest 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import Final
 
@@ -62,9 +61,12 @@ async def _mark(context: CompactionContext, state: WalState, session: SessionSta
     if to <= session.trimmed_to:
         return
     now_ms = context.now_ms()
-    with contextlib.suppress(AlreadyExists):  # another compactor's, or ours, of which the answer was lost
+    made_ms: int | None = now_ms
+    try:
         await context.patiently(lambda: _create_marker(context, session, to, now_ms))
-    session.markers[to] = now_ms
+    except AlreadyExists:  # another compactor's, or ours, of which the answer was lost: it tells itself when it was made
+        made_ms = None
+    session.markers[to] = made_ms
     state.trimmed(session, to)
 
 

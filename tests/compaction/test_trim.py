@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from compaction.settings import CompactionSettings
+from compaction.trim import TrimRecord
 from metadata.errors import Denied
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import claim_key, index_key, segment_key, trimmed_key
@@ -63,6 +65,33 @@ def test_the_next_compactor_goes_on_by_the_time_that_the_marker_tells() -> None:
         scene.ahead_ms += GRACE_MS
         await scene.compacted(SETTINGS)
         assert not scene.store.has(key_of(2))
+
+    on_a_bucket(work)
+
+
+def test_a_marker_that_another_made_meanwhile_counts_from_when_it_was_made() -> None:
+    """And not from when this compactor began to make it, which then was frozen, or had its request on the wire."""
+
+    async def work(scene: Scene) -> None:
+        for _ in range(3):
+            scene.store.segment(7, {ORDERS: [batch_of(b"v")]})
+        store, marker, late_ms = StruckStore(scene.store), trimmed_key(SEVEN, SegmentSeq(3)), GRACE_MS // 2
+
+        async def another_comes_first(kind: str, key: str) -> None:
+            if (kind, key) == ("create", marker):
+                scene.ahead_ms += late_ms
+                scene.store.plant(marker, msgspec.json.encode(TrimRecord(scene.now_ms())))
+
+        store.hold = another_comes_first
+        compactor = scene.compactor(SETTINGS, store=store)
+        await compactor.tick()
+        assert scene.store.has(marker)
+        scene.ahead_ms += GRACE_MS - late_ms
+        await compactor.tick()
+        assert scene.store.has(key_of(0)), "the marker on the bucket is younger than the grace"
+        scene.ahead_ms += late_ms
+        await compactor.tick()
+        assert not scene.store.has(key_of(0))
 
     on_a_bucket(work)
 

@@ -54,8 +54,9 @@ class EtcdSettings:
     """One try of a connection to one member."""
     etcd_request_timeout_s: float = 3.0
     """One try of one request at one member. A write that has no answer by then has an unknown outcome."""
-    etcd_deadline_s: float = 10.0
-    """How long members are tried one after the other before a request fails as unavailable."""
+    etcd_deadline_s: float = 8.0
+    """How long members are tried one after the other before a request fails as unavailable. Below the 10 s for which the SDK waits
+    for one broker, it hears why."""
 
     def __post_init__(self) -> None:
         for name in ("etcd_connect_timeout_s", "etcd_request_timeout_s", "etcd_deadline_s"):

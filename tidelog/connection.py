@@ -56,7 +56,7 @@ from tidelog.reachability import Reachability
 from tidelog.retries import retry_wait_s, worth_telling
 from tidelog.routes import NO_LEADER_EPOCH, UNTOLD, BrokerLimits, LeaderEpochs, limits_from, route_from
 from tidelog.routes import TopicRoute as TopicRoute
-from tidelog.rpc_errors import error_of_rpc, is_told_by_broker
+from tidelog.rpc_errors import error_of_rpc, is_said_by_broker, is_told_by_broker
 from tidelog.settings import ClientSettings
 
 _Answer = TypeVar("_Answer")
@@ -204,7 +204,8 @@ class Connection:
         What wrote nothing is tried again until `request_timeout_ms`, at another broker where there is one. What only reads is
         tried at least three times in that time, so that a broker that keeps silent does not use it up; `first_timeout_s` is for
         what is answered soon: the first attempt has so long, the next ones twice as long each, up to QUESTION_S_MAX.
-        Where the end of that time cuts an attempt short, what the one before met is told: so little silence says nothing.
+        Where the end of that time cuts an attempt short, what the one before met is told: so little silence says nothing. What
+        writes is not tried in less time than a broker has last taken to say that it can't: cut short, nobody knew what was written.
         Errors: the tree of metadata/errors.py; OutcomeUnknown only where `writes`.
         """
         timeout_s = self._settings.request_timeout_ms / 1000
@@ -218,13 +219,15 @@ class Connection:
         met: Unavailable | None = None
         try:
             while True:
-                attempt_s = min(deadline_s - time.monotonic(), attempt_timeout_s)
+                began_s = time.monotonic()
+                attempt_s = min(deadline_s - began_s, attempt_timeout_s)
                 try:
                     return await self._attempt(attempt, address=address, writes=writes, timeout_s=attempt_s)
                 except Unavailable as error:
                     met = worth_telling(met, error, is_cut_short=attempt_s < attempt_timeout_s)
                     wait_s = retry_wait_s(error, pause_s=pause_s)
-                    if time.monotonic() + wait_s >= deadline_s:
+                    refused_after_s = time.monotonic() - began_s if writes and is_said_by_broker(error) else 0.0
+                    if time.monotonic() + wait_s + refused_after_s >= deadline_s:
                         raise self.naming_all_that_are_silent(met)  # noqa: B904  # it has its own cause
                 await asyncio.sleep(wait_s)
                 pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)

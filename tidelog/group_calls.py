@@ -6,6 +6,8 @@
     no answer from the coordinator    calls go through another broker for a while
     it has too many calls             the same one is asked again, later
 
+A member would wait without a word: that none of this helps is logged once it lasts (lasting_trouble.py).
+
 A coordinator that hangs keeps its connections: who waits for other members asks now and then who coordinates, and goes there.
 Invariant: an address that gave no answer is asked for anew before it is used again.
 """
@@ -27,6 +29,7 @@ from metadata.group_model import Generation, InstanceId, Joined, JoinRequest, Me
 from tidelog import group_wire as wire
 from tidelog.connection import Connection, Stubs
 from tidelog.group_positions import Offset
+from tidelog.lasting_trouble import LastingTrouble
 from tidelog.owned_tasks import first_of
 from tidelog.retries import retry_wait_s, worth_telling
 from tidelog.settings import ClientSettings
@@ -60,6 +63,7 @@ class GrpcGroupCalls:
         self._finding = asyncio.Lock()
         self._detour_until_s: dict[str, float] = {}
         """By the address of a coordinator that gave no answer."""
+        self._trouble = LastingTrouble()
         self._waits_s = WAIT_LONGER_S
         """For other members of the group."""
 
@@ -189,7 +193,12 @@ class GrpcGroupCalls:
         async with self._finding:
             if (known := self._coordinators.get(name)) is not None:  # somebody else has asked meanwhile
                 return known
-            self._coordinators[name] = found = await self._connection.coordinator(name)
+            began_s = self._trouble.clock()
+            try:
+                self._coordinators[name] = found = await self._connection.coordinator(name)
+            except Unavailable as error:
+                self._trouble.met(f"group {name}", error, began_s=began_s)
+                raise
             return found
 
     def _way_to(self, coordinator: str) -> str:
@@ -203,6 +212,8 @@ class GrpcGroupCalls:
         try:
             yield
         except (Unavailable, OutcomeUnknown, asyncio.CancelledError) as error:
+            if isinstance(error, TidelogError):
+                self._trouble.met(f"group {name}", error)
             if isinstance(error, TidelogError) and "ended_by_broker" in error.details:
                 raise  # it has too many calls: others would come on top
             if self._coordinators.get(name) == address:
@@ -212,3 +223,7 @@ class GrpcGroupCalls:
                 self._detour_until_s = {at: until_s for at, until_s in self._detour_until_s.items() if until_s > now_s}
                 self._detour_until_s[address] = now_s + DETOUR_S
             raise
+        except TidelogError:
+            self._trouble.over(f"group {name}")
+            raise
+        self._trouble.over(f"group {name}")

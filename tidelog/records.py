@@ -11,6 +11,7 @@ Keys follow the same rules. They are those of the HTTP door, so one value is the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -117,12 +118,30 @@ def to_bytes(value: Any) -> bytes | None:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     try:
-        return _encoder.encode(value)
+        encoded = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidArgument(
             f"{type(value).__name__} can't be sent: {error}",
             hint="Send bytes, str, None, or what JSON can hold: dict, list, int, float, bool, dataclass, msgspec.Struct.",
         ) from error
+    if b"null" in encoded:
+        _refuse_no_numbers(value)
+    return encoded
+
+
+def _refuse_no_numbers(value: Any) -> None:
+    """NaN and the infinities, which have no JSON: the encoder writes null for them."""
+    parts = [msgspec.to_builtins(value, str_keys=True, enc_hook=_enc_hook)]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, float) and not math.isfinite(part):
+            raise InvalidArgument(
+                f"{type(value).__name__} can't be sent: JSON has no {part}", hint="Send None in its place, or a text."
+            )
+        if isinstance(part, dict):
+            parts += part.values()
+        elif isinstance(part, list | tuple):
+            parts += part
 
 
 def to_headers(headers: HeadersLike | None) -> Headers:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
@@ -91,6 +91,12 @@ def is_timeout(error: TidelogError) -> bool:
 def is_told_by_broker(error: grpc.aio.AioRpcError) -> bool:
     """Whether it is the answer of a broker, and not what grpc makes of its silence."""
     return _status_in_trailers(error) is not None
+
+
+def is_said_by_broker(error: TidelogError) -> bool:
+    """The same of what was made of it."""
+    cause = error.__cause__
+    return not isinstance(cause, RpcError) or is_told_by_broker(cast("grpc.aio.AioRpcError", cause))
 
 
 def _status_in_trailers(error: grpc.aio.AioRpcError) -> status_pb2.Status | None:

@@ -90,6 +90,29 @@ def test_an_attempt_that_the_deadline_cut_short_does_not_hide_what_a_broker_has_
     with_connection(test, settings_from(quick(request_timeout_ms=600)))
 
 
+def test_a_change_is_not_tried_in_less_time_than_brokers_take_to_say_that_they_can_not() -> None:
+    """Cut short, nobody would know what it wrote, though all of them had said that they wrote nothing."""
+
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        given_s: list[float] = []
+
+        async def attempt(to: Stubs, timeout_s: float) -> str:
+            given_s.append(timeout_s)
+            await asyncio.sleep(0.4)
+            raise Unavailable("etcd is away")
+
+        with pytest.raises(Unavailable, match="etcd is away"):
+            await connection.call(attempt, writes=True)
+        assert given_s[-1] >= 0.4
+
+        given_s.clear()
+        with pytest.raises(Unavailable, match="etcd is away"):
+            await connection.call(attempt, writes=False)  # what reads loses nothing by it
+        assert len(given_s) > 1
+
+    with_connection(test, settings_from(quick(request_timeout_ms=1_000)))
+
+
 def test_a_broker_that_kept_silent_as_long_as_it_should_not_is_told_of_whatever_it_said_before() -> None:
     async def test(broker: SmallBroker, connection: Connection) -> None:
         said = [Throttled("full", retry_after_s=0.001), SILENCE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -62,6 +63,18 @@ def test_a_value_without_a_stored_form_is_refused_by_its_type() -> None:
         with pytest.raises(InvalidArgument) as raised:
             to_bytes(value)
         assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, {"price": math.inf}, [[1.0, -math.inf]], Point(1, math.nan), {"none": None, "deep": {"er": (math.nan,)}}]
+)
+def test_what_json_has_no_number_for_is_refused(value: object) -> None:
+    with pytest.raises(InvalidArgument, match="JSON has no"):
+        to_bytes(value)
+
+
+def test_none_and_the_word_null_are_no_missing_numbers() -> None:
+    assert to_bytes({"a": None, "b": "null", "c": 1.5}) == b'{"a":null,"b":"null","c":1.5}'
 
 
 @settings(max_examples=50, deadline=None)

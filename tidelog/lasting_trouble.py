@@ -1,0 +1,50 @@
+"""What fails again and again while it is tried again: told once it lasts, and once it is over."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+TOLD_AFTER_S: Final = 10.0
+"""What passes sooner is a handover, or a broker that is started again."""
+TOLD_EVERY_S: Final = 60.0
+FORGOTTEN_AFTER_S: Final = 60.0
+"""Between two attempts: nobody was trying any more."""
+
+log = logging.getLogger("tidelog")
+
+
+@dataclass
+class _Failing:
+    since_s: float
+    last_s: float
+    told_s: float | None = None
+
+
+class LastingTrouble:
+    """By the name of what is tried. Invariant: nothing is remembered of what succeeded last."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._failing: dict[str, _Failing] = {}
+
+    def met(self, what: str, error: Exception, *, began_s: float | None = None) -> None:
+        """An attempt failed, and another one follows. `began_s`, by `clock`: since when it had tried; else it failed at once."""
+        now_s = self.clock()
+        began_s = now_s if began_s is None else began_s
+        failing = self._failing.get(what)
+        if failing is None or began_s - failing.last_s > FORGOTTEN_AFTER_S:
+            failing = self._failing[what] = _Failing(since_s=began_s, last_s=now_s)
+        failing.last_s = now_s
+        if now_s - failing.since_s >= TOLD_AFTER_S and (failing.told_s is None or now_s - failing.told_s >= TOLD_EVERY_S):
+            failing.told_s = now_s
+            log.warning("%s: for %.0f s now: %s; trying again", what, now_s - failing.since_s, error)
+
+    def over(self, what: str) -> None:
+        """It was answered."""
+        failing = self._failing.pop(what, None)
+        if failing is not None and failing.told_s is not None:
+            log.warning("%s: answered again after %.0f s", what, self.clock() - failing.since_s)

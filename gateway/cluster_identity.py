@@ -47,7 +47,10 @@ MEMORY = "memory://"
 LOOK_INTERVAL_S = 2.0
 """Between looks at the cluster's id, while the broker runs."""
 
-_FORGOTTEN = "They have forgotten who led since then."
+_RESTORE = (
+    "stop all brokers, make the metadata store empty (etcd; or without it, move metadata.sqlite* out of the data directory), "
+    f"and run `{RESTORE_COMMAND}`."
+)
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +124,7 @@ async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layo
         raise Rejected(
             f"the metadata of cluster {identity} are at revision {now}, and were at {copies[-1]} when they were copied to "
             f"{bucket.url}: they were set back to a backup",
-            hint=f"{_FORGOTTEN} Stop all brokers, make etcd empty, and run `{RESTORE_COMMAND}`.",
+            hint=f"They have forgotten who led since then: {_RESTORE}",
             cluster_id=identity,
         )
     await check_knows_who_wrote(bucket, metadata, layout)
@@ -144,7 +147,7 @@ def set_back(url: str, session: SessionId) -> Rejected:
     """What to tell where a session has written whose number the metadata have yet to give out, or have given out twice."""
     return Rejected(
         f"session {session} has written to {url}, and the metadata know nothing of it: they were set back to a backup",
-        hint=f"{_FORGOTTEN} Stop all brokers, make etcd empty, and run `{RESTORE_COMMAND}`.",
+        hint=f"They have forgotten who led since then: {_RESTORE}",
         session=session,
     )
 
@@ -211,7 +214,7 @@ async def _look(metadata: MetadataStore, layout: EtcdLayout) -> Seen:
 def _lost(identity: str, happened: str) -> Rejected:
     return Rejected(
         f"the metadata of cluster {identity} {happened}: this broker stops, since nobody knows any more what it leads",
-        hint="Nothing acknowledged is lost. If etcd was emptied, lost its disk, or was set back to a backup: stop all brokers, "
-        f"make etcd empty, and run `{RESTORE_COMMAND}`. If it was restored just now, start this broker again.",
+        hint="Nothing acknowledged is lost. If the metadata store was emptied, lost its disk, or was set back to a backup: "
+        f"{_RESTORE} If it was restored just now, start this broker again.",
         cluster_id=identity,
     )

@@ -294,6 +294,9 @@ class Client:
                 )
             return self._member(group, subscription, options, follow=follow, reset=auto_offset_reset or "earliest")
         if options:
+            from tidelog.group_options import group_options
+
+            group_options(options)  # which names what is no option at all
             raise InvalidArgument(
                 f"{next(iter(options))} needs a group", hint='Name one, as in consume("orders", group="billing").'
             )

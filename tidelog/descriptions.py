@@ -41,6 +41,10 @@ class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
     session: int
     draining: bool
     rack: str = ""
+    version: str = ""
+    partitions_led: int = 0
+    controller: bool = False
+    """It appoints the leaders."""
 
 
 class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +140,9 @@ def cluster_info(cluster: admin_pb2.ClusterDescription) -> ClusterInfo:
                 session=broker.session,
                 draining=broker.draining,
                 rack=broker.rack,
+                version=broker.version,
+                partitions_led=broker.partitions_led,
+                controller=broker.controller,
             )
             for broker in cluster.brokers
         ),

@@ -14,6 +14,9 @@ from metadata.member_settings import MemberSettings
 _MS_END: Final = 2**32
 """The wire has 32 bits for it."""
 
+_OF_EVERY_READER: Final = frozenset({"from_", "partitions", "follow", "until", "auto_offset_reset", "group"})
+"""What `consume` takes beside them."""
+
 PartitionsCallback = Callable[[list[TopicPartitionName]], Awaitable[None] | None]
 """A plain function or an async one, which is told partitions as (topic, number), in order."""
 
@@ -69,8 +72,9 @@ def group_options(changes: dict[str, Any] | GroupOptionChanges) -> GroupOptions:
     known = of_member | {field.name for field in fields(GroupOptions)} - {"member"}
     for name in changes:
         if name not in known:
+            nearest = did_you_mean(name, known | _OF_EVERY_READER)
             raise InvalidArgument(
-                f"consume() has no option {name!r}", hint=did_you_mean(name, known) or f"There are: {', '.join(sorted(known))}."
+                f"consume() has no option {name!r}", hint=nearest or f"A group's are: {', '.join(sorted(known))}."
             )
     for_member = {name: value for name, value in changes.items() if name in of_member}
     for field in fields(MemberSettings):

@@ -67,11 +67,13 @@ def error_of_rpc(error: grpc.aio.AioRpcError, *, address: str, writes: bool) -> 
         return kind(f"{address}: {said}", hint=hint, address=address)
     if code is StatusCode.RESOURCE_EXHAUSTED and (exhausted := _exhausted(said, address, writes)) is not None:
         return exhausted
-    if code is StatusCode.UNAVAILABLE and _NEVER_CONNECTED in said:
-        return unreachable(address, said)
+    if code is StatusCode.UNAVAILABLE and said.startswith(_NEVER_CONNECTED):
+        return unreachable(address, _BEFORE_THE_CAUSE.sub("", said))
     ended_by_broker = code is StatusCode.CANCELLED and said == _WITHOUT_A_WORD
     if ended_by_broker and not writes:
         return Throttled(f"{address}: the broker has more calls than it can take up", address=address, ended_by_broker=True)
+    if said == _TIMEOUT:
+        said = "the time was over"
     if writes:
         unknown = OutcomeUnknown(f"{address}: no answer came that says what was written: {said}", address=address)
         if ended_by_broker:
@@ -134,8 +136,10 @@ def unreachable(address: str, cause: object) -> Unavailable:
 
 
 # grpc's own words, of which its codes alone say too little:
-_NEVER_CONNECTED = "failed to connect to all addresses"  # so that nothing went out
+_NEVER_CONNECTED = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")  # so that nothing went out
 _TOO_MANY_CALLS = "Concurrent RPC limit exceeded"
+_BEFORE_THE_CAUSE = re.compile(r"^.*; last error: (?:[A-Z_]+: )?(?:ipv[46]:\S+: )?(?:Failed to connect to remote host: )?")
+_TIMEOUT = "Deadline Exceeded"
 _WITHOUT_A_WORD = StatusCode.CANCELLED.name  # its stream was reset, and nothing said why
 _ANSWER_REFUSED = "CLIENT: Received"
 _MESSAGE_TOO_LARGE = re.compile(r"larger than max \(\d+ vs\.? (\d+)\)")

@@ -469,6 +469,7 @@ def test_what_does_not_go_with_a_group_is_refused_with_a_remedy(tmp_path: Path) 
             ({"group": ""}, "not a name for a consumer group"),
             ({"group": None, "auto_commit": False}, "auto_commit needs a group"),
             ({"auto_comit": False}, "no option 'auto_comit'"),
+            ({"group": None, "frm": "latest"}, "no option 'frm'"),
             ({"assignors": ["stiky"]}, "no assignor 'stiky'"),
             ({"auto_commit_interval_ms": 0}, "must be above 0"),
         ):

@@ -87,11 +87,27 @@ def test_a_call_that_the_broker_ended_without_a_word_says_that_it_is_busy_and_no
     assert "ended_by_broker" not in error_of_rpc(rpc_error(grpc.StatusCode.UNAVAILABLE, "gone"), address="b", writes=True).details
 
 
-def test_a_connection_that_was_never_made_wrote_nothing() -> None:
-    refused = rpc_error(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: refused")
-    error = error_of_rpc(refused, address="b", writes=True)
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("failed to connect to all addresses; last error: refused", "refused"),
+        (
+            "failed to connect to all addresses; last error: NONE: ipv4:h:1: Failed to connect to remote host: Connection refused",
+            "Connection refused",
+        ),
+        ("errors resolving nowhere:9: [Domain name not found]", "errors resolving nowhere:9: [Domain name not found]"),
+    ],
+)
+def test_a_connection_that_was_never_made_wrote_nothing(said: str, told: str) -> None:
+    error = error_of_rpc(rpc_error(grpc.StatusCode.UNAVAILABLE, said), address="b", writes=True)
     assert type(error) is Unavailable
+    assert error.message == f"b: can't connect: {told}"
     assert "tidelog dev" in error.hint
+
+
+def test_what_did_not_come_in_time_is_told_in_words() -> None:
+    silence = rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+    assert error_of_rpc(silence, address="b", writes=False).message == "b: no answer: the time was over"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from gateway.produce import (
     ReadyBatch,
     Target,
     append,
+    check_dates,
     check_ready_batch,
     limit_named,
     outcomes,
@@ -147,6 +148,7 @@ class HttpProduce:
                 ReadyBatch(_place(target, planned.partition), planned.batch, parse_header(planned.batch))
                 for planned in plan.batches
             ]
+            check_dates(batches, target)
             pending = append(
                 log,
                 target,

@@ -20,7 +20,7 @@ from gateway.doors import Broker, check_topic_id, partition_of
 from gateway.json_bodies import RECORDS_MAX
 from gateway.led_here import LedHere, Pending
 from gateway.long_work import WorkThreads
-from gateway.produce import ReadyBatch, Target, append, check_ready_batch, limit_named, target_named
+from gateway.produce import ReadyBatch, Target, append, check_dates, check_ready_batch, limit_named, target_named
 from gateway.produce_wire import AppendRequest
 from gateway.record_routing import Plan, plan_records, route, single_partition
 from gateway.structured_records import RecordLimits, decode_records, takes_long
@@ -93,6 +93,8 @@ class MessageAppends:
             try:
                 with limit_named(target):
                     plan, batches = await self._batches(at, request, target, partition)
+                if not self._is_forwarded:
+                    check_dates(batches, target)
             except TidelogError as error:
                 self._refused[partition or target.topic.id] = Refused(at, error)
                 raise

@@ -1,6 +1,7 @@
 """What every door does to produce: find the topic, check, append, wait for the outcome.
 
-    target ─▶ check_ready_batch, or a batch of our own making ─▶ append (at once, in order) ─▶ outcomes (by acks, up to a deadline)
+    target ─▶ check_ready_batch, or a batch of our own making ─▶ check_dates
+           ─▶ append (at once, in order) ─▶ outcomes (by acks, up to a deadline)
 
 Invariants: everything that can be wrong with a request is found before its first batch is appended; once a batch of a partition
 was refused, no later batch of the same request goes to that partition, so that order holds.
@@ -9,6 +10,7 @@ was refused, no later batch of the same request goes to that partition, so that 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
@@ -20,6 +22,7 @@ from gateway.led_here import LedHere, Pending
 from gateway.long_work import LoopTurns, WorkThreads
 from metadata.errors import (
     InvalidRecord,
+    InvalidTimestamp,
     NoLeader,
     OutcomeUnknown,
     SessionFenced,
@@ -30,6 +33,7 @@ from metadata.errors import (
 )
 from metadata.model import TopicPartition, check_topic_name
 from metadata.topic import Topic
+from metadata.topic_settings import INT64_MAX
 from segments.byte_budget import Admission
 from segments.compression import Codec
 from segments.doubted_refusal import DoubtedRefusal, decide
@@ -54,6 +58,8 @@ class Target(NamedTuple):
     batch_bytes_max: int
     """The lesser of the topic's max.message.bytes and the broker's message_bytes_max."""
     log_append_time: bool
+    timestamp_after_max_ms: int
+    """How far ahead producers may date their records: the topic's message.timestamp.after.max.ms."""
     broker_bytes_max: int
 
     @property
@@ -91,7 +97,13 @@ def target_named(broker: Broker, name: str) -> Target:
     note_topic(topic.name)
     settings = broker.topic_cache.settings(topic.id)
     batch_bytes_max = min(settings.max_message_bytes, broker.settings.message_bytes_max)
-    return Target(topic, batch_bytes_max, settings.message_timestamp_type == "LogAppendTime", broker.settings.message_bytes_max)
+    return Target(
+        topic,
+        batch_bytes_max,
+        settings.message_timestamp_type == "LogAppendTime",
+        settings.message_timestamp_after_max_ms,
+        broker.settings.message_bytes_max,
+    )
 
 
 @contextmanager
@@ -140,6 +152,28 @@ async def check_ready_batch(
             hint="Take a producer id from the broker: POST /v1/producers, or InitProducer.",
         )
     return header
+
+
+def check_dates(batches: Iterable[ReadyBatch], target: Target) -> None:
+    """InvalidTimestamp where a record is dated further ahead than its topic takes.
+
+    A repeat of what was taken is taken again: meanwhile it is less far ahead.
+    """
+    if target.log_append_time:
+        return
+    now_ms = time.time_ns() // 1_000_000
+    for partition, _, header in batches:
+        ahead_ms = header.max_timestamp - now_ms
+        if ahead_ms > target.timestamp_after_max_ms:
+            name = target.topic.name
+            raise InvalidTimestamp(
+                f"a record for {name}/{partition.partition} is dated {header.max_timestamp} ms, {ahead_ms} ms ahead of the "
+                f"broker's clock; {name} takes at most {target.timestamp_after_max_ms} ms",
+                hint=f"{InvalidTimestamp.default_hint} If it is meant: tidelog topic alter {name} --set "
+                f"message.timestamp.after.max.ms={INT64_MAX}",
+                timestamp_ms=header.max_timestamp,
+                ahead_ms_max=target.timestamp_after_max_ms,
+            )
 
 
 def append(

@@ -85,6 +85,13 @@ class InvalidRecord(InvalidArgument):
     default_hint = "Send one whole record batch of magic 2, as Kafka clients write it."
 
 
+class InvalidTimestamp(InvalidArgument):
+    """A record is dated further ahead of the broker's clock than its topic takes."""
+
+    code = "INVALID_TIMESTAMP"
+    default_hint = "Date records in milliseconds since 1970-01-01 UTC, and look at the producer's clock."
+
+
 class InvalidGroupName(InvalidArgument):
     code = "INVALID_GROUP_NAME"
     default_hint = "Use 1 to 249 characters, none of them a control character."

@@ -29,6 +29,7 @@ class TopicSettings:
     cleanup_policy: CleanupPolicy = "delete"
     max_message_bytes: int = 1 << 20
     message_timestamp_type: TimestampType = "CreateTime"
+    message_timestamp_after_max_ms: int = 3_600_000
     min_compaction_lag_ms: int = 0
     delete_retention_ms: int = 86_400_000
 
@@ -169,6 +170,13 @@ SETTINGS: Mapping[str, SettingDefinition] = {
             "Whose clock stamps a record: the producer's (CreateTime) or the broker's (LogAppendTime).",
             "CreateTime or LogAppendTime",
             _one_of("CreateTime", "LogAppendTime"),
+        ),
+        SettingDefinition(
+            "message.timestamp.after.max.ms",
+            "ms",
+            "How far ahead of the broker's clock a producer may date a record: further ahead, it would outlive retention.ms.",
+            f"a whole number of milliseconds from 0 ({INT64_MAX}: any)",
+            _whole_number(0, INT64_MAX),
         ),
         SettingDefinition(
             "min.compaction.lag.ms",

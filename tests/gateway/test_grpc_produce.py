@@ -155,6 +155,7 @@ def test_one_failed_append_leaves_those_of_other_partitions_alone(tmp_path: Path
         (structured(log_pb2.Record(partition=9), topic="single"), "UNKNOWN_PARTITION"),
         (structured(log_pb2.Record(partition=1), partition=0), "INVALID_ARGUMENT"),
         (structured(log_pb2.Record(timestamp_ms=-5), partition=0), "INVALID_ARGUMENT"),
+        (structured(log_pb2.Record(timestamp_ms=2**62), partition=0), "INVALID_TIMESTAMP"),
     ]
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:

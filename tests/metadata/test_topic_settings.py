@@ -17,6 +17,7 @@ VALUES = {
     "cleanup.policy": st.sampled_from(["delete", "compact", "compact,delete", "delete,compact", " compact , delete "]),
     "max.message.bytes": st.integers(1024, MESSAGE_BYTES_LIMIT).map(str),
     "message.timestamp.type": st.sampled_from(["CreateTime", "LogAppendTime"]),
+    "message.timestamp.after.max.ms": st.integers(0, INT64_MAX).map(str),
     "min.compaction.lag.ms": st.integers(0, INT64_MAX).map(str),
     "delete.retention.ms": st.integers(0, INT64_MAX).map(str),
 }
@@ -34,6 +35,7 @@ def test_the_defaults_are_those_of_kafka() -> None:
         "cleanup.policy": "delete",
         "max.message.bytes": "1048576",
         "message.timestamp.type": "CreateTime",
+        "message.timestamp.after.max.ms": "3600000",
         "min.compaction.lag.ms": "0",
         "delete.retention.ms": "86400000",
     }

@@ -38,6 +38,7 @@ from metadata.errors import (
     InvalidGroupName,
     InvalidName,
     InvalidRecord,
+    InvalidTimestamp,
     MemberIdRequired,
     NoCoordinator,
     NoLeader,
@@ -81,6 +82,7 @@ WIRE_CODES: Final[dict[type[TidelogError], WireCodes]] = {
     InvalidArgument: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 42),  # INVALID_REQUEST
     InvalidName: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 17),  # INVALID_TOPIC_EXCEPTION
     InvalidRecord: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 87),  # INVALID_RECORD
+    InvalidTimestamp: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 32),  # INVALID_TIMESTAMP
     InvalidGroupName: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 24),  # INVALID_GROUP_ID
     InconsistentProtocol: WireCodes(StatusCode.INVALID_ARGUMENT, 400, 23),  # INCONSISTENT_GROUP_PROTOCOL
     NotFound: WireCodes(StatusCode.NOT_FOUND, 404, 42),  # INVALID_REQUEST: its clients know topics and partitions only

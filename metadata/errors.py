@@ -2,7 +2,7 @@
 
     TidelogError
       Rejected                 fix the request; nothing was written
-        InvalidArgument          InvalidName · InvalidRecord · InvalidGroupName · InconsistentProtocol
+        InvalidArgument          InvalidName · InvalidRecord · InvalidTimestamp · InvalidGroupName · InconsistentProtocol
         NotFound                 UnknownTopic · UnknownPartition · UnknownGroup
         AlreadyExists
         TooLarge

@@ -60,18 +60,16 @@ async def _mark(context: CompactionContext, state: WalState, session: SessionSta
     to = session.done_to
     if to <= session.trimmed_to:
         return
-    now_ms = context.now_ms()
-    made_ms: int | None = now_ms
     try:
-        await context.patiently(lambda: _create_marker(context, session, to, now_ms))
+        await context.patiently(lambda: _create_marker(context, session, to))
+        session.markers[to] = context.now_ms()
     except AlreadyExists:  # another compactor's, or ours, of which the answer was lost: it tells itself when it was made
-        made_ms = None
-    session.markers[to] = made_ms
+        session.markers[to] = None
     state.trimmed(session, to)
 
 
-async def _create_marker(context: CompactionContext, session: SessionState, to: SegmentSeq, now_ms: int) -> None:
-    await context.store.create(trimmed_key(session.session, to), [msgspec.json.encode(TrimRecord(now_ms))])
+async def _create_marker(context: CompactionContext, session: SessionState, to: SegmentSeq) -> None:
+    await context.store.create(trimmed_key(session.session, to), [msgspec.json.encode(TrimRecord(context.now_ms()))])
 
 
 async def _delete(context: CompactionContext, session: SessionState) -> int:
@@ -110,10 +108,10 @@ async def _ripe(context: CompactionContext, session: SessionState) -> SegmentSeq
 
 
 async def _made_ms(context: CompactionContext, session: SessionState, marker: SegmentSeq) -> int:
-    """One that can't be read counts from now on."""
+    """One that can't be read, or that a clock ahead of ours has dated, counts from now on."""
     key = trimmed_key(session.session, marker)
     try:
-        return msgspec.json.decode(await context.store.get(key), type=TrimRecord).trimmed_at_ms
+        return min(msgspec.json.decode(await context.store.get(key), type=TrimRecord).trimmed_at_ms, context.now_ms())
     except (msgspec.MsgspecError, NotFound) as error:
         log.warning("%s does not tell when it was made: %s", key, error)
         return context.now_ms()

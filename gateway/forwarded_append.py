@@ -55,6 +55,7 @@ class ForwardedAppend:
         "message",
         "outcome",
         "partition",
+        "timestamp_ms_max",
     )
 
     def __init__(
@@ -67,6 +68,7 @@ class ForwardedAppend:
         deadline_s: float,
         expected_offset: int | None,
         log_append_time: bool,
+        timestamp_ms_max: int | None,
         bytes_charged: int,
         charged_to: str,
     ) -> None:
@@ -77,6 +79,7 @@ class ForwardedAppend:
         self.deadline_s = deadline_s
         self.expected_offset = expected_offset
         self.log_append_time = log_append_time
+        self.timestamp_ms_max = timestamp_ms_max
         self.message: ClientMessage | None = None
         """Set by the lane that it waits in."""
         self.bytes_charged = bytes_charged

@@ -112,6 +112,7 @@ class Forwarding:
         deadline_s: float,
         expected_offset: int | None,
         log_append_time: bool,
+        timestamp_ms_max: int | None,
     ) -> ForwardedAppend:
         """Takes a checked batch, and its bytes over from the admission, which stands for its message. Throttled, Stopping."""
         if self._tasks is None:
@@ -131,6 +132,7 @@ class Forwarding:
             deadline_s=deadline_s,
             expected_offset=expected_offset,
             log_append_time=log_append_time,
+            timestamp_ms_max=timestamp_ms_max,
             bytes_charged=bytes_charged,
             charged_to=charged_to,
         )
@@ -235,6 +237,7 @@ class Forwarding:
                         Admission(self._budget, append.bytes_charged, timeout_s=0),
                         expected_offset=append.expected_offset,
                         log_append_time=append.log_append_time,
+                        timestamp_ms_max=append.timestamp_ms_max,
                     )
                 except NOT_LED:
                     raise

@@ -144,11 +144,9 @@ class HttpProduce:
                     plan = await self._plan_once(options.idempotency_key, media_type, body, options, target, log)
                 else:
                     plan = await self._plan(media_type, body, options, self._routing(target, options.producer), log)
-            batches = [
-                ReadyBatch(_place(target, planned.partition), planned.batch, parse_header(planned.batch))
-                for planned in plan.batches
-            ]
-            check_dates(batches, target)
+            batches = _ready(plan, target)
+            if options.idempotency_key is None:
+                check_dates(batches, target)
             pending = append(
                 log,
                 target,
@@ -240,6 +238,7 @@ class HttpProduce:
             if not long_body:
                 break  # nothing else ran meanwhile
         _check_sizes(plan, written, target)
+        check_dates(_ready(plan, target), target, written=written)
         return plan
 
     async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LedHere) -> Plan:
@@ -316,6 +315,10 @@ def takes_long(media_type: str, body: bytes) -> bool:
     if len(body) > THREAD_BYTES or media_type == ARROW:
         return True
     return body.count(b"{") > THREAD_RECORDS or max(body.count(b":"), body.count(b"\n")) > _MEMBERS * THREAD_RECORDS
+
+
+def _ready(plan: Plan, target: Target) -> list[ReadyBatch]:
+    return [ReadyBatch(_place(target, planned.partition), planned.batch, parse_header(planned.batch)) for planned in plan.batches]
 
 
 def _check_sizes(plan: Plan, written: Container[TopicPartition], target: Target) -> None:

@@ -91,12 +91,19 @@ class LedHere:
         deadline_s: float,
         expected_offset: int | None = None,
         log_append_time: bool = False,
+        timestamp_ms_max: int | None = None,
     ) -> Pending:
         """As Log.append. `deadline_s`, of the loop's clock: until when a batch may wait for the leader of its partition."""
         log = self._log()
         try:
             pending = log.append(
-                partition, batch, header, admission, expected_offset=expected_offset, log_append_time=log_append_time
+                partition,
+                batch,
+                header,
+                admission,
+                expected_offset=expected_offset,
+                log_append_time=log_append_time,
+                timestamp_ms_max=timestamp_ms_max,
             )
         except NoLeader as error:
             raise self.not_led(partition, error) from None

@@ -3,15 +3,16 @@
     target ─▶ check_ready_batch, or a batch of our own making ─▶ check_dates
            ─▶ append (at once, in order) ─▶ outcomes (by acks, up to a deadline)
 
-Invariants: everything that can be wrong with a request is found before its first batch is appended; once a batch of a partition
-was refused, no later batch of the same request goes to that partition, so that order holds.
+Invariants: everything that can be wrong with a request is found before its first batch is appended, but for what only leaders know:
+whether a batch is a repeat, and what follows from it. Once a batch of a partition was refused, no later batch of the same request
+goes to that partition, so that order holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
@@ -31,7 +32,7 @@ from metadata.errors import (
     TooLarge,
     UnknownTopic,
 )
-from metadata.model import TopicPartition, check_topic_name
+from metadata.model import NO_PRODUCER, TopicPartition, check_topic_name
 from metadata.topic import Topic
 from metadata.topic_settings import INT64_MAX
 from segments.byte_budget import Admission
@@ -39,7 +40,7 @@ from segments.compression import Codec
 from segments.doubted_refusal import DoubtedRefusal, decide
 from segments.log import Acks, PendingAppend
 from segments.object_store import Buffer
-from segments.partition_log import Appended
+from segments.partition_log import Appended, dated_too_far_ahead
 from segments.producer_state import ONE_SHOT
 from segments.record_batch import BatchHeader, check_produced, parse_header
 
@@ -58,9 +59,13 @@ class Target(NamedTuple):
     batch_bytes_max: int
     """The lesser of the topic's max.message.bytes and the broker's message_bytes_max."""
     log_append_time: bool
-    timestamp_after_max_ms: int
-    """How far ahead producers may date their records: the topic's message.timestamp.after.max.ms."""
+    ahead_ms_max: int | None
+    """How far ahead of a broker's clock records may be dated: message.timestamp.after.max.ms. None: brokers date them."""
     broker_bytes_max: int
+
+    def timestamp_ms_max(self) -> int | None:
+        """The latest date that is taken now; None: any."""
+        return None if self.ahead_ms_max is None else time.time_ns() // 1_000_000 + self.ahead_ms_max
 
     @property
     def larger_batches_hint(self) -> str:
@@ -97,11 +102,12 @@ def target_named(broker: Broker, name: str) -> Target:
     note_topic(topic.name)
     settings = broker.topic_cache.settings(topic.id)
     batch_bytes_max = min(settings.max_message_bytes, broker.settings.message_bytes_max)
+    log_append_time = settings.message_timestamp_type == "LogAppendTime"
     return Target(
         topic,
         batch_bytes_max,
-        settings.message_timestamp_type == "LogAppendTime",
-        settings.message_timestamp_after_max_ms,
+        log_append_time,
+        None if log_append_time else settings.message_timestamp_after_max_ms,
         broker.settings.message_bytes_max,
     )
 
@@ -154,26 +160,34 @@ async def check_ready_batch(
     return header
 
 
-def check_dates(batches: Iterable[ReadyBatch], target: Target) -> None:
-    """InvalidTimestamp where a record is dated further ahead than its topic takes.
+def check_dates(batches: Iterable[ReadyBatch], target: Target, *, written: Container[TopicPartition] = ()) -> None:
+    """InvalidTimestamp where a record is dated further ahead than its topic takes: then nothing of `batches` is appended.
 
-    A repeat of what was taken is taken again: meanwhile it is less far ahead.
+    Not of what may be a repeat, which is told where it lies whatever its date: that is decided by the leader (see `append`), or was
+    decided where it is in one of the partitions that an Idempotency-Key has `written`.
     """
-    if target.log_append_time:
-        return
-    now_ms = time.time_ns() // 1_000_000
+    newest_ms = target.timestamp_ms_max()
     for partition, _, header in batches:
-        ahead_ms = header.max_timestamp - now_ms
-        if ahead_ms > target.timestamp_after_max_ms:
-            name = target.topic.name
-            raise InvalidTimestamp(
-                f"a record for {name}/{partition.partition} is dated {header.max_timestamp} ms, {ahead_ms} ms ahead of the "
-                f"broker's clock; {name} takes at most {target.timestamp_after_max_ms} ms",
-                hint=f"{InvalidTimestamp.default_hint} If it is meant: tidelog topic alter {name} --set "
-                f"message.timestamp.after.max.ms={INT64_MAX}",
-                timestamp_ms=header.max_timestamp,
-                ahead_ms_max=target.timestamp_after_max_ms,
-            )
+        if not (newest_ms is None or header.max_timestamp <= newest_ms or _leader_decides(header) or partition in written):
+            raise _told_of_topic(dated_too_far_ahead(partition, header.max_timestamp, newest_ms), target)
+
+
+def _leader_decides(header: BatchHeader) -> bool:
+    """Whether only the leader knows if the batch is a repeat."""
+    return NO_PRODUCER < header.producer_id < ONE_SHOT
+
+
+def _told_of_topic(error: TidelogError, target: Target) -> TidelogError:
+    """The error with the topic's name, and the command that changes what it takes."""
+    topic = target.topic
+    refusal = error.refusal if isinstance(error, DoubtedRefusal) else error
+    if isinstance(refusal, InvalidTimestamp):
+        refusal.hint = (
+            f"{InvalidTimestamp.default_hint} {topic.name} takes what is dated at most {target.ahead_ms_max} ms ahead of the "
+            f"broker's clock; whatever the date: tidelog topic alter {topic.name} --set message.timestamp.after.max.ms={INT64_MAX}"
+        )
+    named(refusal, topic)
+    return named(error, topic)
 
 
 def append(
@@ -187,6 +201,7 @@ def append(
     expected_offset: int | None = None,
 ) -> list[Pending | TidelogError]:
     """Appends one batch after the other, without waiting in between. An error stands in the place of its batch."""
+    newest_ms = target.timestamp_ms_max()
     pending: list[Pending | TidelogError] = []
     refused: dict[TopicPartition, TidelogError] = {}
     for partition, batch, header in batches:
@@ -205,13 +220,12 @@ def append(
                     deadline_s=deadline_s,
                     expected_offset=expected_offset,
                     log_append_time=target.log_append_time,
+                    timestamp_ms_max=newest_ms if _leader_decides(header) else None,
                 )
             )
             expected_offset = None  # of the first batch; those behind it follow at once
         except TidelogError as error:
-            if isinstance(error, DoubtedRefusal):
-                named(error.refusal, target.topic)
-            refused[partition] = named(error, target.topic)
+            refused[partition] = _told_of_topic(error, target)
             pending.append(error)
     return pending
 

@@ -102,13 +102,20 @@ class RoutedLog(LedHere):
         deadline_s: float,
         expected_offset: int | None = None,
         log_append_time: bool = False,
+        timestamp_ms_max: int | None = None,
     ) -> Pending:
         """At once where the partition is led here and nothing waits before it, else through its lane."""
         if not self._forwarding.holds(partition):
             try:
                 log = self._log()
                 pending = log.append(
-                    partition, batch, header, admission, expected_offset=expected_offset, log_append_time=log_append_time
+                    partition,
+                    batch,
+                    header,
+                    admission,
+                    expected_offset=expected_offset,
+                    log_append_time=log_append_time,
+                    timestamp_ms_max=timestamp_ms_max,
                 )
             except NOT_LED:
                 if (final := self._forwarding.why_nobody()) is not None:
@@ -125,6 +132,7 @@ class RoutedLog(LedHere):
             deadline_s=deadline_s,
             expected_offset=expected_offset,
             log_append_time=log_append_time,
+            timestamp_ms_max=timestamp_ms_max,
         )
 
     async def outcome(self, pending: Pending, *, acks: Acks, timeout_s: float) -> Appended:

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from metadata.errors import ConditionFailed, Corrupt, NoLeader, OutOfOrderSequence, TidelogError, Unavailable
+from metadata.errors import ConditionFailed, Corrupt, InvalidTimestamp, NoLeader, OutOfOrderSequence, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
 from segments.bucket_health import BucketState
 from segments.byte_budget import Admission, ByteBudget
@@ -283,8 +283,11 @@ class Log:
         *,
         expected_offset: int | None = None,
         log_append_time: bool = False,
+        timestamp_ms_max: int | None = None,
     ) -> PendingAppend:
         """Gives a checked batch its offsets and puts it into the open segment. Takes its bytes over from the admission.
+
+        `timestamp_ms_max`: a new batch with a record of a later date is refused; None: whatever the date.
 
         Raises NoLeader, SessionFenced, Stopping, and what PartitionLog.append raises; then nothing has changed. Where another
         leader might have taken the batch: DoubtedRefusal, which knows how to find out.
@@ -296,8 +299,13 @@ class Log:
             batch = with_log_append_time(batch, now_ms)
             header = parse_header(batch)
         try:
-            appended = led.log.append(header, now_ms=now_ms, expected_offset=expected_offset)
-        except OutOfOrderSequence as refusal:
+            appended = led.log.append(
+                header,
+                now_ms=now_ms,
+                expected_offset=expected_offset,
+                timestamp_ms_max=timestamp_ms_max,
+            )
+        except (OutOfOrderSequence, InvalidTimestamp) as refusal:
             raise DoubtedRefusal(refusal, self.check_not_sealed) from None
         except ConditionFailed as refusal:
             if self.surely_appointed():

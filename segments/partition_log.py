@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from metadata.errors import ConditionFailed, FencedLeaderEpoch, OutOfRange, UnknownLeaderEpoch
+from metadata.errors import ConditionFailed, FencedLeaderEpoch, InvalidTimestamp, OutOfRange, UnknownLeaderEpoch
 from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
 from segments.producer_state import ProducerRoom, ProducerStates, SequencedBatch
 from segments.record_batch import BatchHeader
@@ -54,10 +54,13 @@ class PartitionLog:
     def bounds(self) -> Bounds:
         return Bounds(self.log_start_offset, self.high_watermark, self.end_offset, self.leader_epoch)
 
-    def append(self, header: BatchHeader, *, now_ms: int, expected_offset: int | None = None) -> Appended:
+    def append(
+        self, header: BatchHeader, *, now_ms: int, expected_offset: int | None = None, timestamp_ms_max: int | None = None
+    ) -> Appended:
         """Assigns the offsets of a checked batch, or names those of the batch that it repeats.
 
-        Raises ConditionFailed when `expected_offset` is given and is not the end, and what ProducerStates.check raises.
+        Raises InvalidTimestamp when a record is dated after `timestamp_ms_max`, ConditionFailed when `expected_offset` is given and
+        is not the end, and what ProducerStates.check raises.
         """
         repeated = self._producers.check(
             producer_id=ProducerId(header.producer_id),
@@ -68,6 +71,8 @@ class PartitionLog:
         )
         if repeated is not None:
             return Appended(repeated.base_offset, repeated.last_offset, self.leader_epoch, duplicate=True)
+        if timestamp_ms_max is not None and header.max_timestamp > timestamp_ms_max:
+            raise dated_too_far_ahead(self.partition, header.max_timestamp, timestamp_ms_max)
         if expected_offset is not None and expected_offset != self.end_offset:
             raise ConditionFailed(
                 f"{self.partition} ends at offset {self.end_offset}, not at {expected_offset}",
@@ -122,6 +127,14 @@ class PartitionLog:
                 log_start_offset=self.log_start_offset,
                 high_watermark=self.high_watermark,
             )
+
+
+def dated_too_far_ahead(partition: TopicPartition, timestamp_ms: int, timestamp_ms_max: int) -> InvalidTimestamp:
+    return InvalidTimestamp(
+        f"a record for {partition} is dated {timestamp_ms} ms, {timestamp_ms - timestamp_ms_max} ms later than its topic takes now",
+        timestamp_ms=timestamp_ms,
+        timestamp_ms_max=timestamp_ms_max,
+    )
 
 
 def check_epoch(partition: TopicPartition, *, held: LeaderEpoch, current: int) -> None:

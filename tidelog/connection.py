@@ -205,7 +205,8 @@ class Connection:
         tried at least three times in that time, so that a broker that keeps silent does not use it up; `first_timeout_s` is for
         what is answered soon: the first attempt has so long, the next ones twice as long each, up to QUESTION_S_MAX.
         Where the end of that time cuts an attempt short, what the one before met is told: so little silence says nothing. What
-        writes is not tried in less time than a broker has last taken to say that it can't: cut short, nobody knew what was written.
+        writes is not tried at a broker in less time than that has last taken to say that it can't: cut short, nobody knew what was
+        written.
         Errors: the tree of metadata/errors.py; OutcomeUnknown only where `writes`.
         """
         timeout_s = self._settings.request_timeout_ms / 1000
@@ -217,6 +218,7 @@ class Connection:
         pause_s = self._settings.retry_pause_ms / 1000
         address = at or self._seed
         met: Unavailable | None = None
+        refused_after_s: dict[str, float] = {}  # by address
         try:
             while True:
                 began_s = time.monotonic()
@@ -226,8 +228,9 @@ class Connection:
                 except Unavailable as error:
                     met = worth_telling(met, error, is_cut_short=attempt_s < attempt_timeout_s)
                     wait_s = retry_wait_s(error, pause_s=pause_s)
-                    refused_after_s = time.monotonic() - began_s if writes and is_said_by_broker(error) else 0.0
-                    if time.monotonic() + wait_s + refused_after_s >= deadline_s:
+                    if writes and is_said_by_broker(error):
+                        refused_after_s[address] = time.monotonic() - began_s
+                    if time.monotonic() + wait_s >= deadline_s:
                         raise self.naming_all_that_are_silent(met)  # noqa: B904  # it has its own cause
                 await asyncio.sleep(wait_s)
                 pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
@@ -237,6 +240,8 @@ class Connection:
                         async with asyncio.timeout(deadline_s - time.monotonic()):
                             await self.open()  # brokers come back at other addresses
                 address = self._seed
+                if time.monotonic() + refused_after_s.get(address, 0.0) >= deadline_s:
+                    raise self.naming_all_that_are_silent(met)
         finally:
             met = None  # its traceback holds this frame, and all that waits for it
 

@@ -209,11 +209,12 @@ class GrpcGroupCalls:
     @contextmanager
     def _heeded(self, name: str, address: str) -> Iterator[None]:
         """Whoever refuses, or gives no answer as long as the caller waits, is asked for anew; who is busy is not."""
+        began_s = self._trouble.clock()
         try:
             yield
         except (Unavailable, OutcomeUnknown, asyncio.CancelledError) as error:
             if isinstance(error, TidelogError):
-                self._trouble.met(f"group {name}", error)
+                self._trouble.met(f"group {name}", error, began_s=began_s)
             if isinstance(error, TidelogError) and "ended_by_broker" in error.details:
                 raise  # it has too many calls: others would come on top
             if self._coordinators.get(name) == address:

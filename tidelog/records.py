@@ -131,7 +131,11 @@ def to_bytes(value: Any) -> bytes | None:
 
 def _refuse_no_numbers(value: Any) -> None:
     """NaN and the infinities, which have no JSON: the encoder writes null for them."""
-    parts = [msgspec.to_builtins(value, str_keys=True, enc_hook=_enc_hook)]
+
+    def in_parts(part: Any) -> Any:
+        return None if isinstance(part, msgspec.Raw) else _enc_hook(part)  # Raw is JSON already
+
+    parts = [msgspec.to_builtins(value, str_keys=True, enc_hook=in_parts)]
     while parts:
         part = parts.pop()
         if isinstance(part, float) and not math.isfinite(part):

@@ -69,7 +69,8 @@ def test_the_next_compactor_goes_on_by_the_time_that_the_marker_tells() -> None:
     on_a_bucket(work)
 
 
-def test_a_marker_that_another_made_meanwhile_counts_from_when_it_was_made() -> None:
+@pytest.mark.parametrize("by_another", [True, False])
+def test_a_marker_counts_from_when_it_was_made(*, by_another: bool) -> None:
     """And not from when this compactor began to make it, which then was frozen, or had its request on the wire."""
 
     async def work(scene: Scene) -> None:
@@ -77,12 +78,13 @@ def test_a_marker_that_another_made_meanwhile_counts_from_when_it_was_made() -> 
             scene.store.segment(7, {ORDERS: [batch_of(b"v")]})
         store, marker, late_ms = StruckStore(scene.store), trimmed_key(SEVEN, SegmentSeq(3)), GRACE_MS // 2
 
-        async def another_comes_first(kind: str, key: str) -> None:
+        async def late(kind: str, key: str) -> None:
             if (kind, key) == ("create", marker):
                 scene.ahead_ms += late_ms
-                scene.store.plant(marker, msgspec.json.encode(TrimRecord(scene.now_ms())))
+                if by_another:
+                    scene.store.plant(marker, msgspec.json.encode(TrimRecord(scene.now_ms())))
 
-        store.hold = another_comes_first
+        store.hold = late
         compactor = scene.compactor(SETTINGS, store=store)
         await compactor.tick()
         assert scene.store.has(marker)
@@ -90,6 +92,25 @@ def test_a_marker_that_another_made_meanwhile_counts_from_when_it_was_made() -> 
         await compactor.tick()
         assert scene.store.has(key_of(0)), "the marker on the bucket is younger than the grace"
         scene.ahead_ms += late_ms
+        await compactor.tick()
+        assert not scene.store.has(key_of(0))
+
+    on_a_bucket(work)
+
+
+def test_a_marker_dated_by_a_clock_that_was_ahead_does_not_keep_segments_for_ever() -> None:
+    async def work(scene: Scene) -> None:
+        for _ in range(3):
+            scene.store.segment(7, {ORDERS: [batch_of(b"v")]})
+        scene.ahead_ms += 1000 * GRACE_MS
+        await scene.compacted(SETTINGS)
+        scene.ahead_ms -= 1000 * GRACE_MS
+        compactor = scene.compactor(SETTINGS)
+        await compactor.tick()
+        scene.ahead_ms += GRACE_MS - 1
+        await compactor.tick()
+        assert scene.store.has(key_of(0)), "it was seen less than the grace ago"
+        scene.ahead_ms += 1
         await compactor.tick()
         assert not scene.store.has(key_of(0))
 

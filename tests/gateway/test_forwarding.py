@@ -116,6 +116,7 @@ class Lanes:
             deadline_s=asyncio.get_running_loop().time() + timeout_s,
             expected_offset=None,
             log_append_time=False,
+            timestamp_ms_max=None,
         )
 
     async def offset(self, waiting: ForwardedAppend, timeout_s: float = 5.0) -> int:

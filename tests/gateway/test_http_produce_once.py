@@ -163,6 +163,34 @@ def test_a_repeat_is_recognised_though_the_topic_takes_less_by_now(tmp_path: Pat
     serve(tmp_path, scenario, settings=GatewaySettings(message_bytes_max=8 * KIB))
 
 
+@pytest.mark.parametrize("by", ["idempotency_key", "sequence"])
+def test_a_repeat_is_recognised_though_the_topic_takes_its_date_no_more(tmp_path: Path, by: str) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        records = [{"value": value, "timestamp": 2**50, "partition": 0} for value in ("a", "b")]
+
+        async def produce(number: int) -> Any:
+            if by == "idempotency_key":
+                return await client.produce(ORDERS, records, idempotency_key=f"key {number}")
+            return await client.produce(f"{ORDERS}?producer_id=5&base_sequence={2 * number}", records)
+
+        refused = await produce(0)
+        assert (refused.status, refused.json["code"]) == (400, "INVALID_TIMESTAMP")
+        assert "a record for orders/0 is dated 1125899906842624 ms" in refused.json["detail"]
+        assert "tidelog topic alter orders --set message.timestamp.after.max.ms=" in refused.json["hint"]
+        assert await count(broker) == 0
+        await broker.alter_topic("orders", settings={"message.timestamp.after.max.ms": str(2**62)})
+        first = await produce(0)
+        assert not any(repeated(first))
+        await broker.alter_topic("orders", settings={"message.timestamp.after.max.ms": "0"})
+        again = await produce(0)
+        assert (places(again), repeated(again)) == (places(first), [True, True])
+        new = await produce(1)
+        assert (new.status, new.json["code"]) == (400, "INVALID_TIMESTAMP")
+        assert await count(broker) == 2
+
+    serve(tmp_path, scenario)
+
+
 # ── two at once ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -45,6 +45,7 @@ class World:
             deadline_s=deadline_s,
             expected_offset=None,
             log_append_time=False,
+            timestamp_ms_max=None,
             bytes_charged=0,
             charged_to="",
         )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.errors import ConditionFailed, OutOfOrderSequence, OutOfRange
+from metadata.errors import ConditionFailed, InvalidTimestamp, OutOfOrderSequence, OutOfRange
 from metadata.model import LeaderEpoch, Offset, ProducerId
 from segments.partition_log import Appended, Bounds, PartitionLog
 from segments.producer_state import ONE_SHOT, ProducerStates, SequencedBatch
@@ -35,6 +35,17 @@ def test_offsets_are_dense_and_in_arrival_order(record_counts: list[int], end_of
         assert appended == Appended(Offset(end_offset), Offset(end_offset + count - 1), EPOCH)
         end_offset += count
     assert log.end_offset == end_offset
+
+
+def test_what_is_dated_too_far_ahead_is_refused_and_changes_nothing_and_a_repeat_is_told_where_it_lies() -> None:
+    log = partition_log()
+    first, second = (header_of(sequenced_batch(1, sequence)) for sequence in (0, 1))
+    newest = max(first.max_timestamp, second.max_timestamp)
+    taken = log.append(first, now_ms=0, timestamp_ms_max=newest)
+    with pytest.raises(InvalidTimestamp, match=f"{ORDERS} is dated {newest} ms, 1 ms later than"):
+        log.append(second, now_ms=7, timestamp_ms_max=newest - 1)
+    assert log.append(first, now_ms=7, timestamp_ms_max=newest - 1) == taken._replace(duplicate=True)
+    assert log.append(second, now_ms=7, timestamp_ms_max=newest).base_offset == 1
 
 
 def test_a_new_leader_goes_on_at_the_end_that_was_found_and_may_be_read_up_to_it() -> None:

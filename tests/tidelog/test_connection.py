@@ -113,6 +113,27 @@ def test_a_change_is_not_tried_in_less_time_than_brokers_take_to_say_that_they_c
     with_connection(test, settings_from(quick(request_timeout_ms=1_000)))
 
 
+def test_a_change_goes_to_a_broker_that_has_not_said_yet_that_it_can_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        first, second = "127.0.0.1:1", "127.0.0.1:2"
+        seeds = iter([first, second])
+        monkeypatch.setattr(Connection, "_seed", property(lambda _: next(seeds)))
+        tried = 0
+
+        async def attempt(to: Stubs, timeout_s: float) -> str:
+            nonlocal tried
+            tried += 1
+            if tried == 1:
+                await asyncio.sleep(0.6)
+                raise Unavailable("etcd is away")
+            return "done"
+
+        assert await connection.call(attempt, writes=True) == "done"
+        assert tried == 2
+
+    with_connection(test, settings_from(quick(request_timeout_ms=1_000)))
+
+
 def test_a_broker_that_kept_silent_as_long_as_it_should_not_is_told_of_whatever_it_said_before() -> None:
     async def test(broker: SmallBroker, connection: Connection) -> None:
         said = [Throttled("full", retry_after_s=0.001), SILENCE]

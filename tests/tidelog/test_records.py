@@ -75,6 +75,7 @@ def test_what_json_has_no_number_for_is_refused(value: object) -> None:
 
 def test_none_and_the_word_null_are_no_missing_numbers() -> None:
     assert to_bytes({"a": None, "b": "null", "c": 1.5}) == b'{"a":null,"b":"null","c":1.5}'
+    assert to_bytes({"a": msgspec.Raw(b"null"), "b": [None]}) == b'{"a":null,"b":[null]}'
 
 
 @settings(max_examples=50, deadline=None)

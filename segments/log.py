@@ -299,12 +299,7 @@ class Log:
             batch = with_log_append_time(batch, now_ms)
             header = parse_header(batch)
         try:
-            appended = led.log.append(
-                header,
-                now_ms=now_ms,
-                expected_offset=expected_offset,
-                timestamp_ms_max=timestamp_ms_max,
-            )
+            appended = led.log.append(header, now_ms=now_ms, expected_offset=expected_offset, timestamp_ms_max=timestamp_ms_max)
         except (OutOfOrderSequence, InvalidTimestamp) as refusal:
             raise DoubtedRefusal(refusal, self.check_not_sealed) from None
         except ConditionFailed as refusal:

@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from metadata.errors import InvalidArgument, OutOfRange, Rejected, TidelogError, Unavailable
+from metadata.errors import InvalidArgument, InvalidTimestamp, OutOfRange, Rejected, TidelogError, Unavailable
 from metadata.model import TopicPartition
+from metadata.topic_settings import INT64_MAX
 from segments.object_store import ObjectStore
 from segments.store_url import open_store
-from spark import source_options
+from spark import source_options, time_lookup
 from spark.bucket_thread import BucketThread
 from spark.hadoop_files import HadoopFolder, is_empty_here
 from spark.log_snapshot import PartitionSnapshot, take_snapshot
@@ -45,9 +46,9 @@ from spark.replay_plan import (
     plan_of,
 )
 from spark.scan_plan import OffsetRange
+from spark.sink_rows import TopicFacts
 from spark.source_options import ByPartition, Position, SourceOptions, Subscribed, Unmatched
 from spark.stream_offsets import parse_offsets
-from spark.time_lookup import look_up
 from spark.topics_on_bucket import find_partitions
 from tidelog.positions import AtOffset, Earliest, Latest, SinceTimestamp, parse_start
 
@@ -104,15 +105,18 @@ def target_partitions(asked: Asked, running: Running) -> int | None:
     """How many the target topic has; None where the target is no topic. Asks the brokers: Unavailable, UnknownTopic, Rejected."""
     if asked.target is not Target.TOPIC:
         return None
-    from spark.sink import ask_brokers
-    from spark.sink_options import parse_sink_options
-
     if asked.into in asked.topics and running.staging in {"", asked.bucket}:
         raise InvalidArgument(
             f"{asked.into} would be replayed into itself: each record of it would be there twice", hint="Name another."
         )
-    options = parse_sink_options(_sink_options(asked, running))
-    return asyncio.run(ask_brokers(options))[asked.into].partition_count
+    return _target_topic(asked, running).partition_count
+
+
+def _target_topic(asked: Asked, running: Running) -> TopicFacts:
+    from spark.sink import ask_brokers
+    from spark.sink_options import parse_sink_options
+
+    return asyncio.run(ask_brokers(parse_sink_options(_sink_options(asked, running))))[asked.into]
 
 
 def check_source(asked: Asked, *, begins: bool = False) -> None:
@@ -160,7 +164,7 @@ def replay(
     Raises InvalidArgument, Rejected and what the bucket and the brokers raise; what was refused has written nothing.
     """
     checkpoint = HadoopFolder(spark, running.checkpoint)
-    plan = _planned(spark, asked, checkpoint, partitions)
+    plan = _planned(spark, asked, running, checkpoint, partitions)
     frame = _rows(spark.readStream.options(maxOffsetsPerTrigger=running.batch_offsets), plan)
     if plan.offset_count:
         began(plan, _done_before(plan, checkpoint))
@@ -171,7 +175,7 @@ def replay(
 # ── what is read ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _planned(spark: SparkSession, asked: Asked, checkpoint: HadoopFolder, partitions: int | None) -> Plan:
+def _planned(spark: SparkSession, asked: Asked, running: Running, checkpoint: HadoopFolder, partitions: int | None) -> Plan:
     where = f"{checkpoint.uri}/{PLAN_FILE}"
     stored = checkpoint.read(PLAN_FILE)
     if stored is not None:
@@ -183,7 +187,11 @@ def _planned(spark: SparkSession, asked: Asked, checkpoint: HadoopFolder, partit
             f"{checkpoint.uri} is no checkpoint of a replay, and not empty. Nothing was written", hint="Give another --checkpoint."
         )
     with BucketThread(asked.bucket) as bucket:
-        snapshots, ranges = bucket.run(lambda store: resolve_range(store, asked, now_ms=time.time_ns() // 1_000_000))
+        now_ms = time.time_ns() // 1_000_000
+        snapshots, ranges = bucket.run(lambda store: resolve_range(store, asked, now_ms=now_ms))
+        if asked.target is Target.TOPIC:
+            into = _target_topic(asked, running)
+            bucket.run(lambda store: check_dates(store, asked, into, snapshots, ranges, now_ms=now_ms))
     plan = plan_of(asked, snapshots, ranges, target_partitions=partitions, rows_before=_check_target(spark, asked, checkpoint))
     _rows(spark.read, plan)  # the filter is parsed, and its columns are looked up
     checkpoint.create(PLAN_FILE, encode_plan(plan))
@@ -198,7 +206,7 @@ async def resolve_range(
     options = _options(asked, names, now_ms=now_ms)
     check_order(asked, options.start, options.end)
     snapshots = await take_snapshot(store, names)
-    first_at = await look_up(store, snapshots, times_asked(options, snapshots))
+    first_at = await time_lookup.look_up(store, snapshots, times_asked(options, snapshots))
     try:
         ranges = offset_ranges(options, snapshots, first_at, lambda warning: None)
         starts, ends = start_offsets(options, snapshots, first_at, lambda warning: None), end_offsets(options, snapshots, first_at)
@@ -209,6 +217,35 @@ async def resolve_range(
         check_end_is_left(asked, snapshots, ends)
         raise behind(asked)
     return snapshots, ranges
+
+
+async def check_dates(
+    store: ObjectStore,
+    asked: Asked,
+    into: TopicFacts,
+    snapshots: Mapping[TopicPartition, PartitionSnapshot],
+    ranges: Mapping[TopicPartition, OffsetRange],
+    *,
+    now_ms: int,
+) -> None:
+    """InvalidTimestamp where a record of the range is dated further ahead than the topic takes that is written.
+
+    Not with a filter: whether it leaves such records out, only its rows tell, and those that it does not are refused when they are
+    staged. Footers and manifests rule out nearly all that would have to be read. Raises Corrupt, and what the store raises, too.
+    """
+    latest_ms = now_ms + into.ahead_ms_max
+    if asked.where or latest_ms >= INT64_MAX:
+        return
+    for partition, span in sorted(ranges.items()):
+        snapshot = snapshots[partition]
+        offset = await time_lookup.first_at(store, snapshot, latest_ms + 1, from_offset=span.start)
+        if offset is not None and offset < span.end:
+            raise InvalidTimestamp(
+                f"offset {offset} of {snapshot} is dated too far ahead: {into.name} takes records up to {into.ahead_ms_max} ms"
+                " ahead of its brokers' clocks. Nothing was written",
+                hint=f"tidelog topic alter {into.name} --set message.timestamp.after.max.ms={INT64_MAX}, or leave such records out"
+                " with --where.",
+            )
 
 
 def _options(asked: Asked, partitions: Mapping[TopicPartition, str], *, now_ms: int) -> SourceOptions:

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gateway.record_routing import cut
-from metadata.errors import InvalidArgument, TooLarge, UnknownPartition, UnknownTopic
+from metadata.errors import InvalidArgument, InvalidTimestamp, TooLarge, UnknownPartition, UnknownTopic
+from metadata.topic_settings import INT64_MAX, TimestampType
 from segments.compression import Codec
 from segments.partitioner import NO_PARTITION, partitions_of
 from segments.record_columns import HEADERS_TYPE, encode_batch
@@ -44,6 +45,14 @@ class TopicFacts(msgspec.Struct, frozen=True):
     partition_count: int
     batch_bytes_max: int
     """The largest record batch that it takes."""
+    timestamp_type: TimestampType = "CreateTime"
+    timestamp_after_max_ms: int = INT64_MAX
+    """Its message.timestamp.after.max.ms."""
+
+    @property
+    def ahead_ms_max(self) -> int:
+        """How far ahead its rows may be dated: whatever they say where brokers stamp them."""
+        return INT64_MAX if self.timestamp_type == "LogAppendTime" else self.timestamp_after_max_ms
 
 
 class Rows(NamedTuple):
@@ -109,6 +118,34 @@ def topics_named(rows: Rows) -> list[str]:
         )
     names: list[str] = sorted(rows.topics.unique().to_pylist())
     return names
+
+
+def check_dates(rows: Rows, topics: Mapping[str, TopicFacts], *, topic: str | None, now_ms: int) -> None:
+    """InvalidTimestamp where a row is dated further ahead than its topic takes. `topic` as in `encode_rows`.
+
+    Brokers refuse such a row, too: once it is chosen to be sent, the batch would wait for its date.
+    """
+    ahead_ms = rows.timestamps_ms - now_ms
+    if ahead_ms.max(initial=0) <= 0:
+        return
+    names = [topic] if topic is not None else topics_named(rows)
+    numbers = np.zeros(rows.row_count, np.int64)
+    if len(names) > 1:
+        numbers = pc.index_in(rows.topics, pa.array(names, pa.string())).to_numpy()
+    limits_ms = np.array([topics[name].ahead_ms_max for name in names], np.int64)
+    far = np.flatnonzero(ahead_ms > limits_ms[numbers])
+    if len(far):
+        name = names[numbers[far[0]]]
+        at_ms, limit_ms = int(rows.timestamps_ms[far[0]]), topics[name].ahead_ms_max
+        raise InvalidTimestamp(
+            f"the column timestamp has {len(far)} rows too far ahead: the first, for {name}, is dated {at_ms} ms, "
+            f"{at_ms - now_ms} ms ahead of the clock here; {name} takes at most {limit_ms} ms. "
+            "Nothing of this batch of rows was written",
+            hint="timestamp_millis(n) makes a timestamp of milliseconds; cast(n as timestamp) takes them for seconds. "
+            f"If it is meant: tidelog topic alter {name} --set message.timestamp.after.max.ms={INT64_MAX}",
+            timestamp_ms=at_ms,
+            ahead_ms_max=limit_ms,
+        )
 
 
 def encode_rows(

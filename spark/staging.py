@@ -19,12 +19,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from compaction.patience import patiently
-from metadata.errors import AlreadyExists
-from segments.bucket_layout import staged_rows_key
+from metadata.errors import AlreadyExists, InvalidTimestamp, NotFound
+from segments.bucket_layout import chosen_key, staged_rows_key
 from segments.object_store import ObjectStore
 from spark.bucket_thread import BucketThread
 from spark.sink_options import SinkOptions
-from spark.sink_rows import TopicFacts, encode_rows, pieces, rows_of, topics_named
+from spark.sink_rows import Rows, TopicFacts, check_dates, encode_rows, pieces, rows_of, topics_named
 from spark.staged_rows import StagedFile, encode_file
 
 STAGE_BYTES = 32 << 20
@@ -60,9 +60,11 @@ class Staging:
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
     _waiting_bytes: int = 0
     _upload: Future[None] | None = None
+    _is_chosen: bool = False
+    """Whether it is known that the rows of an earlier attempt are the batch: then nothing that is staged here is sent."""
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> tuple[StagedFile, ...]:
-        """Raises InvalidArgument, UnknownTopic, UnknownPartition and TooLarge for rows, and what the store raises."""
+        """Raises InvalidArgument, InvalidTimestamp, UnknownTopic, UnknownPartition, TooLarge for rows; what the store raises."""
         try:
             for batch in batches:
                 for piece in pieces(batch, STAGE_BYTES) if batch.num_rows else ():
@@ -84,6 +86,7 @@ class Staging:
         self._waiting, self._waiting_bytes = [], 0
         if self.options.topic is None:
             self._learn([name for name in topics_named(rows) if name not in self.topics])
+        self._check_dates(rows, now_ms)
         self._keyless += 1
         encoded = encode_rows(rows, self.topics, topic=self.options.topic, codec=self.options.codec, first_keyless=self._keyless)
         key = staged_rows_key(self.write, self.batch, now_ms, self._nonce, len(self.files))
@@ -91,6 +94,17 @@ class Staging:
         self._until_uploaded()
         self.files.append(file)
         self._upload = self.bucket.start(lambda store: upload(store, key, body))
+
+    def _check_dates(self, rows: Rows, now_ms: int) -> None:
+        """As long as no attempt was chosen: from then on a refusal here would keep the batch from being sent, or found done."""
+        if self._is_chosen:
+            return
+        try:
+            check_dates(rows, self.topics, topic=self.options.topic, now_ms=now_ms)
+        except InvalidTimestamp:
+            self._is_chosen = self.bucket.run(lambda store: is_there(store, chosen_key(self.write, self.batch)))
+            if not self._is_chosen:
+                raise
 
     def _learn(self, names: list[str]) -> None:
         if not names:
@@ -122,6 +136,14 @@ async def upload(store: ObjectStore, key: str, body: list[bytes]) -> None:
             await store.create(key, body)
 
     await patiently(create, patience_s=PATIENCE_S)
+
+
+async def is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        await patiently(lambda: store.get(key), patience_s=PATIENCE_S)
+    except NotFound:
+        return False
+    return True
 
 
 async def delete_files(store: ObjectStore, keys: list[str]) -> None:

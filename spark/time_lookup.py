@@ -38,9 +38,10 @@ async def look_up(
     return lambda partition, timestamp_ms: found[TimeAsked(partition, timestamp_ms)]
 
 
-async def first_at(store: ObjectStore, snapshot: PartitionSnapshot, timestamp_ms: int) -> int | None:
-    """Its offset: the first in offset order; None where there is none. Raises Corrupt, and what the store raises."""
-    for place in _candidates(snapshot, timestamp_ms):
+async def first_at(store: ObjectStore, snapshot: PartitionSnapshot, timestamp_ms: int, *, from_offset: int = 0) -> int | None:
+    """Its offset: the first from this one on; None where there is none. Raises Corrupt, and what the store raises."""
+    from_offset = max(from_offset, snapshot.start_offset)
+    for place in _candidates(snapshot, timestamp_ms, from_offset):
         if isinstance(place, GroupPlace):
             bodies = [
                 await store.get(place.key, start=place.start, end=place.end),
@@ -48,29 +49,29 @@ async def first_at(store: ObjectStore, snapshot: PartitionSnapshot, timestamp_ms
             ]
         else:
             bodies = [await store.get(place.key, start=place.start, end=place.end)]
-        found = await asyncio.to_thread(_first_in, place, bodies, timestamp_ms, snapshot.start_offset)
+        found = await asyncio.to_thread(_first_in, place, bodies, timestamp_ms, from_offset)
         if found is not None:
             return found
     return None
 
 
-def _candidates(snapshot: PartitionSnapshot, timestamp_ms: int) -> Iterator[GroupPlace | RunPlace]:
-    yield from snapshot.history.from_timestamp(timestamp_ms, from_offset=snapshot.start_offset)
-    yield from snapshot.runs.from_timestamp(timestamp_ms)
+def _candidates(snapshot: PartitionSnapshot, timestamp_ms: int, from_offset: int) -> Iterator[GroupPlace | RunPlace]:
+    yield from snapshot.history.from_timestamp(timestamp_ms, from_offset=from_offset)
+    yield from snapshot.runs.from_timestamp(timestamp_ms, from_offset=from_offset)
 
 
-def _first_in(place: GroupPlace | RunPlace, bodies: list[bytes], timestamp_ms: int, log_start_offset: int) -> int | None:
+def _first_in(place: GroupPlace | RunPlace, bodies: list[bytes], timestamp_ms: int, from_offset: int) -> int | None:
     if isinstance(place, GroupPlace):
         footer = parse_parquet_footer(bodies[1], place.file, place.key)
         records = iter([read_row_group(bodies[0], place.group, footer, columns=["offset", "timestamp"])])
     else:
         run = open_run(bodies[0], place)
         records = decoded_in_parts([run.batch(index) for index in range(run.batch_count)])
-    rows = (_first_row(part, timestamp_ms, log_start_offset) for part in records)
+    rows = (_first_row(part, timestamp_ms, from_offset) for part in records)
     return next((row for row in rows if row is not None), None)
 
 
-def _first_row(records: pa.RecordBatch, timestamp_ms: int, log_start_offset: int) -> int | None:
+def _first_row(records: pa.RecordBatch, timestamp_ms: int, from_offset: int) -> int | None:
     offsets = records.column("offset").to_numpy()
-    rows = np.flatnonzero((timestamps_of(records) >= timestamp_ms) & (offsets >= log_start_offset))
+    rows = np.flatnonzero((timestamps_of(records) >= timestamp_ms) & (offsets >= from_offset))
     return int(offsets[rows[0]]) if len(rows) else None

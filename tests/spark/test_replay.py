@@ -10,7 +10,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
 import tidelog
-from metadata.errors import InvalidArgument, TidelogError
+from metadata.errors import InvalidArgument, InvalidTimestamp, TidelogError
+from metadata.topic_settings import INT64_MAX
 from spark.replay import Progress, Running, replay, target_partitions
 from spark.replay_plan import Asked, Placement, Plan, Target, Verdict
 from tests.forked_tidelog import ForkedBroker
@@ -113,7 +114,7 @@ def test_topics_go_into_another_topic_with_keys_headers_times_partitions_and_the
     source = Asked(("source",), bucket, "earliest", "latest", Target.TOPIC, "kept")
 
     def run(wanted: Asked, told: Callable[[Progress], None] = lambda progress: None) -> Verdict:
-        running = Running(str(tmp_path / wanted.into), brokers=broker.http_url, batch_offsets=120)
+        running = Running(str(tmp_path / f"{wanted.topics[0]}-{wanted.into}"), brokers=broker.http_url, batch_offsets=120)
         return replay(spark, wanted, running, partitions=target_partitions(wanted, running), told=told)
 
     with pytest.raises(StopReplayError):
@@ -128,6 +129,11 @@ def test_topics_go_into_another_topic_with_keys_headers_times_partitions_and_the
         mine = [row for row in spread if row.key == key]
         assert len({row.partition for row in mine}) == 1
         assert [row.ms for row in mine] == sorted(row.ms for row in mine)
+    with tidelog.connect_sync(broker.http_url) as log:
+        log.topics.create("ahead", partitions=2, settings={"message.timestamp.after.max.ms": str(INT64_MAX)})
+        log.produce_many("ahead", [Message(b"v", partition=n, timestamp_ms=(1, 2**50)[n]) for n in range(2)])
+    with pytest.raises(InvalidTimestamp, match=r"offset 0 of ahead/1 is dated too far ahead: kept takes .* Nothing was written"):
+        run(Asked(("ahead",), bucket, "earliest", "latest", Target.TOPIC, "kept"))
     nowhere = Asked(("source",), bucket, "0", "1", Target.TOPIC, "nowhere")
     with pytest.raises(TidelogError, match="nowhere"):
         target_partitions(nowhere, Running("", brokers=broker.http_url))

@@ -10,13 +10,15 @@ import msgspec
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from metadata.errors import InvalidArgument, OutOfRange, Rejected, TidelogError, Unavailable, UnknownTopic
+from metadata.errors import InvalidArgument, InvalidTimestamp, OutOfRange, Rejected, TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
+from metadata.topic_settings import INT64_MAX
 from spark.bucket_thread import BucketThread
 from spark.log_snapshot import PartitionSnapshot
-from spark.replay import SLOW_WORKER, Progress, resolve_range, run_query
+from spark.replay import SLOW_WORKER, Progress, check_dates, resolve_range, run_query
 from spark.replay_plan import Asked, Placement, Plan, Target, Verdict, check_same, decode_plan, encode_plan, plan_of
 from spark.scan_plan import OffsetRange
+from spark.sink_rows import TopicFacts
 from tests.segments.batches import ORDERS
 from tests.spark.topics_on_disk import START_MS, Bucket, records
 
@@ -232,3 +234,34 @@ def test_what_a_replay_has_lost_is_told_with_a_remedy_that_it_has(bucket: Bucket
         run_query(lambda: Query([failure] * 9), planned(bucket), lambda progress: None)  # type: ignore[arg-type,return-value]  # the test's own
     assert failed.value.message == f"the replay was broken off: offsets 3 to 4 were deleted. {kept}".strip()
     assert "begin a new replay of what is still there" in failed.value.hint
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "changes", "refused"),
+    [
+        (60_000, {}, 71),  # of partition 0, whose last records are in segments
+        (60_000, {"end": '{"orders":{"0":71,"1":30}}'}, None),
+        (60_000, {"start": '{"orders":{"0":80,"1":0}}'}, 80),
+        (15_000, {"start": '{"orders":{"0":40,"1":0}}', "end": '{"orders":{"0":60,"1":20}}'}, 40),  # in Parquet
+        (100_000, {}, None),
+        (60_000, {"where": "partition = 1"}, None),  # whether it leaves them out, only rows tell
+        (INT64_MAX, {}, None),
+    ],
+)
+def test_records_that_a_topic_would_not_take_for_their_dates_are_refused_before_one_is_written(
+    bucket: Bucket, limit_ms: int, changes: dict[str, str], refused: int | None
+) -> None:
+    into = TopicFacts("kept", "a" * 32, 2, 1 << 20, timestamp_after_max_ms=limit_ms)
+    wanted = asked(bucket, target=Target.TOPIC, into="kept", **changes)
+    snapshots, ranges = resolve(wanted)
+
+    def check() -> None:
+        with BucketThread(bucket.url) as opened:
+            opened.run(lambda store: check_dates(store, wanted, into, snapshots, ranges, now_ms=START_MS + 10_000))
+
+    if refused is None:
+        check()
+        return
+    with pytest.raises(InvalidTimestamp, match=f"offset {refused} of orders/0 is dated too far ahead.*Nothing was written") as told:
+        check()
+    assert "tidelog topic alter kept --set message.timestamp.after.max.ms=" in told.value.hint

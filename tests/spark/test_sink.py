@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 import tidelog
 from metadata.errors import OutOfOrderSequence, TidelogError, Unavailable
@@ -222,6 +223,38 @@ def test_what_executors_find_wrong_leaves_nothing_behind(cluster: Cluster) -> No
     with pytest.raises(PySparkException, match=r"left/.*: a record takes .* Nothing of this batch of rows was written"):
         writer.write(iter([fits, too_large]))
     assert cluster.markers() == before
+
+
+def test_rows_too_far_ahead_are_refused_when_they_are_staged_but_not_when_they_were_sent(cluster: Cluster) -> None:
+    dates = {"type": "message.timestamp.type", "after_max": "message.timestamp.after.max.ms"}
+    rows = pa.record_batch(
+        {
+            "value": ["v"],
+            "timestamp": pa.array([time.time_ns() // 1000 + 2 * 3600 * 1_000_000], pa.timestamp("us", "UTC")),
+        }
+    )
+    options = {**cluster.where, "topic": cluster.make("ahead"), "writeId": "ahead"}
+    schema = StructType([StructField("value", StringType()), StructField("timestamp", TimestampType())])
+
+    def set_to(**settings: str | None) -> None:
+        with tidelog.connect_sync(cluster.url) as log:
+            log.topics.alter("ahead", settings={dates[name]: value for name, value in settings.items()})
+
+    def write_rows() -> None:
+        writer = TidelogDataSource(options).writer(schema, overwrite=False)
+        writer.commit([writer.write(iter([rows]))])
+
+    before = cluster.markers()
+    with pytest.raises(PySparkException, match=r"1 rows too far ahead: .* at most 3600000 ms\..* tidelog topic alter ahead --set"):
+        write_rows()
+    assert cluster.markers() == before
+    set_to(type="LogAppendTime")
+    TidelogDataSource(options).writer(schema, overwrite=False).write(iter([rows]))
+    set_to(type=None, after_max=str(3 * 3_600_000))
+    write_rows()
+    set_to(after_max="0")
+    write_rows()
+    assert cluster.values("ahead") == ["v"]
 
 
 def test_a_broker_that_is_killed_while_a_batch_is_sent_has_each_row_once(tmp_path: Path) -> None:

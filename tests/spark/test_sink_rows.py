@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.errors import Corrupt, InvalidArgument, TooLarge, UnknownPartition, UnknownTopic
+from gateway.proto import admin_pb2
+from metadata.errors import Corrupt, InvalidArgument, InvalidTimestamp, TooLarge, UnknownPartition, UnknownTopic
 from metadata.producer_ids import DERIVED_IDS, IDEMPOTENCY_KEY_IDS
+from metadata.topic_settings import INT64_MAX
 from segments.batch_kernel import RecordTuple
+from segments.bucket_layout import chosen_key
 from segments.compression import Codec
 from segments.partitioner import partition_of
 from segments.record_batch import parse_whole
@@ -21,10 +26,11 @@ from segments.record_columns import decode_batches, encode_records, iterate_reco
 from spark import sink_brokers
 from spark.bucket_thread import BucketThread
 from spark.sink_options import parse_sink_options
-from spark.sink_rows import KEYLESS_ROWS_MIN, Encoded, TopicFacts, encode_rows, pieces, rows_of
+from spark.sink_rows import KEYLESS_ROWS_MIN, Encoded, TopicFacts, check_dates, encode_rows, pieces, rows_of
 from spark.source_schema import as_source_rows
 from spark.staged_rows import StagedPartition, encode_file, open_file, producer_of, sequenced
 from spark.staging import Staging
+from tidelog.routes import LeaderEpochs, route_from
 
 BYTES_MAX = 64 << 20
 ORDERS = TopicFacts("orders", "a" * 32, 3, 1 << 20)
@@ -136,6 +142,87 @@ def test_rows_that_can_not_be_records_are_refused(columns: dict[str, object], er
     arrays = {name: column if isinstance(column, pa.Array) else pa.array(column) for name, column in whole.items()}
     with pytest.raises(error, match=told):
         encoded(batch_of(**arrays), topic=topic)
+
+
+HOUR_MS = 3_600_000
+NOW_MS = 1_767_225_600_000
+IN_AN_HOUR = TopicFacts("orders", "a" * 32, 3, 1 << 20, "CreateTime", HOUR_MS)
+
+
+def dated(*timestamps_ms: int | None, topics: list[str] | None = None) -> pa.RecordBatch:
+    at_us = [None if at_ms is None else 1000 * at_ms for at_ms in timestamps_ms]
+    columns = {"value": pa.array(["v"] * len(at_us)), "timestamp": pa.array(at_us, pa.timestamp("us", "UTC"))}
+    return batch_of(**columns, **({} if topics is None else {"topic": pa.array(topics)}))
+
+
+def check(rows: pa.RecordBatch, *facts: TopicFacts) -> None:
+    named = {one.name: one for one in facts}
+    check_dates(rows_of([rows], now_ms=NOW_MS), named, topic=None if "topic" in rows.schema.names else "orders", now_ms=NOW_MS)
+
+
+def test_rows_within_the_hour_or_without_a_date_are_taken() -> None:
+    check(dated(None, -1, 0, NOW_MS, NOW_MS + HOUR_MS), IN_AN_HOUR)
+    check(dated(None), msgspec.structs.replace(IN_AN_HOUR, timestamp_after_max_ms=0))
+
+
+def test_rows_too_far_ahead_are_refused_and_the_error_says_what_to_do() -> None:
+    far_ms = NOW_MS + HOUR_MS + 1
+    with pytest.raises(InvalidTimestamp) as told:
+        check(dated(NOW_MS, far_ms, None, far_ms + 7), IN_AN_HOUR)
+    assert told.value.message == (
+        f"the column timestamp has 2 rows too far ahead: the first, for orders, is dated {far_ms} ms, 3600001 ms ahead of the "
+        "clock here; orders takes at most 3600000 ms. Nothing of this batch of rows was written"
+    )
+    assert f"tidelog topic alter orders --set message.timestamp.after.max.ms={INT64_MAX}" in told.value.hint
+
+
+def test_a_topic_with_any_date_or_times_of_its_brokers_takes_rows_of_any_year() -> None:
+    check(dated(2**63 // 1000 - 1), msgspec.structs.replace(IN_AN_HOUR, timestamp_after_max_ms=INT64_MAX))
+    check(dated(2**63 // 1000 - 1), msgspec.structs.replace(IN_AN_HOUR, timestamp_type="LogAppendTime"))
+    check(dated(2**63 // 1000 - 1), ORDERS)
+
+
+def test_each_topic_has_its_own_limit() -> None:
+    ahead_ms = NOW_MS + 2 * HOUR_MS
+    check(dated(NOW_MS, ahead_ms, topics=["orders", "payments"]), IN_AN_HOUR, PAYMENTS)
+    with pytest.raises(InvalidTimestamp, match="has 1 rows too far ahead: the first, for orders"):
+        check(dated(ahead_ms, ahead_ms, topics=["payments", "orders"]), IN_AN_HOUR, PAYMENTS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "after_max_ms", "ahead_ms_max"),
+    [
+        ({}, "CreateTime", HOUR_MS, HOUR_MS),
+        ({"message.timestamp.after.max.ms": "5", "retention.ms": "-1"}, "CreateTime", 5, 5),
+        ({"message.timestamp.type": "LogAppendTime"}, "LogAppendTime", HOUR_MS, INT64_MAX),
+        ({"cleanup.policy": "of a later version", "of.a.later.version": "1"}, "CreateTime", HOUR_MS, HOUR_MS),
+    ],
+)
+def test_what_brokers_tell_of_a_topic_is_what_a_task_needs(
+    settings: dict[str, str], kind: str, after_max_ms: int, ahead_ms_max: int
+) -> None:
+    topic = admin_pb2.Topic(name="orders", id="a" * 32, partition_count=3, batch_bytes_max=1 << 20)
+    route = route_from(topic, address_of={}, limits_at={}, anyone="a:1", learnt_s=0.0, epochs=LeaderEpochs())
+    facts = sink_brokers.facts_of(route, settings)
+    assert facts == TopicFacts("orders", "a" * 32, 3, 1 << 20, kind, after_max_ms)  # type: ignore[arg-type]  # as it is told
+    assert facts.ahead_ms_max == ahead_ms_max
+
+
+@pytest.mark.parametrize("is_chosen", [False, True])
+def test_dates_are_looked_at_until_an_attempt_is_chosen(tmp_path: Path, is_chosen: bool) -> None:
+    """Spark runs a batch again whose rows were sent, and the topic may take less by then: what is chosen must be found, and end."""
+    options = parse_sink_options({"brokers": "http://b1", "bucket": tmp_path.as_uri(), "topic": "orders"})
+    rows = dated(time.time_ns() // 1_000_000 + 2 * HOUR_MS)
+    with BucketThread(options.bucket) as bucket:
+        staging = Staging(bucket, options, {"orders": IN_AN_HOUR}, "0f" * 16, 3)
+        if is_chosen:
+            bucket.run(lambda store: store.create(chosen_key("0f" * 16, 3), [b"{}"]))
+            assert len(staging.stage(iter([rows]))) == 1
+            return
+        bucket.run(lambda store: store.create(chosen_key("0f" * 16, 2), [b"{}"]))
+        with pytest.raises(InvalidTimestamp):
+            staging.stage(iter([rows]))
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {Path(chosen_key("0f" * 16, 2)).name}
 
 
 def test_a_record_without_a_timestamp_is_written_on_as_it_was_read() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -60,11 +61,9 @@ async def _mark(context: CompactionContext, state: WalState, session: SessionSta
     to = session.done_to
     if to <= session.trimmed_to:
         return
-    try:
+    with suppress(AlreadyExists):  # another compactor's, or ours, of which the answer was lost
         await context.patiently(lambda: _create_marker(context, session, to))
-        session.markers[to] = context.now_ms()
-    except AlreadyExists:  # another compactor's, or ours, of which the answer was lost: it tells itself when it was made
-        session.markers[to] = None
+    session.markers[to] = context.now_ms()  # not when it was begun: it may have been on its way for long
     state.trimmed(session, to)
 
 
@@ -101,17 +100,18 @@ async def _ripe(context: CompactionContext, session: SessionState) -> SegmentSeq
         if not older:
             return None
         if (made_ms := session.markers[marker]) is None:
-            made_ms = session.markers[marker] = await _made_ms(context, session, marker)
+            made_ms = await _made_ms(context, session, marker)
+        made_ms = session.markers[marker] = min(made_ms, context.now_ms())  # a clock was ahead, another's or ours
         if made_ms <= settled_ms:
             return marker
     return None
 
 
 async def _made_ms(context: CompactionContext, session: SessionState, marker: SegmentSeq) -> int:
-    """One that can't be read, or that a clock ahead of ours has dated, counts from now on."""
+    """One that can't be read counts from now on."""
     key = trimmed_key(session.session, marker)
     try:
-        return min(msgspec.json.decode(await context.store.get(key), type=TrimRecord).trimmed_at_ms, context.now_ms())
+        return msgspec.json.decode(await context.store.get(key), type=TrimRecord).trimmed_at_ms
     except (msgspec.MsgspecError, NotFound) as error:
         log.warning("%s does not tell when it was made: %s", key, error)
         return context.now_ms()

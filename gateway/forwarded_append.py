@@ -5,8 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
-from metadata.errors import NoLeader, NotLeader, OutcomeUnknown, SessionFenced, Stopping, TidelogError
+from metadata.errors import (
+    InvalidTimestamp,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    ProducerFenced,
+    SessionFenced,
+    Stopping,
+    TidelogError,
+    UnknownProducer,
+)
 from metadata.model import NO_PRODUCER, LeaderEpoch, Offset, TopicPartition
+from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Acks, Log, PendingAppend
 from segments.object_store import Buffer
 from segments.partition_log import Appended
@@ -14,8 +26,15 @@ from segments.record_batch import BatchHeader
 
 NOT_LED: Final = (NoLeader, NotLeader, SessionFenced, Stopping)
 """Errors of a broker that does not lead, or leads no more: nothing was written, and another may lead by now."""
+_OF_ITS_PRODUCER: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced, InvalidTimestamp)
 UNTOLD: Final = Appended(Offset(-1), Offset(-1), LeaderEpoch(-1))
 """What a producer learns that does not wait (acks=none)."""
+
+
+def refuses_alone(error: TidelogError) -> bool:
+    """Whether batches behind the refused one are looked at all the same: it was refused for its producer's own sequence or clock.
+    What follows of that producer is refused as well; others, which share a message with it, have nothing to do with it."""
+    return isinstance(error.refusal if isinstance(error, DoubtedRefusal) else error, _OF_ITS_PRODUCER)
 
 
 class LedMeanwhile(NamedTuple):

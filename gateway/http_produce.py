@@ -55,7 +55,7 @@ from gateway.produce_results import (
     shared_error,
 )
 from gateway.record_routing import Plan, PlannedBatch, plan_records, route, single_partition
-from metadata.errors import InvalidArgument, OutcomeUnknown, Throttled, TidelogError, TooLarge
+from metadata.errors import InvalidArgument, InvalidTimestamp, OutcomeUnknown, Throttled, TidelogError, TooLarge
 from metadata.model import Partition, ProducerId, TopicPartition
 from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
 from metadata.topic_settings import MESSAGE_BYTES_LIMIT
@@ -237,8 +237,12 @@ class HttpProduce:
             plan, routed_over = await self._plan(media_type, body, options, routing, log), partition_count
             if not long_body:
                 break  # nothing else ran meanwhile
-        _check_sizes(plan, written, target)
-        check_dates(_ready(plan, target), target, written=written)
+        try:
+            _check_sizes(plan, written, target)
+            check_dates(_ready(plan, target), target, written=written)
+        except (TooLarge, InvalidTimestamp):
+            await log.check_not_sealed()  # else the next leader may have taken what is refused here
+            raise
         return plan
 
     async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LedHere) -> Plan:

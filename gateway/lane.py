@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.forwarded_append import NOT_LED, ClientMessage, ForwardedAppend, Outcome
+from gateway.forwarded_append import NOT_LED, ClientMessage, ForwardedAppend, Outcome, refuses_alone
 from metadata.errors import OutcomeUnknown, TidelogError
 from metadata.model import SessionId, TopicPartition
 from segments.log import Acks
@@ -118,7 +118,7 @@ class Lane:
             elif isinstance(outcome, NOT_LED):
                 refusal = outcome
                 again.append(append)
-            elif not refused:
+            elif not refused or refuses_alone(outcome):
                 refused.append((append, outcome))
             else:
                 again.append(append)  # it was not looked at, since the one before it was refused

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from gateway.cluster_view import ClusterView
 from gateway.forwarded_append import ForwardedAppend
 from metadata.broker_registry import Registration
-from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, TidelogError
+from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, Stopping, TidelogError
 from metadata.model import Offset, ProducerId, TopicPartition
 from segments.byte_budget import Admission
 from segments.log import Acks, FetchTarget, Log, PendingAppend
@@ -121,6 +121,14 @@ class LedHere:
     def written_once(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
         """As Log.written_once."""
         return self._log().written_once(partitions, producer_id)
+
+    async def check_not_sealed(self) -> None:
+        """As Log.check_not_sealed, where there is a session."""
+        try:
+            log = self._log()
+        except (NoLeader, Stopping):
+            return
+        await log.check_not_sealed()
 
     async def written_elsewhere(
         self, partitions: Iterable[TopicPartition], producer_id: ProducerId

@@ -6,6 +6,7 @@
 
 Invariants: nothing of an append is written before all of it was checked and encoded. After an append was refused, nothing of its
 message is written to the same partition; nor to the same topic, where it was not yet known which partitions it would have gone to.
+But for what another broker forwards (a message of many clients) and is refused alone: see lane.py.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gateway.doors import Broker, check_topic_id, partition_of
+from gateway.forwarded_append import refuses_alone
 from gateway.json_bodies import RECORDS_MAX
 from gateway.led_here import LedHere, Pending
 from gateway.long_work import WorkThreads
@@ -158,7 +160,7 @@ class MessageAppends:
             expected_offset=request.expected_offset,
         )
         for batch, outcome in zip(free, pending, strict=True):
-            if isinstance(outcome, TidelogError):
+            if isinstance(outcome, TidelogError) and not (self._is_forwarded and refuses_alone(outcome)):
                 self._refused.setdefault(batch.partition, Refused(at, outcome.with_traceback(None)))
         in_turn = iter(pending)
         return [following[batch.partition] if batch.partition in following else next(in_turn) for batch in batches]

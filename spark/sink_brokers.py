@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple, Protocol
 
-from gateway.proto import admin_pb2, log_pb2
+from gateway.proto import log_pb2
 from metadata.errors import NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable, UnknownTopic
 from metadata.topic_settings import TopicSettings
 from segments.cluster_record import read_cluster_record
@@ -24,8 +24,6 @@ REQUEST_TIMEOUT_S: Final = 30.0
 OPEN_PATIENCE_S = 5.0
 """For brokers that are just being restarted."""
 PAUSE_S: Final = 0.5
-QUESTION_S: Final = 2.0
-"""For one broker to tell a topic's settings, before another is asked."""
 DATE_SETTINGS: Final = frozenset({"message.timestamp.type", "message.timestamp.after.max.ms"})
 
 
@@ -89,22 +87,11 @@ class ConnectedBrokers:
     async def _facts(self, name: str) -> TopicFacts:
         try:
             route = await self._connection.route(name, fresh=True)
-            settings = await self._settings(name)
         except UnknownTopic as error:
             raise UnknownTopic(
                 f"{error.message}. Nothing was written", hint=f"Create it first: tidelog topic create {name} --partitions N"
             ) from None
-        return facts_of(route, settings)
-
-    async def _settings(self, name: str) -> Mapping[str, str]:
-        """Those of the topic that are not at their defaults."""
-        request = admin_pb2.GetTopicRequest(name=name, leaders_only=True)
-
-        async def ask(to: Stubs, timeout_s: float) -> admin_pb2.Topic:
-            answer: admin_pb2.Topic = await to.topics.GetTopic(request, timeout=timeout_s)
-            return answer
-
-        return (await self._connection.call(ask, writes=False, first_timeout_s=QUESTION_S)).settings
+        return facts_of(route)
 
     async def check_bucket(self, store: ObjectStore) -> None:
         """Rejected where it is not the bucket of these brokers: nobody would know, or clear away, what is staged on it."""
@@ -154,9 +141,9 @@ class ConnectedBrokers:
         return [_outcome(result, address) for result in answer.results]
 
 
-def facts_of(route: TopicRoute, settings: Mapping[str, str]) -> TopicFacts:
-    """`settings`: those that are not at their defaults, as brokers tell them; what a newer version has beside is not looked at."""
-    dates = TopicSettings.parse({name: settings[name] for name in DATE_SETTINGS & settings.keys()})
+def facts_of(route: TopicRoute) -> TopicFacts:
+    """Of its settings only these are looked at: a newer version may have others beside them."""
+    dates = TopicSettings.parse({name: route.settings[name] for name in DATE_SETTINGS & route.settings.keys()})
     return TopicFacts(
         route.name,
         route.topic_id,

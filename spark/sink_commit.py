@@ -23,7 +23,7 @@ import msgspec
 
 from compaction.deletions import Deletions
 from compaction.patience import patiently
-from metadata.errors import AlreadyExists, Fenced, NotFound, Rejected, TidelogError, Unavailable
+from metadata.errors import AlreadyExists, Fenced, InvalidTimestamp, NotFound, Rejected, TidelogError, Unavailable
 from segments.bucket_layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
 from segments.listing import objects_under
 from segments.object_store import ObjectStore
@@ -161,7 +161,7 @@ class BatchCommit:
             so_far = f"So far {whole}, of others some may be"
         error.message = f"{self.label} could not be written: {error.message}. {so_far}"
         error.args = (error.message,)
-        if error.retryable:
+        if error.retryable or isinstance(error, InvalidTimestamp):
             error.hint = f"{self.go_on} and the rest follows; nothing is doubled. {error.hint}".strip()
         return error
 

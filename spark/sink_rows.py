@@ -123,7 +123,7 @@ def topics_named(rows: Rows) -> list[str]:
 def check_dates(rows: Rows, topics: Mapping[str, TopicFacts], *, topic: str | None, now_ms: int) -> None:
     """InvalidTimestamp where a row is dated further ahead than its topic takes. `topic` as in `encode_rows`.
 
-    Brokers refuse such a row, too: once it is chosen to be sent, the batch would wait for its date.
+    Brokers refuse such a row, too: it would fail the batch once that is chosen to be sent, and partly written.
     """
     ahead_ms = rows.timestamps_ms - now_ms
     if ahead_ms.max(initial=0) <= 0:

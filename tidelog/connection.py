@@ -205,8 +205,8 @@ class Connection:
         tried at least three times in that time, so that a broker that keeps silent does not use it up; `first_timeout_s` is for
         what is answered soon: the first attempt has so long, the next ones twice as long each, up to QUESTION_S_MAX.
         Where the end of that time cuts an attempt short, what the one before met is told: so little silence says nothing. What
-        writes is not tried at a broker in less time than that has last taken to say that it can't: cut short, nobody knew what was
-        written.
+        writes is not tried at a broker in less time than that has last taken to say that it can't, nor at a third one in less than
+        two others have: cut short, nobody knew what was written.
         Errors: the tree of metadata/errors.py; OutcomeUnknown only where `writes`.
         """
         timeout_s = self._settings.request_timeout_ms / 1000
@@ -240,7 +240,8 @@ class Connection:
                         async with asyncio.timeout(deadline_s - time.monotonic()):
                             await self.open()  # brokers come back at other addresses
                 address = self._seed
-                if time.monotonic() + refused_after_s.get(address, 0.0) >= deadline_s:
+                at_others_s = max(refused_after_s.values()) if len(refused_after_s) > 1 else 0.0
+                if time.monotonic() + refused_after_s.get(address, at_others_s) >= deadline_s:
                     raise self.naming_all_that_are_silent(met)
         finally:
             met = None  # its traceback holds this frame, and all that waits for it

@@ -214,7 +214,8 @@ class GrpcGroupCalls:
             yield
         except (Unavailable, OutcomeUnknown, asyncio.CancelledError) as error:
             if isinstance(error, TidelogError):
-                self._trouble.met(f"group {name}", error, began_s=began_s)
+                tried_s = min(ATTEMPT_S, self._trouble.clock() - began_s)  # a member's wait is no attempt
+                self._trouble.met(f"group {name}", error, began_s=self._trouble.clock() - tried_s)
             if isinstance(error, TidelogError) and "ended_by_broker" in error.details:
                 raise  # it has too many calls: others would come on top
             if self._coordinators.get(name) == address:

@@ -84,6 +84,8 @@ class TopicRoute:
     """The same of its records, decompressed."""
     learnt_s: float
     """When it was asked for, on the monotonic clock."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Those that are not at their defaults."""
     has_detours: bool = False
     """Whether a leader can't be reached from here, so that a broker between forwards to it."""
     leaders: tuple[str, ...] = field(init=False)
@@ -164,6 +166,7 @@ def route_from(
         batch_bytes_max=min([topic.batch_bytes_max or UNTOLD.message_bytes_max, *(limit.batch_bytes_max for limit in limits)]),
         decompressed_bytes_max=min([limit.decompressed_bytes_max for limit in limits], default=UNTOLD.decompressed_bytes_max),
         learnt_s=learnt_s,
+        settings=dict(topic.settings),
         has_detours=has_detours,
     )
 

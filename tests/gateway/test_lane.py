@@ -9,7 +9,16 @@ import pytest
 
 from gateway.forwarded_append import ForwardedAppend, Outcome
 from gateway.lane import Lane, Space
-from metadata.errors import ConditionFailed, NoLeader, NotLeader, OutcomeUnknown, TidelogError, Unavailable
+from metadata.errors import (
+    ConditionFailed,
+    InvalidTimestamp,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    TidelogError,
+    Unavailable,
+)
 from metadata.model import LeaderEpoch, Offset, SessionId
 from segments.log import Acks
 from segments.partition_log import Appended
@@ -120,6 +129,19 @@ def test_a_refused_batch_takes_along_those_behind_it_of_its_message_wherever_the
         assert world.answered(ConditionFailed("another end"), unseen, unseen) is None
         assert world.told("a", "b", "c") == [ConditionFailed] * 3
         assert world.take() == ["x", "y"]
+
+    in_loop(scenario)
+
+
+def test_a_producer_with_a_wrong_clock_and_the_gap_behind_it_does_not_hold_up_the_others() -> None:
+    def scenario(world: World) -> None:
+        for name in ("x", "a", "y", "b"):
+            world.add(name, idempotent=True)
+        world.take()
+        misdated, gap = InvalidTimestamp("dated too far ahead"), OutOfOrderSequence("a gap")
+        assert world.answered(PLACED, misdated, PLACED, gap) is None
+        assert world.told("x", "a", "y", "b") == [Appended, InvalidTimestamp, Appended, OutOfOrderSequence]
+        assert world.take() == []
 
     in_loop(scenario)
 

@@ -16,6 +16,7 @@ from gateway.doors import partition_of
 from gateway.json_bodies import RECORDS_MAX
 from gateway.long_work import THREADS_MAX
 from gateway.message_appends import alone_in_memory
+from gateway.peers import FORWARDED_BY
 from gateway.proto import log_pb2
 from gateway.record_routing import Plan
 from gateway.structured_records import THREAD_BYTES
@@ -38,6 +39,10 @@ def torn(*values: bytes) -> bytes:
     return bytes(batch)
 
 
+def misdated(producer_id: int, base_sequence: int) -> bytes:
+    return batch_of(b"misdated", producer_id=producer_id, producer_epoch=0, base_sequence=base_sequence, timestamps_ms=[2**50])
+
+
 def to(partition: int, value: bytes) -> log_pb2.Record:
     return log_pb2.Record(value=value, partition=partition)
 
@@ -51,9 +56,10 @@ def to(partition: int, value: bytes) -> log_pb2.Record:
         (ready(torn(b"refused")), "INVALID_RECORD"),
         (ready(batch_of(b"refused"), expected_offset=5), "CONDITION_FAILED"),
         (ready(sequenced_batch(0, 7, b"refused")), "UNKNOWN_PRODUCER"),
+        (ready(misdated(0, 0)), "INVALID_TIMESTAMP"),
         (structured(to(1, b"refused"), partition=0), "INVALID_ARGUMENT"),
     ],
-    ids=["what was found before it was appended", "its condition", "its sequence", "structured"],
+    ids=["what was found before it was appended", "its condition", "its sequence", "its date", "structured"],
 )
 def test_behind_a_refused_append_nothing_of_the_message_goes_to_its_partition(
     tmp_path: Path, refused: log_pb2.Append, told: str
@@ -77,6 +83,16 @@ def test_behind_a_refused_append_nothing_of_the_message_goes_to_its_partition(
         assert reasons(await stub.Produce(request(ready(batch_of(b"the next message"))))) == [""]
         assert await values(stub, 0) == [b"before", b"the next message"]
         assert await values(stub, 1) == [b"another partition"]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_producer_with_a_wrong_clock_or_a_gap_holds_up_no_other_whose_batches_are_forwarded_with_its_own(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, stub: Any) -> None:
+        batches = [misdated(1, 0), sequenced_batch(2, 0, b"a"), sequenced_batch(1, 1), misdated(3, 0), batch_of(b"b")]
+        response = await stub.Produce(request(*map(ready, batches)), metadata=((FORWARDED_BY, "another"),))
+        assert reasons(response) == ["INVALID_TIMESTAMP", "", "UNKNOWN_PRODUCER", "INVALID_TIMESTAMP", ""]
+        assert await values(stub, 0) == [b"a", b"b"]
 
     serve(tmp_path, scenario)
 

@@ -13,8 +13,8 @@ marker before this one only when they are gone; no seal, no claim and no newest 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -61,7 +61,7 @@ async def _mark(context: CompactionContext, state: WalState, session: SessionSta
     to = session.done_to
     if to <= session.trimmed_to:
         return
-    with suppress(AlreadyExists):  # another compactor's, or ours, of which the answer was lost
+    with contextlib.suppress(AlreadyExists):  # another compactor's, or ours, of which the answer was lost
         await context.patiently(lambda: _create_marker(context, session, to))
     session.markers[to] = context.now_ms()  # not when it was begun: it may have been on its way for long
     state.trimmed(session, to)

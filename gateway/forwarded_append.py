@@ -21,7 +21,7 @@ from metadata.model import NO_PRODUCER, LeaderEpoch, Offset, TopicPartition
 from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Acks, Log, PendingAppend
 from segments.object_store import Buffer
-from segments.partition_log import Appended
+from segments.partition_log import Appended, Dates
 from segments.record_batch import BatchHeader
 
 NOT_LED: Final = (NoLeader, NotLeader, SessionFenced, Stopping)
@@ -65,16 +65,15 @@ class ForwardedAppend:
         "batch",
         "bytes_charged",
         "charged_to",
+        "dates",
         "deadline_s",
         "expected_offset",
         "header",
         "in_doubt",
         "is_sent",
-        "log_append_time",
         "message",
         "outcome",
         "partition",
-        "timestamp_ms_max",
     )
 
     def __init__(
@@ -86,8 +85,7 @@ class ForwardedAppend:
         acks: Acks,
         deadline_s: float,
         expected_offset: int | None,
-        log_append_time: bool,
-        timestamp_ms_max: int | None,
+        dates: Dates,
         bytes_charged: int,
         charged_to: str,
     ) -> None:
@@ -97,8 +95,7 @@ class ForwardedAppend:
         self.acks = acks
         self.deadline_s = deadline_s
         self.expected_offset = expected_offset
-        self.log_append_time = log_append_time
-        self.timestamp_ms_max = timestamp_ms_max
+        self.dates = dates
         self.message: ClientMessage | None = None
         """Set by the lane that it waits in."""
         self.bytes_charged = bytes_charged

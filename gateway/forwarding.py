@@ -32,7 +32,7 @@ from metadata.model import SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.log import Acks, Log
 from segments.object_store import Buffer
-from segments.partition_log import Appended
+from segments.partition_log import Appended, Dates
 from segments.record_batch import BatchHeader
 
 PAUSE_LEAST_S: Final = 0.02
@@ -111,8 +111,7 @@ class Forwarding:
         acks: Acks,
         deadline_s: float,
         expected_offset: int | None,
-        log_append_time: bool,
-        timestamp_ms_max: int | None,
+        dates: Dates,
     ) -> ForwardedAppend:
         """Takes a checked batch, and its bytes over from the admission, which stands for its message. Throttled, Stopping."""
         if self._tasks is None:
@@ -131,8 +130,7 @@ class Forwarding:
             acks=acks,
             deadline_s=deadline_s,
             expected_offset=expected_offset,
-            log_append_time=log_append_time,
-            timestamp_ms_max=timestamp_ms_max,
+            dates=dates,
             bytes_charged=bytes_charged,
             charged_to=charged_to,
         )
@@ -236,8 +234,7 @@ class Forwarding:
                         append.header,
                         Admission(self._budget, append.bytes_charged, timeout_s=0),
                         expected_offset=append.expected_offset,
-                        log_append_time=append.log_append_time,
-                        timestamp_ms_max=append.timestamp_ms_max,
+                        dates=append.dates,
                     )
                 except NOT_LED:
                     raise

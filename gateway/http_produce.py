@@ -141,7 +141,11 @@ class HttpProduce:
                 if media_type == RECORD_BATCH:
                     plan = await self._ready_batch(body, options, target, log)
                 elif options.idempotency_key is not None:
-                    plan = await self._plan_once(options.idempotency_key, media_type, body, options, target, log)
+                    try:
+                        plan = await self._plan_once(options.idempotency_key, media_type, body, options, target, log)
+                    except (TooLarge, InvalidTimestamp):
+                        await log.check_not_sealed()  # else the next leader may have taken what is refused here
+                        raise
                 else:
                     plan = await self._plan(media_type, body, options, self._routing(target, options.producer), log)
             batches = _ready(plan, target)
@@ -237,12 +241,8 @@ class HttpProduce:
             plan, routed_over = await self._plan(media_type, body, options, routing, log), partition_count
             if not long_body:
                 break  # nothing else ran meanwhile
-        try:
-            _check_sizes(plan, written, target)
-            check_dates(_ready(plan, target), target, written=written)
-        except (TooLarge, InvalidTimestamp):
-            await log.check_not_sealed()  # else the next leader may have taken what is refused here
-            raise
+        _check_sizes(plan, written, target)
+        check_dates(_ready(plan, target), target, written=written)
         return plan
 
     async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LedHere) -> Plan:

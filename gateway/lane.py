@@ -2,7 +2,9 @@
 
     add ─▶ waiting ─▶ take: on their way ─▶ answered ─▶ settled
               ▲                                ├─ not led there any more: back to the front, in order
-              ▲                                └─ refused for good: settled, with what is behind it of its client's message
+              ▲                                └─ refused for good: settled, with what is behind it of its client's message;
+              │                                   what came behind it of others was not looked at, and goes again, unless the
+              │                                   batch was refused alone, for its producer's sequence or clock
               └──────────── lost: no answer came; what a leader recognises goes back to the front, the rest is told ──┘
 
 Since nothing else of the lane is on its way, what goes back to the front was overtaken by nothing. A batch with a producer id and a

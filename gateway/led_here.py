@@ -21,7 +21,7 @@ from segments.byte_budget import Admission
 from segments.log import Acks, FetchTarget, Log, PendingAppend
 from segments.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.object_store import Buffer
-from segments.partition_log import Appended, Bounds
+from segments.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.producer_state import SequencedBatch
 from segments.record_batch import BatchHeader
 from segments.run_index import EpochEnd
@@ -90,21 +90,12 @@ class LedHere:
         acks: Acks = Acks.ALL,
         deadline_s: float,
         expected_offset: int | None = None,
-        log_append_time: bool = False,
-        timestamp_ms_max: int | None = None,
+        dates: Dates = AS_PRODUCED,
     ) -> Pending:
         """As Log.append. `deadline_s`, of the loop's clock: until when a batch may wait for the leader of its partition."""
         log = self._log()
         try:
-            pending = log.append(
-                partition,
-                batch,
-                header,
-                admission,
-                expected_offset=expected_offset,
-                log_append_time=log_append_time,
-                timestamp_ms_max=timestamp_ms_max,
-            )
+            pending = log.append(partition, batch, header, admission, expected_offset=expected_offset, dates=dates)
         except NoLeader as error:
             raise self.not_led(partition, error) from None
         self._appended_to = log

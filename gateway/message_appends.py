@@ -6,7 +6,7 @@
 
 Invariants: nothing of an append is written before all of it was checked and encoded. After an append was refused, nothing of its
 message is written to the same partition; nor to the same topic, where it was not yet known which partitions it would have gone to.
-But for what another broker forwards (a message of many clients) and is refused alone: see lane.py.
+But for what another broker forwards (a message of many clients) and is refused alone: see forwarded_append.py.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from segments.compression import Codec
 from segments.doubted_refusal import DoubtedRefusal, decide
 from segments.log import Acks, PendingAppend
 from segments.object_store import Buffer
-from segments.partition_log import Appended, dated_too_far_ahead
+from segments.partition_log import Appended, Dates, dated_too_far_ahead
 from segments.producer_state import ONE_SHOT
 from segments.record_batch import BatchHeader, check_produced, parse_header
 
@@ -186,7 +186,8 @@ def _told_of_topic(error: TidelogError, target: Target) -> TidelogError:
             f"{InvalidTimestamp.default_hint} {topic.name} takes what is dated at most {target.ahead_ms_max} ms ahead of the "
             f"broker's clock; whatever the date: tidelog topic alter {topic.name} --set message.timestamp.after.max.ms={INT64_MAX}"
         )
-    named(refusal, topic)
+    if refusal is not error:
+        named(refusal, topic)
     return named(error, topic)
 
 
@@ -219,8 +220,7 @@ def append(
                     acks=acks,
                     deadline_s=deadline_s,
                     expected_offset=expected_offset,
-                    log_append_time=target.log_append_time,
-                    timestamp_ms_max=newest_ms if _leader_decides(header) else None,
+                    dates=Dates(target.log_append_time, newest_ms if _leader_decides(header) else None),
                 )
             )
             expected_offset = None  # of the first batch; those behind it follow at once

@@ -36,7 +36,7 @@ from segments.concurrent_work import all_of
 from segments.log import Acks, FetchTarget, Log
 from segments.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.object_store import Buffer
-from segments.partition_log import Appended, Bounds
+from segments.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.producer_state import SequencedBatch
 from segments.record_batch import BatchHeader
 from segments.run_index import EpochEnd
@@ -101,22 +101,13 @@ class RoutedLog(LedHere):
         acks: Acks = Acks.ALL,
         deadline_s: float,
         expected_offset: int | None = None,
-        log_append_time: bool = False,
-        timestamp_ms_max: int | None = None,
+        dates: Dates = AS_PRODUCED,
     ) -> Pending:
         """At once where the partition is led here and nothing waits before it, else through its lane."""
         if not self._forwarding.holds(partition):
             try:
                 log = self._log()
-                pending = log.append(
-                    partition,
-                    batch,
-                    header,
-                    admission,
-                    expected_offset=expected_offset,
-                    log_append_time=log_append_time,
-                    timestamp_ms_max=timestamp_ms_max,
-                )
+                pending = log.append(partition, batch, header, admission, expected_offset=expected_offset, dates=dates)
             except NOT_LED:
                 if (final := self._forwarding.why_nobody()) is not None:
                     raise final from None
@@ -131,8 +122,7 @@ class RoutedLog(LedHere):
             acks=acks,
             deadline_s=deadline_s,
             expected_offset=expected_offset,
-            log_append_time=log_append_time,
-            timestamp_ms_max=timestamp_ms_max,
+            dates=dates,
         )
 
     async def outcome(self, pending: Pending, *, acks: Acks, timeout_s: float) -> Appended:

@@ -32,7 +32,7 @@ from segments.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.log_reader import FetchTarget as FetchTarget  # what `fetch` is asked for
 from segments.manifest import Manifest
 from segments.object_store import Buffer, ObjectStore
-from segments.partition_log import Appended, Bounds
+from segments.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.pending_append import Acks as Acks  # what callers of `produce` and `append` know it by
 from segments.pending_append import PendingAppend as PendingAppend
 from segments.pending_segment import PendingSegment
@@ -282,12 +282,9 @@ class Log:
         admission: Admission,
         *,
         expected_offset: int | None = None,
-        log_append_time: bool = False,
-        timestamp_ms_max: int | None = None,
+        dates: Dates = AS_PRODUCED,
     ) -> PendingAppend:
         """Gives a checked batch its offsets and puts it into the open segment. Takes its bytes over from the admission.
-
-        `timestamp_ms_max`: a new batch with a record of a later date is refused; None: whatever the date.
 
         Raises NoLeader, SessionFenced, Stopping, and what PartitionLog.append raises; then nothing has changed. Where another
         leader might have taken the batch: DoubtedRefusal, which knows how to find out.
@@ -295,11 +292,13 @@ class Log:
         led = self._led.writable(partition)
         self._writer.check_open()
         now_ms = self._now_ms()
-        if log_append_time:
+        if dates.by_broker:
             batch = with_log_append_time(batch, now_ms)
             header = parse_header(batch)
         try:
-            appended = led.log.append(header, now_ms=now_ms, expected_offset=expected_offset, timestamp_ms_max=timestamp_ms_max)
+            appended = led.log.append(
+                header, now_ms=now_ms, expected_offset=expected_offset, timestamp_ms_max=dates.timestamp_ms_max
+            )
         except (OutOfOrderSequence, InvalidTimestamp) as refusal:
             raise DoubtedRefusal(refusal, self.check_not_sealed) from None
         except ConditionFailed as refusal:

@@ -26,6 +26,18 @@ class Appended(NamedTuple):
     """An idempotent repeat: these are the offsets of the first time."""
 
 
+class Dates(NamedTuple):
+    """What a topic says of the dates of its records."""
+
+    by_broker: bool = False
+    """LogAppendTime: they are dated when they are appended."""
+    timestamp_ms_max: int | None = None
+    """A new batch with a record of a later date is refused; None: whatever the date."""
+
+
+AS_PRODUCED = Dates()
+
+
 class Bounds(NamedTuple):
     log_start_offset: Offset
     high_watermark: Offset

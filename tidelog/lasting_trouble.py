@@ -25,18 +25,18 @@ class _Failing:
 
 
 class LastingTrouble:
-    """By the name of what is tried. Invariant: nothing is remembered of what succeeded last."""
+    """By the name of what is tried. Invariant: nothing is remembered of what succeeded last, or of what nobody tries any more."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._failing: dict[str, _Failing] = {}
 
-    def met(self, what: str, error: Exception, *, began_s: float | None = None) -> None:
-        """An attempt failed, and another one follows. `began_s`, by `clock`: since when it had tried; else it failed at once."""
+    def met(self, what: str, error: Exception, *, began_s: float) -> None:
+        """An attempt failed, and another one follows. `began_s`, by `clock`: since when it had tried."""
         now_s = self.clock()
-        began_s = now_s if began_s is None else began_s
         failing = self._failing.get(what)
         if failing is None or began_s - failing.last_s > FORGOTTEN_AFTER_S:
+            self._failing = {name: kept for name, kept in self._failing.items() if now_s - kept.last_s <= FORGOTTEN_AFTER_S}
             failing = self._failing[what] = _Failing(since_s=began_s, last_s=now_s)
         failing.last_s = now_s
         if now_s - failing.since_s >= TOLD_AFTER_S and (failing.told_s is None or now_s - failing.told_s >= TOLD_EVERY_S):

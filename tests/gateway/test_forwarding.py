@@ -21,6 +21,7 @@ from metadata.errors import ConditionFailed, NoLeader, NotLeader, OutcomeUnknown
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.log import Acks, Log
+from segments.partition_log import AS_PRODUCED
 from segments.settings import KIB
 from tests.segments.batches import batch_of, header_of, sequenced_batch
 from tests.simulation.virtual_loop import run as virtually
@@ -115,8 +116,7 @@ class Lanes:
             acks=Acks.ALL,
             deadline_s=asyncio.get_running_loop().time() + timeout_s,
             expected_offset=None,
-            log_append_time=False,
-            timestamp_ms_max=None,
+            dates=AS_PRODUCED,
         )
 
     async def offset(self, waiting: ForwardedAppend, timeout_s: float = 5.0) -> int:

@@ -15,7 +15,9 @@ from gateway import http_produce
 from gateway.broker_process import running
 from gateway.doors import partition_of
 from gateway.settings import BrokerSettings, GatewaySettings
+from metadata.errors import SessionFenced
 from metadata.model import LeaderEpoch
+from segments.log import Log
 from segments.recovered_partition import empty_partition
 from segments.settings import KIB
 from tests.gateway.http_client import Answer, Client, serve
@@ -187,6 +189,25 @@ def test_a_repeat_is_recognised_though_the_topic_takes_its_date_no_more(tmp_path
         new = await produce(1)
         assert (new.status, new.json["code"]) == (400, "INVALID_TIMESTAMP")
         assert await count(broker) == 2
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("limit", ["max.message.bytes", "message.timestamp.after.max.ms"])
+def test_what_the_next_leader_may_have_taken_is_not_refused_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        async def sealed(_: Log) -> None:
+            raise SessionFenced("another leads")
+
+        records = [{"value": "x" * 6000, "timestamp": 2**42, "partition": 0}]
+        await broker.alter_topic("orders", settings={"message.timestamp.after.max.ms": str(2**62)} | {limit: "2048"})
+        refused = await client.produce(ORDERS, records, idempotency_key="k")
+        assert refused.json["code"] in {"TOO_LARGE", "INVALID_TIMESTAMP"}
+        monkeypatch.setattr(Log, "check_not_sealed", sealed)
+        again = await client.produce(ORDERS, records, idempotency_key="k")
+        assert (again.status, again.json["code"]) == (503, "SESSION_FENCED")
 
     serve(tmp_path, scenario)
 

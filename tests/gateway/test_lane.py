@@ -21,7 +21,7 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch, Offset, SessionId
 from segments.log import Acks
-from segments.partition_log import Appended
+from segments.partition_log import AS_PRODUCED, Appended
 from tests.segments.batches import ORDERS, batch_of, header_of, sequenced_batch
 
 NOW_S, LATER_S = 100.0, 200.0
@@ -53,8 +53,7 @@ class World:
             acks=acks,
             deadline_s=deadline_s,
             expected_offset=None,
-            log_append_time=False,
-            timestamp_ms_max=None,
+            dates=AS_PRODUCED,
             bytes_charged=0,
             charged_to="",
         )

@@ -24,7 +24,7 @@ from metadata.model import LeaderEpoch, Offset
 from segments.byte_budget import ByteBudget
 from segments.hot_pool import BATCH_MEMORY_BYTES
 from segments.log import Acks, Log
-from segments.partition_log import Appended
+from segments.partition_log import Appended, Dates
 from segments.record_batch import parse_header
 from segments.recovered_partition import RecoveredPartition, empty_partition
 from segments.recovery import recover
@@ -114,7 +114,7 @@ def test_log_append_time_replaces_the_producers_time() -> None:
         batch = batch_of(b"a", timestamps_ms=[5])
         await asyncio.sleep(2)
         async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
-            pending = log.append(ORDERS, batch, header_of(batch), admission, log_append_time=True)
+            pending = log.append(ORDERS, batch, header_of(batch), admission, dates=Dates(by_broker=True))
         await log.committed(pending, timeout_s=1)
         (stored,) = [b"".join((await fetch(log, 0)).batches)]
         header = parse_header(stored)

@@ -12,7 +12,16 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from metadata.errors import Fenced, InvalidArgument, OutcomeUnknown, Rejected, Throttled, TidelogError, Unavailable
+from metadata.errors import (
+    Fenced,
+    InvalidArgument,
+    InvalidTimestamp,
+    OutcomeUnknown,
+    Rejected,
+    Throttled,
+    TidelogError,
+    Unavailable,
+)
 from segments.bucket_layout import chosen_key, done_key
 from segments.object_store import Buffer
 from segments.producer_state import BATCHES_REMEMBERED
@@ -407,6 +416,24 @@ def test_a_failure_tells_how_much_is_written_and_what_to_do() -> None:
         )
         assert failed.value.hint == (
             "Run the query again from its checkpoint and the rest follows; nothing is doubled. Check the address."
+        )
+        world.brokers.faults = []
+        await world.commit([await world.stage(SECOND + FIRST)])
+        assert sorted(filter(None, world.brokers.values())) == expected(*FIRST, *SECOND)
+
+    run(test(World()))
+
+
+def test_rows_that_a_broker_refuses_for_their_dates_follow_once_it_takes_them() -> None:
+    """The executor's clock was ahead of the broker's, or the topic takes less since they were staged."""
+
+    async def test(world: World) -> None:
+        ahead = InvalidTimestamp("dated too far ahead", hint="Look at the clock.")
+        world.brokers.faults = [lambda append: ahead if append.where.partition == 2 else None] * 10_000
+        with pytest.raises(InvalidTimestamp) as failed:
+            await committed(world)
+        assert failed.value.hint == (
+            "Run the query again from its checkpoint and the rest follows; nothing is doubled. Look at the clock."
         )
         world.brokers.faults = []
         await world.commit([await world.stage(SECOND + FIRST)])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gateway.proto import admin_pb2
 from metadata.errors import Corrupt, InvalidArgument, InvalidTimestamp, TooLarge, UnknownPartition, UnknownTopic
 from metadata.producer_ids import DERIVED_IDS, IDEMPOTENCY_KEY_IDS
-from metadata.topic_settings import INT64_MAX
+from metadata.topic_settings import INT64_MAX, TimestampType
 from segments.batch_kernel import RecordTuple
 from segments.bucket_layout import chosen_key
 from segments.compression import Codec
@@ -199,12 +199,12 @@ def test_each_topic_has_its_own_limit() -> None:
     ],
 )
 def test_what_brokers_tell_of_a_topic_is_what_a_task_needs(
-    settings: dict[str, str], kind: str, after_max_ms: int, ahead_ms_max: int
+    settings: dict[str, str], kind: TimestampType, after_max_ms: int, ahead_ms_max: int
 ) -> None:
     topic = admin_pb2.Topic(name="orders", id="a" * 32, partition_count=3, batch_bytes_max=1 << 20, settings=settings)
     route = route_from(topic, address_of={}, limits_at={}, anyone="a:1", learnt_s=0.0, epochs=LeaderEpochs())
     facts = sink_brokers.facts_of(route)
-    assert facts == TopicFacts("orders", "a" * 32, 3, 1 << 20, kind, after_max_ms)  # type: ignore[arg-type]  # as it is told
+    assert facts == TopicFacts("orders", "a" * 32, 3, 1 << 20, kind, after_max_ms)
     assert facts.ahead_ms_max == ahead_ms_max
 
 

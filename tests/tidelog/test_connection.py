@@ -110,13 +110,12 @@ def test_a_change_is_not_tried_in_less_time_than_brokers_take_to_say_that_they_c
             await connection.call(attempt, writes=False)  # what reads loses nothing by it
         assert len(given_s) > 1
 
-    with_connection(test, settings_from(quick(request_timeout_ms=1_000)))
+    with_connection(test, settings_from(quick(request_timeout_ms=2_000)))
 
 
 def test_a_change_goes_to_a_broker_that_has_not_said_yet_that_it_can_not(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(broker: SmallBroker, connection: Connection) -> None:
-        first, second = "127.0.0.1:1", "127.0.0.1:2"
-        seeds = iter([first, second])
+        seeds = iter(["127.0.0.1:1", "127.0.0.1:2"])
         monkeypatch.setattr(Connection, "_seed", property(lambda _: next(seeds)))
         tried = 0
 
@@ -124,12 +123,32 @@ def test_a_change_goes_to_a_broker_that_has_not_said_yet_that_it_can_not(monkeyp
             nonlocal tried
             tried += 1
             if tried == 1:
-                await asyncio.sleep(0.6)
+                await asyncio.sleep(2.2)
                 raise Unavailable("etcd is away")
             return "done"
 
         assert await connection.call(attempt, writes=True) == "done"
         assert tried == 2
+
+    with_connection(test, settings_from(quick(request_timeout_ms=4_000)))
+
+
+def test_a_change_does_not_go_to_a_third_broker_in_less_time_than_two_have_taken_to_say_that_they_can_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(broker: SmallBroker, connection: Connection) -> None:
+        seeds = iter([f"127.0.0.1:{port}" for port in (1, 2, 3)])
+        monkeypatch.setattr(Connection, "_seed", property(lambda _: next(seeds)))
+        tried: list[str] = []
+
+        async def attempt(to: Stubs, timeout_s: float) -> str:
+            tried.append(to.address)
+            await asyncio.sleep(0.45)
+            raise Unavailable("etcd is away")
+
+        with pytest.raises(Unavailable, match="etcd is away"):
+            await connection.call(attempt, writes=True)
+        assert "127.0.0.1:3" not in tried
 
     with_connection(test, settings_from(quick(request_timeout_ms=1_000)))
 

@@ -30,7 +30,7 @@ def trouble(clock: Clock, caplog: pytest.LogCaptureFixture) -> LastingTrouble:
 def fails(trouble: LastingTrouble, clock: Clock, for_s: float, every_s: float = 1.0) -> None:
     ends_s = clock.now_s + for_s
     while clock.now_s < ends_s:
-        trouble.met("group g", ConnectionError("etcd is away"))
+        trouble.met("group g", ConnectionError("etcd is away"), began_s=clock.now_s)
         clock.now_s += every_s
 
 
@@ -62,7 +62,7 @@ def test_a_single_attempt_counts_from_its_beginning(
 def test_two_failures_with_nobody_trying_between_them_are_two(
     trouble: LastingTrouble, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trouble.met("group g", ConnectionError("etcd is away"))
+    trouble.met("group g", ConnectionError("etcd is away"), began_s=clock.now_s)
     clock.now_s = FORGOTTEN_AFTER_S + 1
-    trouble.met("group g", ConnectionError("etcd is away"))
+    trouble.met("group g", ConnectionError("etcd is away"), began_s=clock.now_s)
     assert not caplog.messages

@@ -20,7 +20,7 @@ A, B = "a:9090", "b:9090"
 def route(count: int, topic_id: str = "1", leader: str = A, epoch: int = 0, **limits: int) -> TopicRoute:
     found = {"batch_bytes_max": 1 << 20, "decompressed_bytes_max": 1 << 26} | limits
     partitions = (PartitionRoute(leader, epoch),) * count
-    return TopicRoute("orders", topic_id, partitions, learnt_s=0, has_detours=False, **found)  # type: ignore[arg-type]  # limits
+    return TopicRoute("orders", topic_id, partitions, found["batch_bytes_max"], found["decompressed_bytes_max"], learnt_s=0)
 
 
 class Shelf:

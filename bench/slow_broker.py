@@ -1,4 +1,4 @@
-"""A broker process whose bucket takes its time: `python -m tests.gateway.slow_broker DATA_DIR PUT_S SETTING=VALUE …`
+"""A broker process whose bucket takes its time: `python -m bench.slow_broker DATA_DIR PUT_S SETTING=VALUE …`
 
 It prints its gRPC address when it serves. From then on each PUT takes PUT_S seconds more.
 """
@@ -22,7 +22,7 @@ from gateway.settings import load_settings
 from segments.directory_store import DirectoryStore
 from segments.object_store import Buffer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 class SlowBroker(NamedTuple):
@@ -34,7 +34,7 @@ class SlowBroker(NamedTuple):
 def slow_broker(data_dir: Path, *, put_s: float, **settings: object) -> Iterator[SlowBroker]:
     """Runs it, and ends it by its process id."""
     flags = [f"{name}={value}" for name, value in settings.items()]
-    command = [sys.executable, "-m", "tests.gateway.slow_broker", str(data_dir), str(put_s), *flags]
+    command = [sys.executable, "-m", "bench.slow_broker", str(data_dir), str(put_s), *flags]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -11,7 +12,7 @@ from google.rpc.status_pb2 import Status
 
 from gateway.grpc_status import DETAILS_TRAILER, error_of
 from gateway.proto import groups_pb2
-from metadata.errors import TidelogError
+from metadata.errors import NoCoordinator, NotCoordinator, TidelogError
 from tests.gateway.stubs import groups_stub
 
 SESSION_MS = 60_000
@@ -36,6 +37,18 @@ async def refused(call: Awaitable[Any]) -> TidelogError:
     except TidelogError as error:
         return error
     raise AssertionError(f"it was answered: {answer}")
+
+
+async def answered_by_the_next(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Returns the answer of the next coordinator. Repeats the call as a client does while the coordinator changes.
+
+    Until the next coordinator has adopted the group, any broker may answer NotCoordinator or NoCoordinator.
+    """
+    while True:
+        try:
+            return await answered(call())
+        except (NotCoordinator, NoCoordinator):
+            await asyncio.sleep(0.01)
 
 
 class GroupCalls:

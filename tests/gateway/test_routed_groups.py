@@ -38,7 +38,7 @@ from metadata.group_model import (
 from metadata.group_offsets import CommittedOffset
 from metadata.model import Partition, TopicId, TopicPartition
 from tests.gateway.broker_cluster import Cluster, with_cluster
-from tests.gateway.group_calls import SESSION_MS, GroupCalls, answered, offset, refused
+from tests.gateway.group_calls import SESSION_MS, GroupCalls, answered_by_the_next, offset, refused
 from tests.gateway.small_broker import until
 
 pytestmark = pytest.mark.slow
@@ -266,7 +266,7 @@ def test_a_coordinator_that_is_stopped_is_followed_before_its_doors_close(tmp_pa
         for error in await asyncio.gather(*waiting):
             assert isinstance(error, NotCoordinator | Stopping)
         for member in members:
-            await answered(through_another.heartbeat(member, 1))
+            await answered_by_the_next(lambda member=member: through_another.heartbeat(member, 1))  # type: ignore[misc]
 
     with_group(tmp_path, scenario)
 
@@ -288,7 +288,7 @@ def test_members_come_back_to_the_next_coordinator_when_theirs_has_died(tmp_path
         assert isinstance(await refused(calls.heartbeat(first, 1)), NoCoordinator), "nobody listens there"
         await group.others[0].drain(group.at.broker_id, draining=True)  # in place of the end of its lease
         for member in members:
-            await answered(calls.heartbeat(member, 1))
+            await answered_by_the_next(lambda member=member: calls.heartbeat(member, 1))  # type: ignore[misc]
         assert [each.offset for each in (await calls.offsets()).offsets] == [7]
 
     with_group(tmp_path, scenario)

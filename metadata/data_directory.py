@@ -8,7 +8,8 @@
     LOCK:   tidelog data directory
             {"pid":4711,"host":"a1","since":"2026-01-01T00:00:00+00:00"}
 
-The kernel drops the lock when the process ends, however it ends: what LOCK says counts only while the lock is held.
+The kernel drops the lock when the process ends, however it ends: what LOCK says counts only while the lock is held. The directory
+and the files are made for the user of the broker alone (private_files.py).
 Invariant: while a DataDirectory is open, no other process on this host has opened it.
 """
 
@@ -17,14 +18,19 @@ from __future__ import annotations
 import datetime
 import errno
 import fcntl
+import logging
 import os
 import socket
+import stat
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
 from metadata.errors import Denied, Rejected, TidelogError, Unavailable
+from metadata.private_files import make_private_directories, open_private
+
+log = logging.getLogger(__name__)
 
 _TITLE = "tidelog data directory"
 _OWN = frozenset({"LOCK", "metadata.sqlite", "metadata.sqlite-wal", "metadata.sqlite-shm", "bucket", "lost+found"})
@@ -51,10 +57,11 @@ class DataDirectory:
         try:
             self._create()
             self._check_ours()
-            self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._lock = open_private(self.path / "LOCK", os.O_RDWR | os.O_CREAT)
             self._take_lock()
             self._prove_writable()
             self._sign()
+            self._warn_of_wide_rights()
         except OSError as error:
             self.close()
             raise self._translated(error) from error
@@ -88,8 +95,7 @@ class DataDirectory:
         self.close()
 
     def _create(self) -> None:
-        missing = [directory for directory in (self.path, *self.path.parents) if not directory.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
+        missing = make_private_directories(self.path)
         for directory in missing:  # its name must survive loss of power as well
             _sync_directory(directory.parent)
 
@@ -123,7 +129,7 @@ class DataDirectory:
     def _prove_writable(self) -> None:
         probe = self.path / _PROBE
         try:
-            with open(probe, "wb") as file:
+            with open(probe, "wb", opener=open_private) as file:
                 file.write(bytes(_PROBE_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
@@ -139,6 +145,16 @@ class DataDirectory:
         os.ftruncate(self._lock, len(text))
         os.fsync(self._lock)
         _sync_directory(self.path)
+
+    def _warn_of_wide_rights(self) -> None:
+        """A directory that existed keeps its rights; the files that Tidelog makes in it are for its own user in any case."""
+        mode = self.path.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            log.warning(
+                "every user of this machine can replace the metadata path=%s; name a directory below it as data_dir", self.path
+            )
+        if mode & stat.S_IXOTH and self.bucket_path.is_dir() and self.bucket_path.stat().st_mode & stat.S_IXOTH:
+            log.warning("every user of this machine can read the records path=%s; run: chmod -R o-rwx %s", *[self.bucket_path] * 2)
 
     def _signed(self) -> _Holder | None:
         try:

@@ -10,13 +10,14 @@
 So a read at revision r sees the versions with revision <= r < replaced_revision, and compaction to c drops those with
 replaced_revision <= c, deletes included. Invariants: of one key at most one version is not replaced; a transaction is in the
 file wholly or not at all (WAL, synchronous=FULL: it survives loss of power once it is answered); no other process has the
-file open (locking_mode=EXCLUSIVE), so that revisions held in memory are true.
+file open (locking_mode=EXCLUSIVE), so that revisions held in memory are true; only the user of this process may read the files.
 
 A lease lives in memory: whoever held one in an earlier process is gone, so opening the file ends them all.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from typing import Any
 
 from metadata.errors import InvalidArgument, Rejected
 from metadata.model import Revision
+from metadata.private_files import FILE_MODE, take_rights_of_others
 from metadata.sqlite_errors import translate
 from metadata.store import (
     NO_LEASE,
@@ -85,6 +87,7 @@ class SqliteHistory:
         self._clock = clock
         self._leases: dict[LeaseId, tuple[float, float]] = {}  # time to live, and when it ends by the clock; seconds
         try:
+            _keep_private(path)
             self._connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise translate(error, path) from error
@@ -342,3 +345,17 @@ class _Write:
 def _key_value(row: Any) -> KeyValue:
     key, value, create_revision, mod_revision, version, lease = row
     return KeyValue(key.decode(), value, Revision(create_revision), Revision(mod_revision), version, LeaseId(lease))
+
+
+def _keep_private(path: Path) -> None:
+    """Creates the database with the rights of its owner alone, or takes the rights of others from one that exists.
+
+    SQLite gives its other files the rights of the database. Files that exist are never opened here: closing one would drop the
+    locks that this process holds on it through SQLite. What goes wrong here goes wrong in SQLite too, which says it better.
+    """
+    if str(path) == ":memory:":
+        return
+    with suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        take_rights_of_others(Path(f"{path}{suffix}"))

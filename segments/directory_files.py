@@ -9,6 +9,9 @@
 Invariant: link(2) decides who creates a key, and the name never shows less than the whole, durable body. Whoever is told that
 a key exists already is told so when that name is durable too, since it will build on it. Directories are never removed: a
 create could lose its parent between making it and linking into it, and an empty directory costs nothing.
+
+Rights: a root that is made here is for its owner alone (0700). Objects and directories take the rights of the root, whatever the
+umask is: below a root of 0750, directories are 0750 and objects 0640. So the user who makes the root decides who reads the log.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from metadata.errors import AlreadyExists, Denied, InvalidArgument, NotFound, OutcomeUnknown, TidelogError, Unavailable
+from metadata.private_files import DIRECTORY_MODE, FILE_MODE, make_private_directory
 from segments.directory_listing import objects_in_order
 from segments.object_request import past_the_end
 from segments.object_store import Buffer, ListPage, ObjectInfo, Tail
@@ -34,6 +38,10 @@ _BUFFERS_PER_WRITE = os.sysconf("SC_IOV_MAX")
 _READ_BYTES_MAX = 1 << 30
 _DURABLE_FOLDERS_MAX = 10_000
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+# What others may have of an object: objects are never changed, so nobody else needs to write them.
+_READ_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
+# Of the root's mode, with the group of the parent (setgid) and the sticky bit.
+_INHERITED = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO | stat.S_ISGID | stat.S_ISVTX
 _HARD_LINKS_HINT = "Use one local file system that has hard links: ext4, xfs, btrfs, zfs, apfs."
 
 
@@ -46,6 +54,7 @@ class DirectoryFiles:
         self._root = str(root)
         self._temporaries = str(root / _TEMPORARIES)
         self._durable_folders: set[str] = set()
+        self._directory_mode, self._file_mode = DIRECTORY_MODE, FILE_MODE
 
     def create(self, key: str, body: Sequence[Buffer]) -> None:
         folder, _, name = key.rpartition("/")
@@ -89,8 +98,11 @@ class DirectoryFiles:
         with self._explained("open"):
             if make:
                 self._make_root()
-            if not stat.S_ISDIR(os.stat(self._root).st_mode):
+            mode = os.stat(self._root).st_mode
+            if not stat.S_ISDIR(mode):
                 raise Denied(f"{self.url} is not a directory", hint="Name a directory.")
+            self._directory_mode = DIRECTORY_MODE | mode & _INHERITED
+            self._file_mode = FILE_MODE | mode & _READ_BY_OTHERS
         self._sweep()
 
     def _link(self, temporary: str, directory: int, name: str, key: str) -> None:
@@ -130,11 +142,13 @@ class DirectoryFiles:
         while True:
             path = f"{self._temporaries}/{secrets.token_hex(16)}"
             try:
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
             except FileNotFoundError:
-                with suppress(FileExistsError):
-                    os.mkdir(self._temporaries)
+                self._make_directory(self._temporaries)
                 continue
+            if self._file_mode != FILE_MODE:
+                with suppress(OSError):  # a file system that has one mode for all files
+                    os.fchmod(file, self._file_mode)
             if _lock(file) and os.fstat(file).st_nlink:
                 return file, path
             os.close(file)  # another process sweeps, and took the file before it was locked
@@ -170,18 +184,28 @@ class DirectoryFiles:
         path = self._root
         for component in folder.split("/") if folder else ():
             parent, path = path, f"{path}/{component}"
-            with suppress(FileExistsError):
-                os.mkdir(path)
+            self._make_directory(path)
             _sync_directory(parent)
         if len(self._durable_folders) >= _DURABLE_FOLDERS_MAX:
             self._durable_folders.clear()
         self._durable_folders.add(folder)
 
+    def _make_directory(self, path: str) -> bool:
+        """Makes a directory with the rights of the root. Returns False where there is one, which stays as it is."""
+        try:
+            os.mkdir(path, self._directory_mode)
+        except FileExistsError:
+            return False
+        if stat.S_IMODE(os.stat(path).st_mode) != self._directory_mode:  # the umask has taken some
+            with suppress(PermissionError):  # a file system that has one mode for all directories
+                os.chmod(path, self._directory_mode)
+        return True
+
     def _make_root(self) -> None:
         """The last directory alone: where its parent is missing too, the path is more likely to be wrong than new."""
         root = Path(self._root)
         if not root.exists():
-            root.mkdir(exist_ok=True)
+            make_private_directory(root)
             _sync_directory(str(root.parent))
 
     @contextmanager

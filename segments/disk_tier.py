@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Hashable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from metadata.private_files import make_private_directories, open_private
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +34,7 @@ class _Stored(NamedTuple):
 class DiskTier:
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
         """`folder` is made where it is not there; another process must not use it. OSError."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_directories(folder)
         for left_over in folder.glob(f"*{_SUFFIX}"):
             left_over.unlink()
         self._folder = folder
@@ -104,7 +107,8 @@ class DiskTier:
 
 def _write(path: Path, body: bytes, unneeded: list[Path]) -> None:
     _remove(unneeded)
-    path.write_bytes(body)
+    with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+        file.write(body)
 
 
 def _remove(unneeded: list[Path]) -> None:

@@ -303,7 +303,7 @@ def _directory(options: DemoOptions, watch: Watch) -> Iterator[Path]:
     else:
         directory = options.data_dir
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if any(directory.iterdir()):
                 raise InvalidArgument(f"{directory} is not empty", hint="Name an empty directory, or leave --data-dir out.")
         except OSError as error:

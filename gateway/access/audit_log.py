@@ -20,11 +20,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from typing import Final
 
 import msgspec
 
 from metadata.errors import InvalidArgument
+from metadata.private_files import FILE_MODE
 
 ROOM: Final = 10_000
 AT_ONCE: Final = 1_000
@@ -154,13 +156,27 @@ class AuditLog:
             self._handler.close()
 
 
+class _PrivateFileHandler(logging.handlers.WatchedFileHandler):
+    """Opens a file anew after it was moved away, and creates it for the user of this process alone.
+
+    A file that exists keeps its rights: logrotate may have made it for a group.
+    """
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=_opened_or_private)
+
+
+def _opened_or_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
 def _handler(where: str) -> logging.Handler:
     if where == "stderr":
         handler: logging.Handler = logging.StreamHandler(sys.stderr)
     else:
         try:
-            os.close(os.open(where, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
-            handler = logging.handlers.WatchedFileHandler(where, encoding="utf-8")
+            os.close(os.open(where, os.O_WRONLY | os.O_APPEND | os.O_CREAT, FILE_MODE))
+            handler = _PrivateFileHandler(where, encoding="utf-8")
         except OSError as error:
             raise InvalidArgument(f"audit_log: {where} can't be written: {error.strerror}") from error
     handler.setFormatter(logging.Formatter("%(message)s"))

@@ -199,6 +199,7 @@ def test_a_file_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
     asyncio.run(scenario())
     assert '"first"' in (tmp_path / "first").read_text()
     assert '"second"' in (tmp_path / "second").read_text()
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("first", "second")] == [0o600] * 2
 
 
 def test_a_folder_that_is_gone_costs_lines_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

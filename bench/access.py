@@ -32,7 +32,6 @@ from metadata.access_cache import AccessCache
 from metadata.access_records import AccessRecords
 from metadata.acl import Acl
 from metadata.api_key import KEY_ID_BYTES, SECRET_BYTES, new_key
-from metadata.secret import Secret
 from metadata.sqlite_store import SqliteStore
 from tidelog import connect_sync
 
@@ -135,7 +134,7 @@ def _guard_us() -> float:
         following = asyncio.ensure_future(cache.run())
         await cache.read(timeout_s=30)
         authentication = Authentication(AccessSettings(), cache, now_ms=_now_ms)
-        guard = Guard(cache, authentication, PrincipalQuotas(cache, time.monotonic), None, Secret(""), now_ms=_now_ms)
+        guard = Guard(cache, authentication, PrincipalQuotas(cache, time.monotonic), None, None, now_ms=_now_ms)
         door, shown = HttpGuard(guard), f"Bearer {made.text.reveal()}".encode()
         rounds = [await _round_us(door, shown) for _ in range(ROUNDS)]
         following.cancel()

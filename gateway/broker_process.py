@@ -82,8 +82,11 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
             prepared,
             metadata,
             layout,
+            cluster_id=identity,
+            broker_id=settings.broker_id,
             now_ms=wall_clock_ms,
-            peers_speak_tls=settings.tls.is_on and bool(settings.metadata.etcd),
+            has_peers=bool(settings.metadata.etcd),
+            peers_speak_tls=settings.tls.is_on,
         )
         broker = Broker(settings, bucket, metadata, layout, cluster_id=identity, tracing=tracing, access=access, tls=tls, disk=disk)
         ready = asyncio.Event()

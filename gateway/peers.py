@@ -6,10 +6,10 @@
                             └▶ it was dropped unread, as the other broker has more calls than it takes up: Throttled, but of a
                                write nobody knows that it was not begun (OutcomeUnknown)
 
-Every call carries FORWARDED_BY with the id of this broker, and what `call_metadata` says. Who receives it answers from what it
-leads itself: no request is forwarded twice. Invariants: a call has a deadline; of those with records at most WRITES_AT_ONCE are
-open to a broker; a channel is dropped when no registered broker has its address any more, and connects again by itself as long as
-one has.
+Every call carries FORWARDED_BY with the id of this broker, and what `call_metadata` gives for the called broker and the method. The
+called broker answers from what it leads itself: no request is forwarded twice. Invariants: a call has a deadline; of those with
+records at most WRITES_AT_ONCE are open to a broker; a channel is dropped when no registered broker has its address any more, and
+connects again by itself as long as one has.
 
 With TLS, the other broker's certificate is checked by `tls_peer_ca_file` against the host at which it is advertised, or against
 tls_peer_name, and our own is shown. When these files change, calls go over new channels, and the old ones end with their calls.
@@ -27,6 +27,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 
+from gateway.access import peer_tokens
 from gateway.grpc_status import DETAILS_TRAILER, error_of
 from metadata.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Throttled, TidelogError, Unavailable
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from gateway.tls_files import TlsFiles
 
-FORWARDED_BY: Final = "tidelog-forwarded-by"
+FORWARDED_BY: Final = peer_tokens.FORWARDED_BY
 """Key of the metadata of a forwarded call; its value is the id of the broker that the client has asked."""
 CONNECT_TIMEOUT_S: Final = 2.0
 CLOSE_GRACE_S: Final = 30.0
@@ -60,6 +61,8 @@ _WITHOUT_A_WORD: Final = grpc.StatusCode.CANCELLED.name
 """What gRPC says of a call that it dropped before it was taken up (grpc_unread_s_max); of a server that stops it says more."""
 
 CallMetadata = tuple[tuple[str, str], ...]
+# From the id of the called broker and the method, /service/name.
+PeerMetadata = Callable[[str, str], CallMetadata]
 _Answer = TypeVar("_Answer", bound=Message)
 
 
@@ -70,9 +73,7 @@ class Unreachable(NoLeader):
 class Peers:
     """Its owner calls `drop_others` when brokers come and go, and `close` in the end."""
 
-    def __init__(
-        self, broker_id: str, tls: TlsFiles | None = None, *, call_metadata: Callable[[], CallMetadata] | None = None
-    ) -> None:
+    def __init__(self, broker_id: str, tls: TlsFiles | None = None, *, call_metadata: PeerMetadata | None = None) -> None:
         """`call_metadata`: what goes with each call beside FORWARDED_BY, asked for in the task that calls."""
         self._metadata: CallMetadata = ((FORWARDED_BY, broker_id),)
         self._call_metadata = call_metadata
@@ -100,9 +101,11 @@ class Peers:
         channel = self._channels.get(peer.grpc_address)
         if channel is None:
             channel = self._channels[peer.grpc_address] = _Channel(peer.grpc_address, self._tls)
-        metadata = self._metadata if self._call_metadata is None else (*self._metadata, *self._call_metadata())
         async with channel.turns if is_write else nullcontext():
             await channel.connected(peer, timeout_s)
+            metadata = self._metadata
+            if self._call_metadata is not None:  # made when the call goes out: what it holds expires
+                metadata = (*metadata, *self._call_metadata(peer.broker_id, method))
             try:
                 answer = await channel.method(method)(request.SerializeToString(), timeout=timeout_s, metadata=metadata)
                 return answer_type.FromString(answer)

@@ -52,6 +52,7 @@ class Caller:
         "_version",
         "credential",
         "expires_at_ms",
+        "forwarded_by",
         "is_admin",
         "is_peer",
         "principal",
@@ -66,17 +67,19 @@ class Caller:
         credential: str,
         is_admin: bool = False,
         is_peer: bool = False,
+        forwarded_by: str = "",
         key: ApiKey | None = None,
         scopes: Rights | None = None,
         expires_at_ms: int = 0,
         holds: Callable[[], bool] | None = None,
     ) -> None:
-        """`credential`: what was shown, in a word for the audit log. `scopes`: what its key is narrowed to. `holds`: whether what
-        has proved a token still does."""
+        """`credential`: what was shown, in a word for the audit log. `forwarded_by`: the broker id of a peer. `scopes`: what its
+        key is narrowed to. `holds`: whether what has proved a token still does."""
         self.principal = principal
         self.credential = credential
         self.is_admin = is_admin
         self.is_peer = is_peer
+        self.forwarded_by = forwarded_by
         self.expires_at_ms = expires_at_ms
         """0: never."""
         self._book = book
@@ -178,20 +181,24 @@ class CheckedCall:
     def check(self, kind: str, name: str) -> None:
         """Unauthenticated, NotAuthorized unless the call may name this."""
         needs = self.needs
-        if self.caller is not None and self.caller.is_peer:
-            return  # it was checked where it came in
+        if self.caller is not None and self.caller.is_peer:  # it was checked where it came in
+            self._note_resource(kind, name)
+            return
         operation = needs.topic if kind == "topic" else needs.group if kind == "group" else needs.cluster
         caller = self.caller
         if caller is None or operation is None:
             raise NotAuthorized(f"this call is for no {kind}")
         caller.check_counts()
-        if needs.changes and len(self.resources) < REFUSALS_TOLD_MAX:
-            self.resources[f"{kind}:{name[:249]}"] = None
+        self._note_resource(kind, name)
         if not caller.may(operation, kind, name):
             self._tell_refusal(operation, kind, name)
             raise caller.refusal(operation, kind, name)
         if needs.lasts and len(self.granted) < GRANTED_MAX:
             self.granted.add((operation, kind, name))
+
+    def _note_resource(self, kind: str, name: str) -> None:
+        if self.needs.changes and len(self.resources) < REFUSALS_TOLD_MAX:
+            self.resources[f"{kind}:{name[:249]}"] = None
 
     def may(self, operation: str, kind: str, name: str) -> bool:
         """Whether it may, without a refusal: for what is left out of a list."""

@@ -150,6 +150,31 @@ GRPC_CALLS: Final[dict[str, Needs]] = {
     f"{_ACCESS}DeleteQuota": _CLUSTER_ADMIN,
 }
 
+# What one broker may call at another. A peer's token for any other call is refused: brokers make topics, keys and ACLs in the
+# metadata store, not through each other.
+FORWARDED_CALLS: Final = frozenset(
+    {
+        f"{_LOG}Produce",
+        f"{_LOG}Fetch",
+        f"{_LOG}ListOffsets",
+        f"{_LOG}OffsetForLeaderEpoch",
+        f"{_LOG}DeleteRecords",
+        f"{_LOG}FindWrittenOnce",
+        f"{_CLUSTER}ExplainOffset",
+        f"{_GROUPS}JoinGroup",
+        f"{_GROUPS}SyncGroup",
+        f"{_GROUPS}Heartbeat",
+        f"{_GROUPS}LeaveGroup",
+        f"{_GROUPS}OffsetCommit",
+        f"{_GROUPS}OffsetFetch",
+        f"{_GROUPS}DescribeGroup",
+        f"{_GROUPS}DeleteGroup",
+        f"{_GROUPS}DeleteOffsets",
+        f"{_GROUPS}SeekGroup",
+        f"{_GROUPS}SeenBrokers",
+    }
+)
+
 
 class HttpRoute:
     """One row of HTTP_CALLS, by the parts of its path."""

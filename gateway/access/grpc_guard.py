@@ -10,11 +10,11 @@ import grpc
 
 from gateway.access.caller import CheckedCall
 from gateway.access.calls import GRPC_CALLS
-from gateway.access.guard import PEER_PRINCIPAL, PEER_SECRET, PEER_UNCHECKED, Guard
+from gateway.access.guard import Guard
+from gateway.access.peer_tokens import ASSERTED, FORWARDED_BY, PEER_TOKEN, Claim
 from gateway.access.principal_quotas import Flow
 from gateway.grpc_calls import Context, MethodHandler, client_host, ended, only_message
 from gateway.open_calls import OpenCalls
-from gateway.peers import FORWARDED_BY
 from gateway.tls_subject import grpc_subject
 
 DOOR: Final = "grpc"
@@ -81,25 +81,21 @@ class GrpcGuard:
 
     async def _begun(self, path: str, context: Context) -> CheckedCall:
         shown: str | bytes = ""
-        secret = principal = forwarded_by = ""
-        is_forwarded = is_unchecked = False
+        token, asserted, is_forwarded = "", [], False
         for name, value in context.invocation_metadata() or ():
-            match name:
-                case "authorization":
-                    shown = value
-                case "tidelog-peer" | "tidelog-principal" | "tidelog-forwarded-by" | "tidelog-unchecked":
-                    is_forwarded |= name in {FORWARDED_BY, PEER_SECRET}
-                    is_unchecked |= name == PEER_UNCHECKED
-                    text = value if isinstance(value, str) else ""
-                    secret = text if name == PEER_SECRET else secret
-                    principal = text if name == PEER_PRINCIPAL else principal
-                    forwarded_by = text if name == FORWARDED_BY else forwarded_by
+            if name == "authorization":
+                shown = value
+            elif name == PEER_TOKEN or name in ASSERTED:
+                text = value if isinstance(value, str) else ""
+                is_forwarded |= name in {FORWARDED_BY, PEER_TOKEN}
+                if name == PEER_TOKEN:
+                    token = text
+                else:
+                    asserted.append((name, text))
         needs, address = GRPC_CALLS[path], client_host(context)
         if is_forwarded:
-            unchecked_by = (forwarded_by or address) if is_unchecked else ""
-            return self._guard.begin_forwarded(
-                needs, secret, principal, door=DOOR, action=path, address=address, unchecked_by=unchecked_by
-            )
+            claim = Claim(token, tuple(sorted(asserted)))
+            return self._guard.begin_forwarded(needs, claim, door=DOOR, action=path, address=address)
         return await self._guard.begin(needs, shown, lambda: grpc_subject(context), door=DOOR, action=path, address=address)
 
 

@@ -2,10 +2,11 @@
 of it.
 
     call ─▶ its row in calls.py ─▶ who? ─▶ noted in its task (caller.py) ─▶ quota ─▶ the call ─▶ audit
-                                    └ forwarded: only who knows the cluster's peer secret; it was checked where it came in
+                                    └ forwarded: only with a token of another broker (peer_tokens.py), which has checked it
 
-A broker whose authentication is off has checked nobody, and what it forwards is done all the same: whoever reaches it can make a
-key for himself there, so nothing would be kept from him. The log names it, and the audit log tells what is changed through it.
+A broker whose authentication is off has checked nobody, and what it forwards is done all the same: anybody who reaches it can make
+a key there, so refusing would protect nothing. The log names it. What a forwarded call changes is in the audit logs of both
+brokers: here with the principal that the other one asserts, and with its id.
 
 Calls that last (long polls, streams) are watched: when keys, ACLs or quotas change, and when credentials expire, those that may go
 on no longer end with the reason. Invariants: no call is begun before its caller is known, but for those that are open; what ends
@@ -15,8 +16,8 @@ here has told the audit log once.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -25,23 +26,20 @@ from typing import Final
 from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authentication, Subject
 from gateway.access.caller import Caller, CheckedCall, begin
-from gateway.access.calls import Needs
+from gateway.access.calls import FORWARDED_CALLS, Needs
+from gateway.access.peer_tokens import Claim, PeerTokens
 from gateway.access.principal_quotas import Flow, Meter, PrincipalQuotas
 from gateway.current_call import current_call
 from metadata.access_cache import AccessCache
 from metadata.acl import CLUSTER_NAME
-from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
-from metadata.secret import Secret
+from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 
-PEER_SECRET: Final = "tidelog-peer"
-"""Keys of the metadata between brokers: the cluster's secret, and the name of the principal that the first broker has checked."""
-PEER_PRINCIPAL: Final = "tidelog-principal"
-PEER_UNCHECKED: Final = "tidelog-unchecked"
-"""And that it has checked nobody: its authentication is off."""
-NAME_CHARACTERS_MAX: Final = 249
+# Credentials of forwarded calls, as the audit log names them.
+PEER: Final = "peer"
 UNCHECKED: Final = "broker without authentication"
-"""As a credential, for the audit log."""
 UNCHECKED_MAX: Final = 1_000
+# Between two warnings about tokens of one broker.
+WARNING_INTERVAL_S: Final = 60.0
 OK: Final = "ok"
 
 log = logging.getLogger(__name__)
@@ -54,20 +52,22 @@ class Guard:
         authentication: Authentication,
         quotas: PrincipalQuotas,
         audit: AuditLog | None,
-        peer_secret: Secret,
+        peers: PeerTokens | None,
         *,
         now_ms: Callable[[], int],
         metrics_open: bool = False,
     ) -> None:
+        """`peers`: None without etcd, and then no call counts as forwarded."""
         self.cache = cache
         self.audit = audit
         self.metrics_open = metrics_open
         self._authentication = authentication
         self._quotas = quotas
-        self._peer_secret = peer_secret.reveal().encode()
+        self._peers = peers
         self._now_ms = now_ms
         self._lasting: set[_Lasting] = set()
         self._unchecked: set[str] = set()
+        self._warned_s: dict[str, float] = {}
         cache.subscribe(self._look_again)
         authentication.subscribe(self._look_again)
 
@@ -118,23 +118,51 @@ class Guard:
         except TidelogError:
             return None
 
-    def begin_forwarded(
-        self, needs: Needs, secret: str, principal: str, *, door: str, action: str, address: str, unchecked_by: str = ""
-    ) -> CheckedCall:
-        """The call of another broker, for its client; `unchecked_by`: its id, where its authentication is off. NotAuthorized
-        without the cluster's secret."""
-        if not hmac.compare_digest(secret.encode(), self._peer_secret):
-            error = NotAuthorized(
-                "only brokers of this cluster may forward calls",
-                hint="Where it was a broker: is it of this cluster, and has it authentication, or else TLS?",
-            )
+    def begin_forwarded(self, needs: Needs, claim: Claim, *, door: str, action: str, address: str) -> CheckedCall:
+        """Begins the call of another broker for its client. `action`: the method, /service/name.
+
+        Raises Unauthenticated where no broker of this cluster has signed it, or this broker has no peers; NotAuthorized of a call
+        that brokers do not forward; Unavailable as PeerTokens.check.
+        """
+        try:
+            self._check_claim(claim, action)
+        except TidelogError as error:
             self._tell(error.code, door=door, address=address, call=action, reason=error.message)
-            raise error
-        if unchecked_by:
-            self._tell_of_unchecked(unchecked_by)
-        name = principal[:NAME_CHARACTERS_MAX]
-        peer = Caller(name, self.cache, self._now_ms, credential=UNCHECKED if unchecked_by else "peer", is_peer=True)
+            raise
+        if claim.is_unchecked:
+            self._tell_of_unchecked(claim.broker_id)
+        peer = Caller(
+            claim.principal,
+            self.cache,
+            self._now_ms,
+            credential=UNCHECKED if claim.is_unchecked else PEER,
+            is_peer=True,
+            forwarded_by=claim.broker_id,
+        )
         return self._begun(peer, needs, door=door, action=action, address=address)
+
+    def _check_claim(self, claim: Claim, method: str) -> None:
+        if self._peers is None:
+            raise Unauthenticated(
+                "this broker takes no forwarded calls: it runs without etcd, and so has no peers",
+                hint="A client must not send tidelog-… metadata.",
+            )
+        try:
+            self._peers.check(claim, method)
+        except Unavailable as error:
+            self._warn_of_token(claim.broker_id, error)
+            raise
+        if method not in FORWARDED_CALLS:
+            raise NotAuthorized(f"brokers do not forward {method}", hint="Call it at any broker with credentials of a client.")
+
+    def _warn_of_token(self, broker_id: str, error: Unavailable) -> None:
+        """Logs each broker's refused tokens once in WARNING_INTERVAL_S."""
+        now_s = time.monotonic()
+        if now_s - self._warned_s.get(broker_id, float("-inf")) >= WARNING_INTERVAL_S:
+            if len(self._warned_s) >= UNCHECKED_MAX:
+                self._warned_s.clear()
+            self._warned_s[broker_id] = now_s
+            log.warning("forwarded calls are refused broker=%s: %s; %s", broker_id, error.message, error.hint)
 
     def _begun(
         self, caller: Caller | None, needs: Needs, *, door: str, action: str, address: str, request_id: str = ""
@@ -155,7 +183,7 @@ class Guard:
             log.warning(
                 "broker %s forwards calls of clients that nobody has checked, since its authentication is off: whoever reaches it "
                 "may do everything in this cluster until it is switched on there, too",
-                broker_id[:NAME_CHARACTERS_MAX],
+                broker_id,
             )
 
     def check_again(self, call: CheckedCall) -> None:
@@ -219,8 +247,7 @@ class Guard:
 
     def ended(self, call: CheckedCall, failure: str) -> None:
         """Tells of a change that was asked for: done, or why not. `failure`: the code of its error."""
-        told_elsewhere = call.caller is not None and call.caller.is_peer and call.caller.credential != UNCHECKED
-        if call.needs.changes and not call.was_refused and not told_elsewhere:
+        if call.needs.changes and not call.was_refused:
             self._tell_of(call, failure or OK, tuple(call.resources))
 
     def _refused(self, call: CheckedCall, operation: str, kind: str, name: str) -> None:
@@ -241,6 +268,7 @@ class Guard:
             request_id=call.request_id,
             reason=reason,
             validate_only=call.validate_only,
+            forwarded_by=call.caller.forwarded_by if call.caller is not None else "",
         )
 
     def _tell(
@@ -256,6 +284,7 @@ class Guard:
         request_id: str = "",
         reason: str = "",
         validate_only: bool = False,
+        forwarded_by: str = "",
     ) -> None:
         if self.audit is not None:
             self.audit.tell(
@@ -269,6 +298,7 @@ class Guard:
                 request_id=request_id or _request_id(),
                 reason=reason,
                 validate_only=validate_only,
+                forwarded_by=forwarded_by,
             )
 
 

@@ -11,18 +11,16 @@ from typing import Final, NamedTuple
 from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authentication, read_admin_key
 from gateway.access.caller import present_principal
-from gateway.access.guard import PEER_PRINCIPAL, PEER_SECRET, PEER_UNCHECKED, Guard
+from gateway.access.guard import Guard
+from gateway.access.peer_tokens import PEER_PRINCIPAL, PEER_TOKEN, PEER_UNCHECKED, PeerTokens, asserted_principal
 from gateway.access.principal_quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
-from gateway.peers import CallMetadata
+from gateway.peers import CallMetadata, PeerMetadata
 from metadata.access_cache import AccessCache
 from metadata.api_key import Credential
 from metadata.etcd_layout import EtcdLayout
-from metadata.peer_secret import read_peer_secret
-from metadata.secret import Secret
+from metadata.peer_secret import forget_peer_secret, read_peer_secret
 from metadata.store import MetadataStore
-
-_PRINTABLE: Final = frozenset(map(chr, range(0x20, 0x7F)))
 
 
 class Access(NamedTuple):
@@ -30,8 +28,8 @@ class Access(NamedTuple):
 
     guard: Guard | None
     """None where authentication is off."""
-    peer_metadata: Callable[[], CallMetadata] | None
-    """What goes with each call to another broker."""
+    peer_metadata: PeerMetadata | None
+    """What goes with each call to another broker, by the id of that broker and the method."""
 
 
 NO_ACCESS: Final = Access(None, None)
@@ -61,16 +59,26 @@ async def open_access(
     store: MetadataStore,
     layout: EtcdLayout,
     *,
+    cluster_id: str,
+    broker_id: str,
     now_ms: Callable[[], int],
+    has_peers: bool,
     peers_speak_tls: bool = False,
 ) -> Access:
-    """A broker without authentication sends the cluster's secret as well, for those that have it already, but over TLS alone: who
-    listens to what is plain today may not know it tomorrow. Raises Unavailable, OutcomeUnknown, Corrupt."""
+    """Makes the guard, and what proves this broker to others. Raises Unavailable, OutcomeUnknown, Corrupt.
+
+    A broker without peers (`has_peers`: etcd is configured) has no peer secret, removes one that an earlier version left, and takes
+    no forwarded calls. A broker without authentication signs its calls too, for those that have it already, but over TLS alone: a
+    token in plain text could be repeated by whoever listens.
+    """
+    tokens_of_peers = None
+    if not has_peers:
+        await forget_peer_secret(store, layout)
+    elif settings.authentication or peers_speak_tls:
+        secret = await read_peer_secret(store, layout, secrets.token_bytes)
+        tokens_of_peers = PeerTokens(secret, cluster_id=cluster_id, broker_id=broker_id, now_ms=now_ms)
     if not settings.authentication:
-        if not peers_speak_tls:
-            return NO_ACCESS
-        return Access(None, unchecked_metadata(await read_peer_secret(store, layout, secrets.token_bytes)))
-    peer_secret = await read_peer_secret(store, layout, secrets.token_bytes)
+        return NO_ACCESS if tokens_of_peers is None else Access(None, unchecked_metadata(tokens_of_peers))
     cache = AccessCache(store, layout)
     tokens = None
     if settings.oidc_issuer:
@@ -85,25 +93,30 @@ async def open_access(
         tokens=tokens,
     )
     quotas = PrincipalQuotas(cache, time.monotonic)
-    guard = Guard(cache, authentication, quotas, prepared.audit, peer_secret, now_ms=now_ms, metrics_open=settings.metrics_open)
-    return Access(guard, peer_metadata(peer_secret))
+    guard = Guard(cache, authentication, quotas, prepared.audit, tokens_of_peers, now_ms=now_ms, metrics_open=settings.metrics_open)
+    return Access(guard, peer_metadata(tokens_of_peers) if tokens_of_peers is not None else None)
 
 
-def unchecked_metadata(peer_secret: Secret) -> Callable[[], CallMetadata]:
-    """Of a broker that asks nobody who he is: for its clients it can only say that."""
-    metadata = ((PEER_SECRET, peer_secret.reveal()), (PEER_UNCHECKED, "true"))
-    return lambda: metadata
+def unchecked_metadata(tokens: PeerTokens) -> PeerMetadata:
+    """The metadata of a broker that authenticates nobody: it asserts that, and no principal."""
+    asserted = ((PEER_UNCHECKED, "true"),)
+
+    def metadata(called: str, method: str) -> CallMetadata:
+        return (*asserted, (PEER_TOKEN, tokens.sign(called, method, asserted)))
+
+    return metadata
 
 
-def peer_metadata(peer_secret: Secret) -> Callable[[], CallMetadata]:
-    """Of a broker that checks its clients. The principal is for its log: what is sent for many has none, and a name that
-    gRPC's metadata can't carry is left out."""
-    secret = (PEER_SECRET, peer_secret.reveal())
+def peer_metadata(tokens: PeerTokens) -> PeerMetadata:
+    """The metadata of a broker that authenticates its clients: it asserts the principal of the present call.
 
-    def metadata() -> CallMetadata:
+    The token covers each entry of `asserted`; their names are in peer_tokens.ASSERTED. A message that carries records of many
+    clients has no principal.
+    """
+
+    def metadata(called: str, method: str) -> CallMetadata:
         principal = present_principal()
-        if principal and _PRINTABLE.issuperset(principal):
-            return secret, (PEER_PRINCIPAL, principal)
-        return (secret,)
+        asserted = ((PEER_PRINCIPAL, asserted_principal(principal)),) if principal else ()
+        return (*asserted, (PEER_TOKEN, tokens.sign(called, method, asserted)))
 
     return metadata

@@ -96,7 +96,10 @@ async def broker_cluster(
                     await prepare_access(settings.access, broker_id=settings.broker_id, now_ms=wall_clock_ms),
                     metadata,
                     layout,
+                    cluster_id=CLUSTER_ID,
+                    broker_id=settings.broker_id,
                     now_ms=wall_clock_ms,
+                    has_peers=True,
                     peers_speak_tls=settings.tls.is_on,
                 )
                 broker = Broker(

@@ -1,4 +1,4 @@
-"""Calls that one broker forwards to another: checked where they come in, and believed only of who knows the cluster's secret."""
+"""Calls that one broker forwards to another: checked where they come in, and accepted only with a token of another broker."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ import grpc.aio
 import pytest
 import uvloop
 
-from gateway.access.caller import begin
-from gateway.access.opening import NO_ACCESS, Access, open_access, peer_metadata, prepare_access
+from gateway.access.opening import NO_ACCESS, Access, open_access, prepare_access
+from gateway.access.peer_tokens import PeerTokens
 from gateway.access.settings import AccessSettings
+from gateway.broker import wall_clock_ms
 from gateway.doors import partition_of
-from gateway.proto import groups_pb2, log_pb2
+from gateway.proto import admin_pb2, groups_pb2, log_pb2
 from metadata.acl import Acl
-from metadata.errors import Denied, NotAuthorized, TidelogError
+from metadata.errors import Denied, NotAuthorized, TidelogError, Unauthenticated
 from metadata.etcd_layout import EtcdLayout
 from metadata.secret import Secret
 from metadata.sqlite_store import SqliteStore
+from metadata.store import Put
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
 from tests.gateway.access.test_both_doors import append
 from tests.gateway.broker_cluster import broker_cluster
@@ -34,28 +36,42 @@ FORWARDED = ("tidelog-forwarded-by", "broker-2")
 
 
 @pytest.mark.slow
-def test_only_who_knows_the_secret_of_the_cluster_may_say_that_it_forwards(tmp_path: Path) -> None:
+def test_a_broker_without_etcd_has_no_secret_of_peers_and_takes_no_forwarded_calls(tmp_path: Path) -> None:
+    """Anybody who can read the metadata of such a broker, or a copy of it, would otherwise be an administrator."""
+    layout, old = EtcdLayout(), "5e" * 32
+
+    async def leave_a_secret() -> None:
+        (tmp_path / "broker").mkdir()
+        store = SqliteStore(tmp_path / "broker" / "metadata.sqlite")
+        await store.transact([], [Put(layout.peer_secret, old.encode())])
+        await store.close()
+
     async def scenario(at: Guarded) -> None:
         await at.as_admin("POST", "/v1/topics", json={"name": "orders", "partition_count": 1})
-        assert at.broker.guard is not None
-        secret = at.broker.guard._peer_secret.decode()
-        for metadata in ((FORWARDED,), (FORWARDED, ("tidelog-peer", "0" * 64)), (("tidelog-peer", ""),)):
+        assert await at.broker._metadata.get(layout.peer_secret) is None
+        tokens = PeerTokens(Secret(old), cluster_id=at.broker.cluster_id, broker_id="broker-2", now_ms=wall_clock_ms)
+        produce, seen = "/tidelog.v1.Log/Produce", "/tidelog.v1.Groups/SeenBrokers"
+        shown = [(FORWARDED,), (FORWARDED, ("tidelog-peer", old)), (("tidelog-peer", ""),)]
+        shown += [(FORWARDED, ("tidelog-peer", tokens.sign(at.broker.broker_id, method, ()))) for method in (produce, seen)]
+        for metadata in shown:
             for key in ("", ADMIN_KEY):
-                with pytest.raises(NotAuthorized):
-                    await at.call("/tidelog.v1.Log/Produce", append("orders"), key, *metadata)
-        answer = await at.call("/tidelog.v1.Log/Produce", append("orders"), "", FORWARDED, ("tidelog-peer", secret))
-        assert log_pb2.ProduceResponse.FromString(answer).results[0].placements
+                with pytest.raises(Unauthenticated, match="without etcd"):
+                    await at.call(produce, append("orders"), key, *metadata)
+        with pytest.raises(Unauthenticated):
+            await at.call(seen, groups_pb2.SeenBrokersRequest(), "", *shown[-1])
+        with pytest.raises(Unauthenticated):
+            await at.call("/tidelog.v1.Access/CreateKey", admin_pb2.CreateKeyRequest(principal="admin"), "", *shown[1])
         for method, request in (
-            ("/tidelog.v1.Groups/SeenBrokers", groups_pb2.SeenBrokersRequest()),
+            (seen, groups_pb2.SeenBrokersRequest()),
             ("/tidelog.v1.Log/FindWrittenOnce", log_pb2.FindWrittenOnceRequest(topic="orders", producer_id=1 << 62)),
         ):
             with pytest.raises(NotAuthorized):
                 await at.call(method, request, ADMIN_KEY)
-            await at.call(method, request, "", FORWARDED, ("tidelog-peer", secret))
-        refusals = [line for line in await at.audited() if line["outcome"] == "PERMISSION_DENIED"]
-        assert len(refusals) == 8
-        assert secret not in at.audit_file.read_text()
+        outcomes = [line["outcome"] for line in await at.audited() if line["outcome"] != "ok"]
+        assert outcomes == ["UNAUTHENTICATED"] * 12 + ["PERMISSION_DENIED"] * 2
+        assert old not in at.audit_file.read_text()
 
+    asyncio.run(leave_a_secret())
     serve(tmp_path, scenario)
 
 
@@ -63,7 +79,8 @@ def test_only_who_knows_the_secret_of_the_cluster_may_say_that_it_forwards(tmp_p
 def test_through_any_broker_a_principal_may_do_the_same(tmp_path: Path) -> None:
     key_file = tmp_path / "admin.key"
     key_file.write_text(ADMIN_KEY)
-    access = AccessSettings(authentication=True, admin_key_file=key_file, audit_log="off")
+    audit_files = [tmp_path / "audit-0", tmp_path / "audit-1"]
+    access = [AccessSettings(authentication=True, admin_key_file=key_file, audit_log=str(file)) for file in audit_files]
 
     async def scenario() -> None:
         async with asyncio.timeout(PATIENCE_S), broker_cluster(tmp_path, 2, access=access) as cluster:
@@ -106,6 +123,16 @@ def test_through_any_broker_a_principal_may_do_the_same(tmp_path: Path) -> None:
                     assert (await client.get("/v1/groups/other", **bearer(key))).status == 403
                 assert {cluster.leader(partition_of(topic, number)).broker_id for number in range(4)} == {"broker-0", "broker-1"}
                 await refuses_a_forged_hop(second.grpc_address, key)
+                led_by_second = next(number for number in range(4) if cluster.leader(partition_of(topic, number)) is second)
+                deleting = f"/v1/topics/orders/partitions/{led_by_second}/delete-records"
+                deleted = await clients[0].ask("POST", deleting, json={"before_offset": 1}, headers=bearer(ADMIN_KEY))
+                assert deleted.status == 200, deleted
+                await until(lambda: "DeleteRecords" in audit_files[1].read_text())
+        applied = [line for line in map(json.loads, audit_files[1].read_text().splitlines()) if "DeleteRecords" in line["call"]]
+        told_here = [(line["outcome"], line["principal"], line["credential"], line["forwarded_by"]) for line in applied]
+        assert told_here == [("ok", "admin", "peer", "broker-0")]
+        assert applied[0]["resources"] == ["topic:orders"]
+        assert "delete-records" in audit_files[0].read_text(), "the broker that the client has called tells of it, too"
 
     uvloop.run(scenario())
 
@@ -117,7 +144,7 @@ async def refuses_a_forged_hop(address: str, key: str) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call(request.SerializeToString(), metadata=(("authorization", f"Bearer {key}"), FORWARDED))
         found: TidelogError = told(refused.value)
-        assert isinstance(found, NotAuthorized)
+        assert isinstance(found, Unauthenticated)
 
 
 @pytest.mark.slow
@@ -152,6 +179,7 @@ def test_authentication_is_switched_on_broker_by_broker(tmp_path: Path, caplog: 
         await until(lambda: "DeleteRecords" in audit_file.read_text())
         (deleted,) = [line for line in map(json.loads, audit_file.read_text().splitlines()) if line["outcome"] == "ok"]
         assert (deleted["credential"], "principal" in deleted) == ("broker without authentication", False)
+        assert deleted["forwarded_by"] == "broker-0"
 
     with_tls_cluster(tmp_path, scenario, count=2, client_auth="optional", access=(AccessSettings(), asking))
     warnings = [line for line in caplog.messages if "whoever reaches it may do everything" in line]
@@ -159,42 +187,36 @@ def test_authentication_is_switched_on_broker_by_broker(tmp_path: Path, caplog: 
     assert warnings[0].startswith("broker broker-0 forwards calls of clients that nobody has checked")
 
 
-def test_a_broker_without_authentication_shows_the_secret_over_tls_alone(tmp_path: Path) -> None:
+def test_a_broker_without_authentication_signs_its_calls_over_tls_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         store, layout = SqliteStore(Path(":memory:")), EtcdLayout()
 
-        async def opened(*, peers_speak_tls: bool) -> Access:
+        async def opened(*, has_peers: bool, peers_speak_tls: bool) -> Access:
             prepared = await prepare_access(AccessSettings(), broker_id="b", now_ms=lambda: 0)
-            return await open_access(AccessSettings(), prepared, store, layout, now_ms=lambda: 0, peers_speak_tls=peers_speak_tls)
+            return await open_access(
+                AccessSettings(),
+                prepared,
+                store,
+                layout,
+                cluster_id="c",
+                broker_id="b",
+                now_ms=lambda: 0,
+                has_peers=has_peers,
+                peers_speak_tls=peers_speak_tls,
+            )
 
-        assert await opened(peers_speak_tls=False) == NO_ACCESS
+        assert await opened(has_peers=True, peers_speak_tls=False) == NO_ACCESS
         assert await store.get(layout.peer_secret) is None
-        over_tls = await opened(peers_speak_tls=True)
+        over_tls = await opened(has_peers=True, peers_speak_tls=True)
         kept = await store.get(layout.peer_secret)
         assert (over_tls.guard, kept is not None, over_tls.peer_metadata is not None) == (None, True, True)
         assert kept is not None
         assert over_tls.peer_metadata is not None
-        assert over_tls.peer_metadata() == (("tidelog-peer", kept.value.decode()), ("tidelog-unchecked", "true"))
+        told_others = over_tls.peer_metadata("a", "/tidelog.v1.Log/Produce")
+        assert [name for name, _ in told_others] == ["tidelog-unchecked", "tidelog-peer"]
+        assert kept.value.decode() not in repr(told_others)
+        assert await opened(has_peers=False, peers_speak_tls=True) == NO_ACCESS
+        assert await store.get(layout.peer_secret) is None, "an earlier version made it"
         await store.close()
 
     asyncio.run(scenario())
-
-
-def test_the_principal_goes_along_where_it_is_one_and_can_be_written() -> None:
-    metadata = peer_metadata(Secret("s"))
-
-    def asked_as(principal: str) -> tuple[tuple[str, str], ...]:
-        begin(_Call(principal))  # type: ignore[arg-type]  # as much of a call as is looked at
-        return metadata()
-
-    async def scenario() -> None:
-        assert metadata() == (("tidelog-peer", "s"),)
-        assert asked_as("billing") == (("tidelog-peer", "s"), ("tidelog-principal", "billing"))
-        assert asked_as("Jürgen") == (("tidelog-peer", "s"),)
-
-    asyncio.run(scenario())
-
-
-class _Call:
-    def __init__(self, principal: str) -> None:
-        self.principal = principal

@@ -72,6 +72,33 @@ def test_a_batch_larger_than_the_pool_leaves_at_once() -> None:
     assert (pool.start_offset(ORDERS), pool.bytes_used) == (None, 0)
 
 
+def test_a_read_ends_before_a_batch_that_does_not_fit_though_a_later_one_would() -> None:
+    large, small = batch_of(b"x" * 500), batch_of(b"x")
+    pool = HotPool(1 << 20)
+    pool.add(ORDERS, stamped_run(0, small, large, small, small))
+    assert base_offsets(pool, ORDERS, 0, bytes_max=3 * len(small)) == [0]
+    assert base_offsets(pool, ORDERS, 2, bytes_max=3 * len(small)) == [2, 3]
+
+
+def test_a_batch_that_does_not_fit_takes_all_before_it_along_and_leaves_no_gap() -> None:
+    large, small = batch_of(b"x" * 500), batch_of(b"x")
+    pool = HotPool(len(large) + len(small) + 2 * BATCH_MEMORY_BYTES)
+    pool.add(ORDERS, stamped_run(0, small, small))
+    pool.add(ORDERS, stamped_run(2, small, large, small))
+    assert pool.start_offset(ORDERS) == 3
+    assert [base_offsets(pool, ORDERS, offset) for offset in range(5)] == [None, None, None, [3, 4], [4]]
+
+
+def test_a_batch_larger_than_the_pool_is_never_passed_over_for_those_round_it() -> None:
+    larger, small = batch_of(b"x" * 2000), batch_of(b"x")
+    pool = HotPool(3 * (len(small) + BATCH_MEMORY_BYTES))
+    assert len(larger) > pool.bytes_max
+    pool.add(ORDERS, stamped_run(0, small, larger, small))
+    assert (pool.start_offset(ORDERS), base_offsets(pool, ORDERS, 0), base_offsets(pool, ORDERS, 2)) == (2, None, [2])
+    pool.add(ORDERS, stamped_run(3, larger))
+    assert (pool.start_offset(ORDERS), pool.bytes_used) == (None, 0)
+
+
 def test_a_dropped_partition_is_forgotten_and_may_come_back_elsewhere() -> None:
     pool = pool_for(3)
     pool.add(ORDERS, stamped_run(0, BATCH, BATCH))

@@ -24,6 +24,7 @@ from compaction.key_compaction import next_key_pass_ms, plan_key_pass
 from compaction.key_pass import run_key_pass
 from compaction.merge_plan import MergeBounds, plan_merge
 from compaction.merges import merge_files
+from compaction.record_dates import retention_date_ms
 from compaction.retention import HeldBack, next_retention_ms, plan_retention
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, TopicId, TopicPartition
@@ -236,14 +237,14 @@ class Keeping:
             self._told.clear()
         self._told.add((manifest.place, held.file.name))
         log.warning(
-            "%s of %s keeps offsets %d to %d, and %d files behind them that are past retention.ms: their newest record is dated %d "
-            "(ms since 1970). They go when that is past, too; DeleteRecords lets them go at once",
+            "%s of %s keeps offsets %d to %d, and %d files behind them that are past retention.ms: their newest record counts as dated "
+            "%s (ms since 1970). They go when that is past, too; DeleteRecords lets them go at once",
             manifest.place,
             topic,
             held.file.base_offset,
             held.file.last_offset,
             held.due_behind,
-            held.file.max_timestamp,
+            retention_date_ms(held.file),
         )
 
 

@@ -6,7 +6,8 @@
     └──────────── a record stays where no newer one of its key is in the map ──────┘
 
 As in Kafka: a pass is due when the dirty part is large enough (min.cleanable.dirty.ratio), or when tombstones may go; a file that
-is younger than min.compaction.lag.ms ends the dirty part; offsets stay what they are. A record without a key is kept for ever:
+is younger than min.compaction.lag.ms ends the dirty part; offsets stay what they are. Unlike in Kafka, a record that is dated later
+than its append counts as young only since its append (record_dates.py): one that is dated in the year 2100 holds up nothing. A record without a key is kept for ever:
 producers may send them, where Kafka refuses them. A tombstone stays for delete.retention.ms from the pass that first saw it; the
 manifest remembers the passes, so this holds whoever compacts next. By then no older record of its key is left: that pass took them.
 
@@ -24,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from compaction.key_map import ABSENT, KeyMap
+from compaction.record_dates import lag_date_ms
 from metadata.model import Offset
 from metadata.topic_settings import TopicSettings
 from segments.manifest import HistoryFile, KeyPass, Manifest
@@ -53,7 +55,7 @@ def plan_key_pass(manifest: Manifest, settings: TopicSettings, *, dirty_ratio_mi
     if not settings.compacts or not manifest.files:
         return None
     clean_to = manifest.key_passes[-1].end_offset if manifest.key_passes else Offset(0)
-    dirty_to = _dirty_end(manifest, clean_to, now_ms - settings.min_compaction_lag_ms, settings.min_compaction_lag_ms > 0)
+    dirty_to = _dirty_end(manifest, clean_to, settings.min_compaction_lag_ms, now_ms)
     dirty_bytes = sum(_bytes_within(file, clean_to, dirty_to) for file in manifest.files)
     clean_bytes = sum(_bytes_within(file, Offset(0), clean_to) for file in manifest.files)
     over = _over(manifest.key_passes, settings, now_ms)
@@ -71,7 +73,7 @@ def next_key_pass_ms(manifest: Manifest, settings: TopicSettings, *, now_ms: int
         return None
     times = [kept.at_ms + settings.delete_retention_ms for kept in manifest.key_passes if kept.tombstones]
     lag_ms = settings.min_compaction_lag_ms
-    times += [file.max_timestamp + lag_ms for file in manifest.files if lag_ms and file.max_timestamp + lag_ms > now_ms]
+    times += [lag_over_ms for file in manifest.files if (lag_over_ms := _lag_over_ms(file, lag_ms)) > now_ms]
     return min(times, default=None)
 
 
@@ -113,11 +115,17 @@ def sort_records(columns: pa.RecordBatch, newest: KeyMap, plan: KeyPassPlan, end
     return Sorted(columns.filter(pa.array(~goes)), columns.filter(mask), new_tombstones)
 
 
-def _dirty_end(manifest: Manifest, clean_to: Offset, newest_ms: int, lags: bool) -> Offset:
+def _dirty_end(manifest: Manifest, clean_to: Offset, lag_ms: int, now_ms: int) -> Offset:
     for file in manifest.files:
-        if lags and file.last_offset >= clean_to and file.max_timestamp > newest_ms:
+        if file.last_offset >= clean_to and _lag_over_ms(file, lag_ms) > now_ms:
             return max(clean_to, file.base_offset)
     return max(clean_to, manifest.files[-1].last_offset + 1)  # type: ignore[return-value]  # an offset after an offset
+
+
+def _lag_over_ms(file: HistoryFile, lag_ms: int) -> int:
+    """Returns when all records of the file are older than the lag; 0 where there is no lag, or nothing dates the file."""
+    date_ms = lag_date_ms(file)
+    return date_ms + lag_ms if lag_ms and date_ms is not None else 0
 
 
 def _bytes_within(file: HistoryFile, start: Offset, end: Offset) -> int:

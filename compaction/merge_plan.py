@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from compaction.record_dates import newest_date_ms, oldest_date_ms
 from metadata.model import Offset
 from metadata.topic_settings import TopicSettings
 from segments.manifest import HistoryFile, Manifest
@@ -67,10 +68,11 @@ def _stretches(files: Sequence[HistoryFile], bounds: MergeBounds, keys_end: Offs
 
 
 def _fits_in_time(files: Sequence[HistoryFile], span_ms_max: int | None) -> bool:
-    dated = [file for file in files if file.max_timestamp >= 0]
-    if span_ms_max is None or len(files) < 2 or not dated:
+    if span_ms_max is None or len(files) < 2:
         return True
-    return max(file.max_timestamp for file in dated) - min(max(file.min_timestamp, 0) for file in dated) <= span_ms_max
+    newest_ms = newest_date_ms(files)
+    oldest_ms = min((date_ms for date_ms in map(oldest_date_ms, files) if date_ms is not None), default=None)
+    return newest_ms is None or oldest_ms is None or newest_ms - oldest_ms <= span_ms_max
 
 
 def _large_enough(stretch: Sequence[HistoryFile], bounds: MergeBounds) -> tuple[HistoryFile, ...]:

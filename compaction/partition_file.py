@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from compaction.scratch import StoredRun
@@ -78,8 +79,8 @@ def compact_runs(
     settings: EncodingSettings,
     now_ms: int,
 ) -> CompactedRuns:
-    """`runs` go on at `manifest.compacted_to`. `name`: of the file that holds these offsets. Raises Damage, and Corrupt where the
-    file does not hold what it was made of."""
+    """`runs` go on at `manifest.compacted_to`. `name`: of the file that holds these offsets. `now_ms`: a time after the runs were
+    read, so all their records had been appended. Raises Damage, and Corrupt where the file does not hold what it was made of."""
     encoder = _Encoder(manifest, topic, settings)
     for at, run in enumerate(runs):
         try:
@@ -186,6 +187,7 @@ class _Encoder:
                     key=written.file.name,
                 )
             verify_history(written.body, written.file, key=written.file.name)  # the checksum in it is that of the batches
+            written = written._replace(file=msgspec.structs.replace(written.file, appended_by_ms=now_ms))
         return CompactedRuns(
             written,
             self._next_offset,

@@ -18,6 +18,7 @@ import msgspec
 
 from compaction.context import CompactionContext
 from compaction.history_upload import take_back_unnamed, upload
+from compaction.record_dates import appended_by_ms
 from metadata.model import TopicPartition
 from segments.bucket_layout import history_file_name
 from segments.manifest import Cause, HistoryFile, KeyPass, Manifest
@@ -59,7 +60,8 @@ async def replace_files(
             base, last = written.file.base_offset, written.file.last_offset
             name = history_file_name(base, last, newest.version + 1, context.new_nonce(8))
             await upload(context, topic, partition, name, written.body)
-            new = [msgspec.structs.replace(written.file, name=name)]
+            appended_ms = appended_by_ms(old, now_ms=context.now_ms())
+            new = [msgspec.structs.replace(written.file, name=name, appended_by_ms=appended_ms)]
         following = replaced(
             newest,
             old=[file.name for file in old],

@@ -5,7 +5,8 @@
 
 Only where cleanup.policy includes delete, by whole files, and never beyond `compacted_to`: what is still in segments stays until it
 is compacted, minutes later. A file is as old as its newest record. So one record that is dated too late keeps its file, and all
-behind it; this is told (`held_back`), since nothing else would explain why a bucket grows.
+behind it; this is told (`held_back`), since nothing else would explain why a bucket grows. A record without a timestamp counts as
+dated by its append (record_dates.py).
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from compaction.record_dates import retention_date_ms
 from metadata.model import Offset
 from metadata.topic_settings import TopicSettings
 from segments.manifest import HistoryFile, Manifest
-
-NO_TIMESTAMP = -1
 
 
 class HeldBack(NamedTuple):
@@ -56,19 +56,20 @@ def next_retention_ms(manifest: Manifest, settings: TopicSettings) -> int | None
     """When the oldest file is past its time, where it has one."""
     if not settings.deletes or settings.retention_ms < 0:
         return None
-    dated = (file.max_timestamp for file in manifest.files if file.max_timestamp > NO_TIMESTAMP)
-    oldest = next(dated, None)
+    dates = map(retention_date_ms, manifest.files)
+    oldest = next((date_ms for date_ms in dates if date_ms is not None), None)
     return None if oldest is None else oldest + settings.retention_ms + 1
 
 
 def _expired(files: Sequence[HistoryFile], retention_ms: int, now_ms: int) -> list[bool]:
-    """Whether each file is past its time. One whose records have no timestamps goes when a later one does: it is no younger."""
+    """Returns whether each file is past its time. A file that nothing dates goes when a later one does."""
     oldest_kept = now_ms - retention_ms
     expired = []
     later = False
     for file in reversed(files):
-        if file.max_timestamp > NO_TIMESTAMP:
-            later = file.max_timestamp < oldest_kept
+        date_ms = retention_date_ms(file)
+        if date_ms is not None:
+            later = date_ms < oldest_kept
         expired.append(later)
     return expired[::-1]
 

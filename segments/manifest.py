@@ -30,6 +30,8 @@ from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, TopicId, 
 from segments.bucket_layout import parse_topic_key
 
 FORMAT_VERSION: Final = 1
+# The value of `HistoryFile.appended_by_ms` for files that were named before manifests had that field.
+UNKNOWN_MS: Final = -1
 
 Cause = Literal["compaction", "merge", "retention", "key-compaction", "delete-records", "collection"]
 """Why a version was written: for people."""
@@ -71,6 +73,8 @@ class HistoryFile(msgspec.Struct, frozen=True, gc=False):
     index_crc32c: int
     """Of what stands between the last row group and the footer: bloom filters and the page index, which only Spark reads."""
     row_groups: tuple[RowGroup, ...]
+    appended_by_ms: int = UNKNOWN_MS
+    """A time at which all its records had been appended, by the clock of the compactor that took them from segments."""
 
 
 class EpochStart(msgspec.Struct, frozen=True, array_like=True, gc=False):

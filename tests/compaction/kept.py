@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Literal
 
+import msgspec
 import pyarrow as pa
 
 from compaction.collector import Collector
@@ -17,7 +18,7 @@ from metadata.model import Offset, TopicPartition
 from metadata.store import Put
 from metadata.topic import Topic, encode_topic
 from segments.bucket_layout import history_file_key, history_file_name, manifest_key, parse_topic_key
-from segments.manifest import HistoryFile, Manifest, encode_manifest, no_manifest
+from segments.manifest import UNKNOWN_MS, HistoryFile, Manifest, encode_manifest, no_manifest
 from segments.manifest_store import newest_manifest
 from segments.memory_store import MemoryStore
 from segments.next_manifest import compacted
@@ -168,7 +169,11 @@ async def check_deletable(scene: Scene, key: str) -> None:
 
 
 async def write_files(
-    scene: Scene, *files: Sequence[Record], partition: TopicPartition = ORDERS, cover: int | None = None
+    scene: Scene,
+    *files: Sequence[Record],
+    partition: TopicPartition = ORDERS,
+    cover: int | None = None,
+    appended_by_ms: int = UNKNOWN_MS,
 ) -> Manifest:
     """Compacts these records, each sequence into a file of its own, as the next version of the manifest."""
     topic, store = NAMES[partition.topic_id], plain(scene.store)
@@ -184,7 +189,7 @@ async def write_files(
             settings=ParquetSettings(row_group_bytes=SETTINGS.row_group_bytes),
         )
         await store.create(history_file_key(topic, partition, name), [memoryview(file.body)])
-        written.append(file.file)
+        written.append(msgspec.structs.replace(file.file, appended_by_ms=appended_by_ms))
     end = cover if cover is not None else files[-1][-1][0] + 1
     following = compacted(
         manifest, files=written, compacted_to=Offset(end), epochs=(), producers=(), writer="test", now_ms=scene.now_ms()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from metadata.model import Offset, Partition, TopicId, TopicPartition
-from segments.manifest import HistoryFile, KeyPass, Manifest, RowGroup, contradiction
+from segments.manifest import UNKNOWN_MS, HistoryFile, KeyPass, Manifest, RowGroup, contradiction
 
 ORDERS = TopicPartition(TopicId("a" * 32), Partition(0))
 TOPIC = "orders"
@@ -14,7 +14,14 @@ MIB = 1 << 20
 
 
 def file_of(
-    base: int, last: int, *, size: int = 1000, times: tuple[int, int] = (0, 0), name: str = "", groups: int = 1
+    base: int,
+    last: int,
+    *,
+    size: int = 1000,
+    times: tuple[int, int] = (0, 0),
+    name: str = "",
+    groups: int = 1,
+    appended_by: int = UNKNOWN_MS,
 ) -> HistoryFile:
     """Of one record for each offset; with several row groups of equal size."""
     step = (last - base + 1) // groups
@@ -46,6 +53,7 @@ def file_of(
         footer_crc32c=0,
         index_crc32c=0,
         row_groups=rows,
+        appended_by_ms=appended_by,
     )
 
 

@@ -12,7 +12,7 @@ from compaction.key_compaction import PASSES_MAX, KeyPassPlan, next_key_pass_ms,
 from compaction.key_map import BYTES_PER_KEY, KeyMap
 from metadata.model import Offset
 from metadata.topic_settings import TopicSettings
-from segments.manifest import KeyPass
+from segments.manifest import HistoryFile, KeyPass
 from segments.record_columns import SCHEMA
 from tests.compaction.manifests import file_of, files_side_by_side, manifest_of
 
@@ -172,3 +172,42 @@ def test_passes_that_are_too_many_become_fewer_and_no_tombstone_goes_earlier(cou
     for n in range(count):
         covering = next(one for one in passes if one.end_offset > n * 10)
         assert covering.at_ms >= n
+
+
+# ── min.compaction.lag.ms ──
+
+
+def lagging(lag_ms: int) -> TopicSettings:
+    return TopicSettings(cleanup_policy="compact", delete_retention_ms=100, min_compaction_lag_ms=lag_ms)
+
+
+def dirty_to(now_ms: int, *files: HistoryFile, lag_ms: int = 100) -> int | None:
+    plan = plan_key_pass(manifest_of(files), lagging(lag_ms), dirty_ratio_min=0.0, now_ms=now_ms)
+    return None if plan is None else plan.dirty_to
+
+
+def test_a_record_that_is_dated_in_the_future_is_young_only_since_its_append() -> None:
+    future = file_of(0, 9, times=(1000, 1 << 50), appended_by=5000)
+    following = file_of(10, 19, times=(5000, 5000), appended_by=5001)
+    assert dirty_to(5099, future, following) is None
+    assert next_key_pass_ms(manifest_of([future, following]), lagging(100), now_ms=5099) == 5100
+    assert dirty_to(5100, future, following) == 20
+
+
+def test_a_record_that_is_dated_before_its_append_is_as_old_as_it_says() -> None:
+    assert dirty_to(1100, file_of(0, 9, times=(0, 1000), appended_by=5000)) == 10
+    assert dirty_to(1099, file_of(0, 9, times=(0, 1000), appended_by=5000)) is None
+
+
+def test_a_record_without_a_timestamp_is_young_since_its_append() -> None:
+    for times in ((-1, -1), (-1, 1000)):
+        undated = file_of(0, 9, times=times, appended_by=5000)
+        assert dirty_to(5099, undated) is None
+        assert next_key_pass_ms(manifest_of([undated]), lagging(100), now_ms=5099) == 5100
+        assert dirty_to(5100, undated) == 10
+        assert dirty_to(5000, undated, lag_ms=0) == 10
+
+
+def test_a_file_of_a_manifest_without_times_of_append_goes_by_the_records_alone() -> None:
+    assert dirty_to(5100, file_of(0, 9, times=(0, 1 << 50))) is None
+    assert dirty_to(0, file_of(0, 9, times=(-1, -1))) == 10

@@ -48,6 +48,26 @@ def test_no_merge_is_wider_than_a_quarter_of_retention() -> None:
     assert planned(100, 100, bounds=BOUNDS.for_topic(TopicSettings(retention_ms=-1)), times=[0, 101]) == [100, 100]
 
 
+def test_records_without_timestamps_count_as_dated_by_their_append_for_the_width_of_a_merge() -> None:
+    bounds = BOUNDS.for_topic(TopicSettings(retention_ms=400))
+
+    def merged(*told: tuple[tuple[int, int], int]) -> int:
+        """How many of files with these earliest and latest timestamps, and times of append."""
+        files = [
+            file_of(10 * n, 10 * n + 9, size=100 * MIB, times=times, appended_by=appended_by)
+            for n, (times, appended_by) in enumerate(told)
+        ]
+        return len(plan_merge(manifest_of(files), bounds))
+
+    undated = (-1, -1)
+    assert merged((undated, 1000), (undated, 1100)) == 2
+    assert merged((undated, 1000), (undated, 1101)) == 0
+    assert merged((undated, 1000), ((1000, 1100), 1100)) == 2
+    assert merged((undated, 1000), ((1000, 1000), 1101)) == 0, "the merged file would wait for 1101"
+    assert merged(((1000, 1000), 1101), ((1000, 1000), 5000)) == 2
+    assert merged((undated, -1), (undated, -1)) == 2, "nothing is known of them"
+
+
 def test_no_merge_is_larger_than_a_quarter_of_retention_bytes() -> None:
     bounds = BOUNDS.for_topic(TopicSettings(retention_bytes=64 * MIB))
     assert planned(*[2] * 16, bounds=bounds) == [2] * 8

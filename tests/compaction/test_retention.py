@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
-from compaction.retention import plan_retention
+from compaction.retention import HeldBack, RetentionPlan, next_retention_ms, plan_retention
 from metadata.topic_settings import TopicSettings
+from segments.manifest import HistoryFile
 from tests.compaction.manifests import file_of, files_side_by_side, manifest_of
 
 NOW = 1_000_000
@@ -67,6 +68,33 @@ def test_records_without_timestamps_go_with_those_that_follow_them() -> None:
     assert plan_retention(manifest, settings(retention_ms=200), pending_bytes=0, now_ms=NOW).log_start_offset == 20
     undated = manifest_of(files_side_by_side([10] * 2, [-1, -1]))
     assert plan_retention(undated, settings(retention_ms=200), pending_bytes=0, now_ms=NOW).log_start_offset is None
+
+
+def test_records_without_timestamps_expire_by_the_time_of_their_append() -> None:
+    def planned(now_ms: int, *files: HistoryFile) -> RetentionPlan:
+        return plan_retention(manifest_of(files), settings(retention_ms=200), pending_bytes=0, now_ms=now_ms)
+
+    undated = file_of(0, 9, times=(-1, -1), appended_by=NOW)
+    assert planned(NOW + 200, undated).log_start_offset is None
+    assert planned(NOW + 201, undated).log_start_offset == 10
+    assert next_retention_ms(manifest_of([undated]), settings(retention_ms=200)) == NOW + 201
+    among_old = file_of(0, 9, times=(-1, 5), appended_by=NOW)
+    assert planned(NOW + 200, among_old).log_start_offset is None, "the one without a timestamp was appended later than the other"
+    assert planned(NOW + 201, among_old).log_start_offset == 10
+    dated = file_of(0, 9, times=(0, 5), appended_by=NOW)
+    assert planned(206, dated).log_start_offset == 10, "a record with a timestamp goes by that alone"
+    held = planned(NOW + 200, undated, file_of(10, 19, times=(5, 5), appended_by=NOW)).held_back
+    assert held is not None
+    assert (held.file.base_offset, held.due_behind) == (0, 1)
+
+
+def test_a_record_that_is_dated_in_the_future_stays_until_then() -> None:
+    manifest = manifest_of([file_of(0, 9, times=(0, NOW + 1000), appended_by=NOW)])
+    plan = plan_retention(manifest, settings(retention_ms=200), pending_bytes=0, now_ms=NOW + 1200)
+    assert (plan.log_start_offset, plan_retention(manifest, settings(retention_ms=200), pending_bytes=0, now_ms=NOW).held_back) == (
+        None,
+        HeldBack(manifest.files[0], 0),
+    )
 
 
 def test_no_files_are_no_work() -> None:

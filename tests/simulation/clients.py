@@ -201,7 +201,8 @@ class Producer:
             self._clients.record(Acknowledged(operation, appended.base_offset))
 
     def _contents(self, batch: _Batch, records: Sequence[RecordId]) -> list[NewRecordTuple]:
-        dated_ms = virtual_loop().now_ms() + (self._payloads.clock_skew_ms if self._payloads else 0)
+        now_ms = virtual_loop().now_ms()
+        dated_ms = self._payloads.dated_ms(now_ms) if self._payloads else now_ms
         contents: list[NewRecordTuple] = []
         for record, (key, is_tombstone) in zip(records, batch.payloads, strict=True):
             value = record_value(record, batch.padding)

@@ -6,6 +6,9 @@ Drawn apart from all other chance, and only for worlds that have compactors: oth
 from __future__ import annotations
 
 import random
+from typing import Final
+
+WEEK_MS: Final = 7 * 86_400_000
 
 
 class Policies:
@@ -45,6 +48,15 @@ class Payloads:
         self._keys = self._chance.choice((2, 8, 25))
         self.clock_skew_ms = self._chance.choice((0, 0, 0, -3000, 2000))
         """Its records are dated by it, so files hold them out of order."""
+        self._dates = random.Random(f"{seed}/{producer}/dates")
+        self._undated_share, self._future_share = self._dates.choice(((0.0, 0.0),) * 6 + ((0.3, 0.0), (0.0, 0.02)))
+
+    def dated_ms(self, now_ms: int) -> int:
+        """Returns the timestamp of the next batch: -1 for none; a week ahead stays ahead for the whole world."""
+        drawn = self._dates.random()
+        if drawn < self._undated_share:
+            return -1
+        return now_ms + self.clock_skew_ms + (WEEK_MS if drawn < self._future_share else 0)
 
     def answer_is_lost(self) -> float:
         """For how many seconds its client then hears nothing and waits, until it sends the batch again; 0: it is not lost."""

@@ -8,6 +8,9 @@
 Everything else is a violation. Worked out from what producers sent, from when versions and segments landed on the bucket, and from
 the topic's settings; nothing of the code under test but the stored form is used. Whoever writes a version goes by a clock of its
 own: it is granted what the version says of the time, but never more than CLOCK_SKEW_MS ahead of the world's.
+
+Where a record has no timestamp, the time counts at which its file says that all its records had been appended; for the lag of key
+compaction that time counts, too, where the record is dated later. A file must not say less than when the records landed.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from metadata.topic_settings import TopicSettings
-from segments.manifest import HistoryFile, Manifest
+from segments.manifest import UNKNOWN_MS, HistoryFile, Manifest
 from tests.simulation.history_checker import Invariant, RecordId, Violation
 
 CLOCK_SKEW_MS: Final = 2000
@@ -124,6 +127,9 @@ class _Walk:
         self.gone = Gone()
         self._past = past
         self._held: set[int] = set()
+        self._landed = {offset: run.landed_ms for run in past.runs for offset in range(run.base_offset, run.last_offset + 1)}
+        self._appended: dict[int, int] = {}
+        """By offset, `appended_by_ms` of the file that holds it."""
         self._seen: list[_Seen] = []
         self._compacted: list[tuple[int, int]] = []
         """(compacted_to, when it landed)."""
@@ -151,6 +157,7 @@ class _Walk:
         came = {offset for file in after.files if file.name not in old for offset in self._past.offsets_in(file)}
         yield from self._came(came - left, compacted_to, version)
         yield from self._left(left - came, version)
+        yield from self._appended_by([file for file in after.files if file.name not in old], version)
         self._held = (self._held - left) | came
         if after.compacted_to > compacted_to:
             self._compacted.append((after.compacted_to, version.landed_ms))
@@ -188,7 +195,7 @@ class _Walk:
         before_ms = _granted_ms(version) - settings.retention_ms if settings.retention_ms >= 0 else 0
         for file in dropped[by_size:]:
             for offset in self._past.offsets_in(file):
-                if (dated_ms := self._sent(offset).timestamp_ms) >= before_ms:
+                if (dated_ms := self._dated_ms(offset)) >= before_ms:
                     may = f"what is older than {before_ms} may, and {by_size} files by size"
                     yield self._violation(Invariant.KEPT, version, f"lets offset {offset} expire, dated {dated_ms}; {may}")
                     break
@@ -221,8 +228,11 @@ class _Walk:
             return "it has no key" if settings.compacts else "keys are not compacted"
         if self._is_superseded(offset, sent.key, version.manifest.compacted_to):
             old_enough_ms = self._latest_ms - settings.min_compaction_lag_ms
-            is_young = settings.min_compaction_lag_ms > 0 and sent.timestamp_ms > old_enough_ms
-            return f"it is dated {sent.timestamp_ms}, younger than {old_enough_ms}" if is_young else ""
+            dated_ms, appended_ms = self._dated_ms(offset), self._appended.get(offset, UNKNOWN_MS)
+            if appended_ms != UNKNOWN_MS:
+                dated_ms = min(dated_ms, appended_ms)
+            is_young = settings.min_compaction_lag_ms > 0 and dated_ms > old_enough_ms
+            return f"it is dated {dated_ms}, younger than {old_enough_ms}" if is_young else ""
         if not sent.is_tombstone:
             return f"it is the last of key {sent.key.decode()} below {version.manifest.compacted_to}"
         seen_ms = next((seen.at_ms for seen in self._seen if seen.end_offset > offset), None)
@@ -230,6 +240,20 @@ class _Walk:
             return "it is a tombstone that no pass has seen"
         goes_ms = seen_ms + settings.delete_retention_ms
         return f"it is a tombstone that stays until {goes_ms}, and now is {self._latest_ms}" if goes_ms > self._latest_ms else ""
+
+    def _dated_ms(self, offset: int) -> int:
+        sent_ms = self._sent(offset).timestamp_ms
+        return sent_ms if sent_ms >= 0 else self._appended.get(offset, UNKNOWN_MS)
+
+    def _appended_by(self, files: Sequence[HistoryFile], version: Version) -> Iterator[Violation]:
+        """Takes in when the records of new files had been appended, as the files say; not before they landed, by any clock."""
+        for file in files:
+            offsets = self._past.offsets_in(file)
+            self._appended |= dict.fromkeys(offsets, file.appended_by_ms)
+            landed_ms = max((self._landed[offset] for offset in offsets if offset in self._landed), default=UNKNOWN_MS)
+            if UNKNOWN_MS != file.appended_by_ms < landed_ms - CLOCK_SKEW_MS:
+                what = f"says that {file.name} was appended by {file.appended_by_ms}; a record of it landed at {landed_ms}"
+                yield self._violation(Invariant.KEPT, version, what)
 
     def _is_superseded(self, offset: int, key: bytes, compacted_to: int) -> bool:
         offsets = self._by_key[key]

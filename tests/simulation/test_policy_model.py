@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from metadata.model import Offset
 from metadata.topic_settings import TopicSettings
-from segments.manifest import HistoryFile, KeyPass, Manifest, RowGroup, no_manifest
+from segments.manifest import UNKNOWN_MS, HistoryFile, KeyPass, Manifest, RowGroup, no_manifest
 from segments.next_manifest import compacted, keys_compacted, log_start_raised, replaced
 from tests.segments.batches import ORDERS
 from tests.simulation.history_checker import Invariant, RecordId
@@ -41,6 +42,8 @@ class Chain:
         self.versions: list[Version] = []
         self.asked: list[Asked] = []
         self.runs = [LandedRun(offset, offset, 10, -10_000) for offset in range(len(sent))]
+        self.appended_by_ms = UNKNOWN_MS
+        """Of the files that come."""
         self._offsets: dict[str, Sequence[int]] = {}
 
     @property
@@ -48,7 +51,7 @@ class Chain:
         return self.versions[-1].manifest if self.versions else no_manifest(ORDERS)
 
     def file(self, *offsets: int, name: str = "") -> HistoryFile:
-        made = file(*offsets, name=name)
+        made = msgspec.structs.replace(file(*offsets, name=name), appended_by_ms=self.appended_by_ms)
         self._offsets[made.name] = offsets
         return made
 
@@ -118,6 +121,25 @@ def test_files_go_by_size_while_as_much_as_was_asked_for_stays_with_what_waits_i
     assert chain.judged()[1] == []
     chain.runs[3] = LandedRun(3, 3, 10, landed_ms=2)
     assert "lets offset 1 expire, dated 0; what is older than 0 may, and 1 files by size" in chain.evidence()
+
+
+def test_a_record_without_a_timestamp_goes_when_it_is_old_enough_since_its_append() -> None:
+    for at_ms, found in ((1500, ["lets offset 0 expire, dated 500"]), (1501, [])):
+        chain = Chain(EXPIRING, *plain(-1, 0))
+        chain.appended_by_ms = 500
+        chain.compact([0, 1], to=2, at_ms=500)
+        chain.expire(2, at_ms)
+        assert [evidence.partition("(retention) ")[2].partition(";")[0] for _, evidence in chain.judged()[1]] == found
+
+
+def test_a_file_says_no_earlier_time_of_append_than_its_records_landed() -> None:
+    chain = Chain(EXPIRING, *plain(-1, -1))
+    chain.runs[1] = LandedRun(1, 1, 10, landed_ms=5000)
+    chain.appended_by_ms = 5000 - CLOCK_SKEW_MS
+    chain.compact([0, 1], to=2, at_ms=5000)
+    assert chain.judged()[1] == []
+    chain.runs[1] = LandedRun(1, 1, 10, landed_ms=5001)
+    assert "says that 0-1 was appended by 3000; a record of it landed at 5001" in chain.evidence()
 
 
 @pytest.mark.parametrize(
@@ -210,6 +232,17 @@ def test_a_young_record_stays_by_the_clock_that_was_furthest() -> None:
         ),
     )
     assert chain.judged()[1] == []
+
+
+@pytest.mark.parametrize("dated_ms", [-1, 1 << 50])
+def test_a_record_that_is_not_dated_or_dated_ahead_is_young_since_its_append(dated_ms: int) -> None:
+    settings = TopicSettings(cleanup_policy="compact", min_compaction_lag_ms=1000)
+    for at_ms, why in ((1499, ["it is dated 500, younger than 499"]), (1500, [])):
+        chain = Chain(settings, *[SentRecord(b"a", False, dated_ms)] * 2)
+        chain.appended_by_ms = 500
+        chain.compact([0, 1], to=2, at_ms=500)
+        chain.replace("0-1", by=[1], at_ms=at_ms)
+        assert [evidence.rpartition(": ")[2] for _, evidence in chain.judged()[1]] == why
 
 
 @pytest.mark.parametrize(("at_ms", "found"), [(1099, ["stays until 1100, and now is 1099"]), (1100, [])])

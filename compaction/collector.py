@@ -109,6 +109,8 @@ class Collector:
 
     async def run(self) -> int:
         """Deletes what is due, and answers how many objects went. What fails is told in the log, and tried again later."""
+        if self._context.clock.is_doubted:  # graces are not counted by it either
+            return 0
         before = self._context.deletions.deleted
         steps = self._go_on_listing, self._look_for_markers, self._read_markers, self._sweep_deleted, self._delete_orphans
         for step in steps:
@@ -218,7 +220,7 @@ class Collector:
     async def _delete_orphans(self) -> None:
         context = self._context
         now_ms = context.now_ms()
-        if context.deletions.are_denied:
+        if context.deletions.are_on_hold:
             return
         for topic, partitions in list(self._waiting.items()):
             for partition, found in list(partitions.items()):
@@ -239,7 +241,7 @@ class Collector:
         context = self._context
         manifest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
         if any(fate_of_file(file, manifest) == "wait" for file in files):
-            fence = collected(manifest, writer=context.new_nonce(16), now_ms=context.now_ms())
+            fence = collected(manifest, writer=context.new_nonce(16), now_ms=context.clock.stamp_ms())
             await context.manifests.commit(topic, fence)
             manifest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
         for file in files:
@@ -321,7 +323,7 @@ class Collector:
     async def _sweep_deleted(self) -> None:
         context = self._context
         for life, sweep in list(self._sweeps.items()):
-            if sweep.at_ms > context.now_ms() or context.deletions.are_denied:
+            if sweep.at_ms > context.now_ms() or context.deletions.are_on_hold:
                 continue
             if context.topic(life.topic_id) is not None:
                 log.error("topic %s (%s) is registered, and marked as deleted on the bucket: nothing of it is deleted", *life)

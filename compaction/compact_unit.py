@@ -160,7 +160,7 @@ async def commit_history(context: CompactionContext, state: WalState, topic: Top
         epochs=made.epochs,
         producers=made.producers,
         writer=context.new_nonce(16),
-        now_ms=context.now_ms(),
+        now_ms=context.clock.stamp_ms(),
     )
     if await context.manifests.commit(topic.name, version):
         state.advance(version)

@@ -31,6 +31,7 @@ from compaction.wal_view import WalView
 from metadata.compaction_notices import CompactionNotice
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, SessionId, TopicPartition
+from segments.clock_reading import doubt_for_people
 from segments.manifest import Manifest
 
 BLOCKED_MS = 600_000
@@ -43,6 +44,9 @@ FLOORS_AT_ONCE = 256
 """Manifests read together: all of them may be more than memory holds."""
 PLANNED_IN_A_THREAD = 20_000
 """Runs that wait: with fewer, a plan holds the event loop for a few milliseconds."""
+
+# Between two log lines about a clock that stays in doubt.
+DOUBT_TOLD_EACH_S = 600.0
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -79,6 +83,7 @@ class Compactor:
         self._begun_ms: int | None = None
         self._anew_after_ms = ANEW_MS
         self._blocked: dict[TopicPartition, tuple[Corrupt, int]] = {}
+        self._doubt_told_s: float | None = None
         self.metrics = CompactionState()
 
     @property
@@ -112,6 +117,7 @@ class Compactor:
         report, unforeseen = TickReport(), list[Exception]()
         steps: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("segments are not looked at", self._look),
+            ("the clock is not checked", self._check_clock),
             ("deleted topics are not looked for", self._deleted.look),
             ("deleted records are not seen to", self._take_in_deletions),
             ("manifests are not read", self._read_floors),
@@ -155,6 +161,18 @@ class Compactor:
             self.metrics.failing_since_ms = self.metrics.failing_since_ms or now_ms
             raise
         self.metrics.looked_at_ms, self.metrics.failing_since_ms = self._context.now_ms(), 0
+
+    async def _check_clock(self) -> None:
+        """Logs that the clock is in doubt, now and then, and that it no longer is. What may expire is decided where it expires."""
+        clock = self._context.clock
+        reading, now_s = clock.reading(), clock.steady_s()
+        if not reading.is_doubted:
+            if self._doubt_told_s is not None:
+                log.warning("the clock of this machine agrees with that of %s again", self._context.store.url)
+            self._doubt_told_s = None
+        elif self._doubt_told_s is None or now_s - self._doubt_told_s >= DOUBT_TOLD_EACH_S:
+            self._doubt_told_s = now_s
+            log.error("clock in doubt: %s", doubt_for_people(reading, self._context.store.url))
 
     async def _take_in_deletions(self) -> None:
         """So that manifests are read anew: of runs that wait here (then they are due), and of history that is looked after here."""

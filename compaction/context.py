@@ -18,6 +18,7 @@ from metadata.topic_cache import TopicChanged
 from metadata.topic_settings import TopicSettings
 from segments.object_store import ObjectStore
 from segments.settings import SegmentSettings
+from segments.store_clock import StoreClock
 
 Answer = TypeVar("Answer")
 
@@ -41,7 +42,7 @@ class CompactionContext:
     manifests: Manifests
     settings: CompactionSettings
     now_ms: Callable[[], int]
-    """The wall clock."""
+    """The time by which things are due: `clock.now_ms`, or the wall clock where the store tells no time."""
     new_nonce: Callable[[int], str]
     """Hex digits of so many random bytes: 16 for the writer of a manifest, 8 for the name of a file."""
     is_mine: Callable[[str], bool]
@@ -50,11 +51,16 @@ class CompactionContext:
     segments: SegmentSettings = field(default_factory=SegmentSettings)
     """What brokers bound batches and producers by."""
     counters: CompactionCounters = field(default_factory=CompactionCounters)
+    clock: StoreClock = None  # type: ignore[assignment]  # made of `now_ms` where none is given
+    """What the store tells of the time. While it `is_doubted`, nothing expires and nothing is deleted; what is written is dated by
+    `stamp_ms`."""
     deletions: Deletions = field(init=False)
     """The one way to delete objects: what the bucket denies is told once, whoever wanted it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "deletions", Deletions(self.store, now_ms=self.now_ms))
+        if self.clock is None:
+            object.__setattr__(self, "clock", StoreClock(self.now_ms))
+        object.__setattr__(self, "deletions", Deletions(self.store, self.clock, now_ms=self.now_ms))
 
     async def patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """As compaction/patience.py, for as long as the settings say."""

@@ -1,6 +1,7 @@
 """Deletes objects that nobody needs, some at a time; a bucket that denies it is told once, and everything else goes on.
 
-What could not be deleted is still found by whoever planned it, so it is tried again. Denied deletes are not tried for an hour.
+What could not be deleted is still found by whoever planned it, so it is tried again. Denied deletes are not tried for an hour, and
+none are while this machine's clock and the store's contradict each other (segments/clock_reading.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 from metadata.errors import Denied, OutcomeUnknown, TidelogError, Unavailable
 from segments.object_store import ObjectStore
+from segments.store_clock import StoreClock
 
 AT_ONCE: Final = 16
 DENIED_PAUSE_MS: Final = 3_600_000
@@ -21,8 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class Deletions:
-    def __init__(self, store: ObjectStore, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: ObjectStore, clock: StoreClock, *, now_ms: Callable[[], int]) -> None:
         self._store = store
+        self._clock = clock
         self._now_ms = now_ms
         self._denied_at_ms: int | None = None
         self.deleted = 0
@@ -33,11 +36,16 @@ class Deletions:
         """Whether the bucket refused a delete within the last hour."""
         return self._denied_at_ms is not None and self._now_ms() - self._denied_at_ms < DENIED_PAUSE_MS
 
+    @property
+    def are_on_hold(self) -> bool:
+        """Whether nothing is deleted for now: it is denied, or the clock is in doubt."""
+        return self.are_denied or self._clock.is_doubted
+
     async def delete(self, keys: Iterable[str]) -> set[str]:
         """Those that are gone now, in the order given as far as AT_ONCE allows. What stays is told in the log, and left."""
         gone: set[str] = set()
         left = iter(keys)
-        while not self.are_denied and (part := list(islice(left, AT_ONCE))):
+        while not self.are_on_hold and (part := list(islice(left, AT_ONCE))):
             async with asyncio.TaskGroup() as tasks:
                 outcomes = [(key, tasks.create_task(self._delete(key))) for key in part]
             gone |= {key for key, outcome in outcomes if outcome.result()}

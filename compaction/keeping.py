@@ -150,6 +150,8 @@ class Keeping:
 
     async def _expire(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
         context = self._context
+        if context.clock.is_doubted:
+            return False
         now_ms = context.now_ms()
         pending_bytes = self._pending_bytes(manifest.place, manifest.compacted_to)  # what another has compacted is in its files
         plan = plan_retention(manifest, settings, pending_bytes=pending_bytes, now_ms=now_ms)
@@ -157,8 +159,9 @@ class Keeping:
             self._tell_held_back(topic, manifest, plan.held_back)
         if plan.log_start_offset is None:
             return False
+        stamp_ms = context.clock.stamp_ms()
         following = log_start_raised(
-            manifest, plan.log_start_offset, cause="retention", writer=context.new_nonce(16), now_ms=now_ms
+            manifest, plan.log_start_offset, cause="retention", writer=context.new_nonce(16), now_ms=stamp_ms
         )
         if not await context.manifests.commit(topic, following):
             return False
@@ -175,6 +178,8 @@ class Keeping:
 
     async def _compact_keys(self, topic: str, manifest: Manifest, settings: TopicSettings) -> bool:
         context = self._context
+        if context.clock.is_doubted:  # tombstones would go by it, and records younger than min.compaction.lag.ms
+            return False
         plan = plan_key_pass(manifest, settings, dirty_ratio_min=context.settings.dirty_ratio_min, now_ms=context.now_ms())
         if plan is None:
             return False
@@ -202,7 +207,7 @@ class Keeping:
         """Deletes what the manifest has retired, and whose grace is over; and only then says so in the next version."""
         context = self._context
         now_ms, grace_ms = context.now_ms(), context.settings.delete_grace_ms
-        if context.deletions.are_denied or not collection_due(manifest, grace_ms=grace_ms, now_ms=now_ms):
+        if context.deletions.are_on_hold or not collection_due(manifest, grace_ms=grace_ms, now_ms=now_ms):
             return False
         files, versions = due_for_collection(manifest, grace_ms=grace_ms, now_ms=now_ms)
         keys = {history_file_key(topic, manifest.place, name): name for name in files}
@@ -216,7 +221,7 @@ class Keeping:
             files={name for key, name in keys.items() if key in gone},
             versions={version for key, version in old.items() if key in gone},
             writer=context.new_nonce(16),
-            now_ms=now_ms,
+            now_ms=context.clock.stamp_ms(),
         )
         return await context.manifests.commit(topic, following)
 

@@ -45,7 +45,7 @@ async def run_key_pass(
     end = await _fill(newest, stream, manifest, plan)
     if not plan.files(manifest, end):  # retention has taken the tombstones meanwhile
         forgotten = KeyPasses(
-            manifest.key_passes, passes_after(manifest.key_passes, plan, end, tombstones=0, now_ms=context.now_ms())
+            manifest.key_passes, passes_after(manifest.key_passes, plan, end, tombstones=0, now_ms=context.clock.stamp_ms())
         )
         return PassOutcome(await _remember(context, topic, partition, forgotten), end, 0, stream.bytes_read)
     removed = tombstones = 0
@@ -56,7 +56,7 @@ async def run_key_pass(
         removed += sifted.removed
         over = None
         if files is together[-1]:
-            passes = passes_after(manifest.key_passes, plan, end, tombstones=tombstones, now_ms=context.now_ms())
+            passes = passes_after(manifest.key_passes, plan, end, tombstones=tombstones, now_ms=context.clock.stamp_ms())
             over = KeyPasses(manifest.key_passes, passes)
         if sifted.removed:
             replacing = replace_files(context, topic, partition, files, sifted.written, cause="key-compaction", key_passes=over)
@@ -74,7 +74,7 @@ async def _remember(context: CompactionContext, topic: str, partition: TopicPart
         newest = await context.patiently(lambda: context.manifests.read_one(topic, partition))
         if newest.key_passes != key_passes.before:
             return False
-        following = keys_compacted(newest, passes=key_passes.after, writer=context.new_nonce(16), now_ms=context.now_ms())
+        following = keys_compacted(newest, passes=key_passes.after, writer=context.new_nonce(16), now_ms=context.clock.stamp_ms())
         if await context.manifests.commit(topic, following):
             return True
     return False

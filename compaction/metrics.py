@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from segments.store_clock import StoreClock
 
 
 @dataclass(slots=True)
@@ -58,14 +60,15 @@ class CompactionState:
 class CompactionCollector(Collector):
     """Answers from memory."""
 
-    def __init__(self, counters: CompactionCounters, state: CompactionState, now_ms: Callable[[], int]) -> None:
+    def __init__(self, counters: CompactionCounters, state: CompactionState, clock: StoreClock) -> None:
         self._counters = counters
         self._state = state
-        self._now_ms = now_ms
+        self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
         state, counters = self._state, self._counters
-        age_s = (self._now_ms() - state.oldest_pending_ms) / 1000 if state.oldest_pending_ms else 0.0
+        clock = self._clock.reading()
+        age_s = (clock.now_ms - state.oldest_pending_ms) / 1000 if state.oldest_pending_ms else 0.0
         for name, text, value in (
             ("tidelog_compaction_pending_bytes", "Batches in segments that are in no Parquet file yet.", state.bytes_pending),
             ("tidelog_compaction_oldest_pending_seconds", "Age of the oldest of them.", max(0.0, age_s)),
@@ -75,6 +78,11 @@ class CompactionCollector(Collector):
                 state.looked_at_ms / 1000,
             ),
             ("tidelog_compaction_damaged", "Partitions and segments left alone, since something stored is wrong.", state.damaged),
+            (
+                "tidelog_compaction_clock_difference_seconds",
+                "How far this machine's clock is ahead of the bucket's, below 0 behind it. Beyond 300 nothing expires or is deleted.",
+                clock.difference_ms / 1000,
+            ),
         ):
             yield GaugeMetricFamily(name, text, value)
         for name, text, value in (

@@ -34,6 +34,8 @@ DECODED_AT_ONCE: Final = 2 << 20
 """Bytes of batches, those that are compressed counted as LIKELY_RATIO times as large. It bounds for how long other threads wait for
 the interpreter, some milliseconds, and the memory that is decompressed into."""
 LIKELY_RATIO: Final = 4
+# A time by which no producer is forgotten.
+NEVER_MS: Final = 0
 OPENED_AT_ONCE: Final = 4 * DECODED_AT_ONCE
 """Bytes of batches when they are decompressed: those that shrank a thousandfold, and would take GiB, go a few at a time."""
 
@@ -78,9 +80,11 @@ def compact_runs(
     name: Callable[[Offset, Offset], str],
     settings: EncodingSettings,
     now_ms: int,
+    expiry_ms: int | None = None,
 ) -> CompactedRuns:
     """`runs` go on at `manifest.compacted_to`. `name`: of the file that holds these offsets. `now_ms`: a time after the runs were
-    read, so all their records had been appended. Raises Damage, and Corrupt where the file does not hold what it was made of."""
+    read, so all their records had been appended. `expiry_ms`: the time by which producers are forgotten, `now_ms` where it is left out.
+    Raises Damage, and Corrupt where the file does not hold what it was made of."""
     encoder = _Encoder(manifest, topic, settings)
     for at, run in enumerate(runs):
         try:
@@ -89,7 +93,7 @@ def compact_runs(
             raise Damage(error, at) from error
         if encoder.size_bytes >= settings.file_bytes_max:
             break
-    return encoder.finish(name, now_ms)
+    return encoder.finish(name, now_ms, now_ms if expiry_ms is None else expiry_ms)
 
 
 class _Waiting(NamedTuple):
@@ -173,7 +177,7 @@ class _Encoder:
             columns, records = columns.slice(gone), records - gone
         return columns, records, checksum
 
-    def finish(self, name: Callable[[Offset, Offset], str], now_ms: int) -> CompactedRuns:
+    def finish(self, name: Callable[[Offset, Offset], str], now_ms: int, expiry_ms: int) -> CompactedRuns:
         self._decode()
         written: WrittenFile | None = None
         if self._records:
@@ -192,7 +196,7 @@ class _Encoder:
             written,
             self._next_offset,
             tuple(self._epochs),
-            self._producers.remembered(now_ms=now_ms),
+            self._producers.remembered(now_ms=expiry_ms),
             self._records,
             self._bytes_in,
             self._runs,

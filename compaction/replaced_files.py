@@ -60,7 +60,7 @@ async def replace_files(
             base, last = written.file.base_offset, written.file.last_offset
             name = history_file_name(base, last, newest.version + 1, context.new_nonce(8))
             await upload(context, topic, partition, name, written.body)
-            appended_ms = appended_by_ms(old, now_ms=context.now_ms())
+            appended_ms = appended_by_ms(old, now_ms=context.clock.stamp_ms())
             new = [msgspec.structs.replace(written.file, name=name, appended_by_ms=appended_ms)]
         following = replaced(
             newest,
@@ -68,7 +68,7 @@ async def replace_files(
             new=new,
             cause=cause,
             writer=context.new_nonce(16),
-            now_ms=context.now_ms(),
+            now_ms=context.clock.stamp_ms(),
             passes=None if key_passes is None else key_passes.after,
         )
         if await context.manifests.commit(topic, following):

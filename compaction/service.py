@@ -20,6 +20,7 @@ from metadata.store import MetadataStore
 from metadata.topic_cache import TopicCache
 from segments.object_store import ObjectStore
 from segments.settings import MIB, SegmentSettings
+from segments.store_clock import StoreClock
 
 MANIFESTS_BYTES_MAX = 64 * MIB
 """Newest manifests kept in memory; others are read again."""
@@ -43,8 +44,11 @@ class CompactionService:
         compactor_id: str,
         version: str,
         now_ms: Callable[[], int],
+        clock: StoreClock | None = None,
         told: Callable[[str], None] = lambda text: log.info("%s", text),
     ) -> None:
+        """`now_ms` is the wall clock; `clock` is fed by `store`, where it tells the time."""
+        clock = clock or StoreClock(now_ms)
         self._ttl_s = settings.compactor_ttl_ms / 1000
         self._membership = CompactorMembership(metadata, layout, compactor_id, version=version, ttl_s=self._ttl_s)
         context = CompactionContext(
@@ -52,14 +56,15 @@ class CompactionService:
             topics,
             Manifests(store, bytes_max=MANIFESTS_BYTES_MAX),
             settings,
-            now_ms,
+            clock.now_ms,
             secrets.token_hex,
             self._membership.is_mine,
             segments,
+            clock=clock,
         )
         self.compactor = Compactor(context, Notices(metadata, layout), told=told)
         self._heard = notices
-        self.metrics = CompactionCollector(context.counters, self.compactor.metrics, now_ms)
+        self.metrics = CompactionCollector(context.counters, self.compactor.metrics, clock)
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -63,15 +63,17 @@ async def _mark(context: CompactionContext, state: WalState, session: SessionSta
         return
     with contextlib.suppress(AlreadyExists):  # another compactor's, or ours, of which the answer was lost
         await context.patiently(lambda: _create_marker(context, session, to))
-    session.markers[to] = context.now_ms()  # not when it was begun: it may have been on its way for long
+    session.markers[to] = context.clock.stamp_ms()  # not when it was begun: it may have been on its way for long
     state.trimmed(session, to)
 
 
 async def _create_marker(context: CompactionContext, session: SessionState, to: SegmentSeq) -> None:
-    await context.store.create(trimmed_key(session.session, to), [msgspec.json.encode(TrimRecord(context.now_ms()))])
+    await context.store.create(trimmed_key(session.session, to), [msgspec.json.encode(TrimRecord(context.clock.stamp_ms()))])
 
 
 async def _delete(context: CompactionContext, session: SessionState) -> int:
+    if context.clock.is_doubted:  # nor is the age of a marker taken in by it
+        return 0
     ripe = await _ripe(context, session)
     if ripe is None:
         return 0

@@ -20,7 +20,7 @@ import msgspec
 
 from compaction.context import CompactionContext
 from compaction.history_upload import upload
-from compaction.partition_file import CompactedRuns, Damage, EncodingSettings, compact_runs
+from compaction.partition_file import NEVER_MS, CompactedRuns, Damage, EncodingSettings, compact_runs
 from compaction.plan import Unit, UnitPartition, UnitSegment
 from compaction.scratch import Scratch, StoredRun, Wanted
 from metadata.errors import Corrupt, NotFound
@@ -139,7 +139,7 @@ async def _make_partition(
             epochs=one.epochs,
             producers=one.producers,
             writer="",
-            now_ms=context.now_ms(),
+            now_ms=context.clock.stamp_ms(),
         )
         reached = msgspec.structs.replace(version, version=manifest.version)
         files.append(one._replace(written=one.written and one.written._replace(body=None)))
@@ -204,6 +204,7 @@ async def encoded(
     )
 
     def compact() -> CompactedRuns:
+        clock = context.clock.reading()
         return compact_runs(
             manifest,
             runs,
@@ -211,7 +212,8 @@ async def encoded(
             topic=topic.name,
             name=lambda base, last: history_file_name(base, last, manifest.version + 1, context.new_nonce(8)),
             settings=settings,
-            now_ms=context.now_ms(),
+            now_ms=clock.stamp_ms,
+            expiry_ms=clock.now_ms if not clock.is_doubted else NEVER_MS,
         )
 
     return await asyncio.to_thread(compact)

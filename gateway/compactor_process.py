@@ -36,6 +36,7 @@ from segments.cluster_record import read_cluster_record
 from segments.create_only_proof import prove_create_only
 from segments.metered_store import MeteredStore
 from segments.shared_errors import first_of
+from segments.store_clock import StoreClock
 from segments.store_url import open_store
 from segments.watched_store import WatchedStore
 
@@ -85,7 +86,8 @@ async def compacting(
         metadata = HeardMetadata(
             await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
         )
-        metered = MeteredStore(await open_store(settings.bucket_url, settings.s3))
+        clock = StoreClock(wall_clock_ms)
+        metered = MeteredStore(await open_store(settings.bucket_url, settings.s3, clock=clock))
         bucket = WatchedStore(metered)
         parts.push_async_callback(bucket.close)
         _tell_of_stores(metrics, settings, metered, bucket, metadata)
@@ -110,6 +112,7 @@ async def compacting(
             compactor_id=settings.broker_id,
             version=VERSION,
             now_ms=wall_clock_ms,
+            clock=clock,
             told=told,
         )
         metrics.tell(service.metrics)

@@ -31,6 +31,7 @@ from metadata.private_files import DIRECTORY_MODE, FILE_MODE, make_private_direc
 from segments.directory_listing import objects_in_order
 from segments.object_request import past_the_end
 from segments.object_store import Buffer, ListPage, ObjectInfo, Tail
+from segments.store_clock import StoreClock
 
 _TEMPORARIES = ".tmp"
 _TEMPORARY = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -46,21 +47,25 @@ _HARD_LINKS_HINT = "Use one local file system that has hard links: ext4, xfs, bt
 
 
 class DirectoryFiles:
-    """Keys are checked by the caller."""
+    """Keys are checked by the caller. `clock` hears the times that the file system gives to new files."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, clock: StoreClock | None = None) -> None:
         root = root.absolute()
         self.url = root.as_uri()
         self._root = str(root)
         self._temporaries = str(root / _TEMPORARIES)
         self._durable_folders: set[str] = set()
         self._directory_mode, self._file_mode = DIRECTORY_MODE, FILE_MODE
+        self._clock = clock
 
     def create(self, key: str, body: Sequence[Buffer]) -> None:
         folder, _, name = key.rpartition("/")
         with self._explained("create", key), self._temporary() as (file, temporary):
+            begun_s = self._clock.steady_s() if self._clock is not None else 0.0
             _write(file, body)
             os.fsync(file)
+            if self._clock is not None:
+                self._clock.heard(os.fstat(file).st_mtime_ns // 1_000_000, asked_s=begun_s)
             directory = self._open_folder(folder)
             try:
                 self._link(temporary, directory, name, key)

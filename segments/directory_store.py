@@ -17,6 +17,7 @@ from typing import TypeVar
 from segments.directory_files import DirectoryFiles
 from segments.object_request import check_key, check_list, check_range, check_tail
 from segments.object_store import Buffer, ListPage, Tail
+from segments.store_clock import StoreClock
 
 _Answer = TypeVar("_Answer")
 
@@ -39,9 +40,17 @@ class DirectoryStore:
         self._readers = readers
 
     @classmethod
-    async def open(cls, root: Path, *, make_root: bool = False, write_threads: int = 8, read_threads: int = 8) -> DirectoryStore:
+    async def open(
+        cls,
+        root: Path,
+        *,
+        make_root: bool = False,
+        write_threads: int = 8,
+        read_threads: int = 8,
+        clock: StoreClock | None = None,
+    ) -> DirectoryStore:
         """The store in the directory `root`, which must be there; or its parent, where `make_root` says to make it. Else Denied."""
-        files = DirectoryFiles(root)
+        files = DirectoryFiles(root, clock)
         store = cls(
             files,
             ThreadPoolExecutor(write_threads, thread_name_prefix="bucket-write"),

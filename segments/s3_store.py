@@ -8,6 +8,7 @@ are repeated a few times. Creates and everything else have bounds of their own, 
 connections of the writers.
 
 Of an answer that says 200 it is asked whether a store can have given it: a proxy, or a firewall, may say 200 as well.
+A StoreClock, where one is given, hears the date of each answer.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from segments.object_store import Buffer, ListPage, ObjectInfo, Tail
 from segments.s3_body import S3Body, pass_body_by_the_signer
 from segments.s3_errors import http_status, translated
 from segments.s3_settings import S3Settings
+from segments.store_clock import StoreClock
 
 _Answer = TypeVar("_Answer")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
@@ -60,7 +62,9 @@ class S3Store:
         self._reads = asyncio.Semaphore(settings.reads_in_flight_max)
 
     @classmethod
-    async def open(cls, bucket: str, prefix: str = "", settings: S3Settings | None = None) -> S3Store:
+    async def open(
+        cls, bucket: str, prefix: str = "", settings: S3Settings | None = None, *, clock: StoreClock | None = None
+    ) -> S3Store:
         """A client of the bucket. Sends nothing to it yet: `prove_create_only` does, and says what is wrong.
 
         `prefix` has no "/" at its ends. InvalidArgument for names that can't be right, Denied where no credentials can be read.
@@ -92,6 +96,8 @@ class S3Store:
             except _ERRORS as error:
                 raise translated(error, doing="open", url=f"s3://{bucket}", key="", writes=False) from error
             pass_body_by_the_signer(client)
+            if clock is not None:
+                _tell_dates(client, clock)
             return cls(client, closing.pop_all(), bucket, prefix, settings)
 
     async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
@@ -250,6 +256,21 @@ class S3Store:
 
     def _object(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
+
+
+def _tell_dates(client: Any, clock: StoreClock) -> None:
+    """Tells `clock` the date of each answer below 500, those of refusals as well. Events: botocore's before-call and after-call."""
+
+    def asks(context: dict[str, Any], **_: Any) -> None:
+        context["tidelog_asked_s"] = clock.steady_s()
+
+    def answered(http_response: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+        asked_s = context.get("tidelog_asked_s")
+        if asked_s is not None and http_response.status_code < 500:  # 500 and above may come from a proxy
+            clock.heard_headers(parsed.get("ResponseMetadata", {}).get("HTTPHeaders", {}), asked_s=asked_s)
+
+    client.meta.events.register("before-call.s3", asks)
+    client.meta.events.register("after-call.s3", answered)
 
 
 def http_status_of(response: dict[str, Any]) -> int:

@@ -23,6 +23,7 @@ from segments.directory_store import DirectoryStore
 from segments.memory_store import MemoryStore
 from segments.object_store import ObjectStore
 from segments.s3_settings import S3Settings
+from segments.store_clock import StoreClock
 
 _FORMS = "Name one of s3://BUCKET/PREFIX, file:///DIRECTORY, a directory, or memory://"
 _NEARLY_URL = re.compile("(s3|file|memory):", re.IGNORECASE)
@@ -39,8 +40,10 @@ class S3Place(NamedTuple):
     settings: S3Settings
 
 
-async def open_store(url: str, s3: S3Settings | None = None, *, make_directory: bool = False) -> ObjectStore:
-    """The store that `url` names, opened; the caller closes it.
+async def open_store(
+    url: str, s3: S3Settings | None = None, *, make_directory: bool = False, clock: StoreClock | None = None
+) -> ObjectStore:
+    """The store that `url` names, opened; the caller closes it. `clock` hears the times that the store's answers tell.
 
     `make_directory` makes the directory of a file URL where it is missing, and its parent is not. InvalidArgument for a URL that
     names no store, Denied for a directory that can't be used. A bucket of S3 is not asked anything yet: see `prove_create_only`.
@@ -49,11 +52,12 @@ async def open_store(url: str, s3: S3Settings | None = None, *, make_directory: 
         case None:
             return MemoryStore()
         case Path() as root:
-            return BoundedStore(await DirectoryStore.open(root, make_root=make_directory), timeout_s=DISK_TIMEOUT_S)
+            directory = await DirectoryStore.open(root, make_root=make_directory, clock=clock)
+            return BoundedStore(directory, timeout_s=DISK_TIMEOUT_S)
         case S3Place(bucket, prefix, settings):
             from segments.s3_store import S3Store  # here, since it takes half a second and 40 MB that a directory can save
 
-            return await S3Store.open(bucket, prefix, settings)
+            return await S3Store.open(bucket, prefix, settings, clock=clock)
 
 
 def parse_store_url(url: str, s3: S3Settings | None = None) -> Path | S3Place | None:

@@ -25,6 +25,7 @@ from segments.manifest_store import newest_manifest
 from segments.memory_store import MemoryStore
 from segments.object_store import ObjectStore
 from segments.parquet_file import read_columns, verify_history
+from segments.store_clock import StoreClock
 from tests.segments.batches import ORDERS, PAYMENTS, TIMESTAMP_MS
 from tests.segments.past_sessions import Bucket
 from tests.simulation.etcd_model import EtcdModel
@@ -79,6 +80,7 @@ class Scene:
         *,
         store: ObjectStore | None = None,
         is_mine: Callable[[str], bool] = lambda name: True,
+        clock: StoreClock | None = None,
     ) -> CompactionContext:
         bucket = store if store is not None else self.store
         return CompactionContext(
@@ -86,9 +88,10 @@ class Scene:
             self.topics,
             Manifests(bucket, bytes_max=1 << 20, timeout_s=5),
             settings,
-            self.now_ms,
+            self.now_ms if clock is None else clock.now_ms,
             lambda size: f"{next(self._nonces):0{2 * size}x}",
             is_mine,
+            clock=clock,
         )
 
     def compactor(
@@ -97,8 +100,9 @@ class Scene:
         *,
         store: ObjectStore | None = None,
         is_mine: Callable[[str], bool] = lambda name: True,
+        clock: StoreClock | None = None,
     ) -> Compactor:
-        context = self.context(settings, store=store, is_mine=is_mine)
+        context = self.context(settings, store=store, is_mine=is_mine, clock=clock)
         return Compactor(context, Notices(self.metadata, LAYOUT), told=lambda text: None)
 
     async def compacted(self, settings: CompactionSettings = AT_ONCE) -> TickReport:

@@ -66,6 +66,7 @@ def test_records_without_timestamps_count_as_dated_by_their_append_for_the_width
     assert merged((undated, 1000), ((1000, 1000), 1101)) == 0, "the merged file would wait for 1101"
     assert merged(((1000, 1000), 1101), ((1000, 1000), 5000)) == 2
     assert merged((undated, -1), (undated, -1)) == 2, "nothing is known of them"
+    assert merged(((899, 1000), 1000), ((1000, 1000), 1000)) == 0, "the oldest record of a file counts, not its newest"
 
 
 def test_no_merge_is_larger_than_a_quarter_of_retention_bytes() -> None:

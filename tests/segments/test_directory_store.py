@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 from metadata.errors import AlreadyExists, Denied, InvalidArgument, NotFound, OutcomeUnknown, TidelogError, Unavailable
 from segments.directory_store import DirectoryStore
+from segments.store_clock import StoreClock
 from tests.servers import ROOT
 
 
@@ -479,3 +481,22 @@ def test_a_temporary_that_a_sweep_takes_before_it_is_locked_is_made_again(tmp_pa
         assert await store.get("second") == b"y"
 
     with_store(tmp_path, scenario)
+
+
+# What new files tell of the time
+
+
+def test_the_clock_hears_the_times_that_the_file_system_gives(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = StoreClock(lambda: time.time_ns() // 1_000_000)
+        store = await DirectoryStore.open(tmp_path, clock=clock)
+        try:
+            await store.list("")
+            assert clock.reading().store is None
+            await store.create("a", [b"x"])
+            assert clock.reading().store is not None
+            assert clock.reading().difference_ms == 0
+        finally:
+            await store.close()
+
+    asyncio.run(main())

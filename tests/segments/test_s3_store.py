@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
 import socket
 import ssl
@@ -32,6 +34,7 @@ from metadata.errors import (
 )
 from segments.s3_settings import S3Settings
 from segments.s3_store import S3Store
+from segments.store_clock import StoreClock
 from tests.segments.http_script import Answer, Handler, HangUp, HttpScript, Request, http_script
 
 pytestmark = pytest.mark.slow
@@ -631,3 +634,46 @@ def test_a_name_that_no_bucket_has_is_refused(bucket: str) -> None:
 def test_a_prefix_that_no_key_can_have_is_refused(prefix: str) -> None:
     with pytest.raises(InvalidArgument, match="prefix"):
         asyncio.run(S3Store.open("bucket", prefix))
+
+
+# What answers tell of the time
+
+
+def test_the_clock_hears_the_date_of_answers_and_of_refusals_and_costs_no_request() -> None:
+    dates = iter(
+        [
+            (200, "Thu, 01 Jan 2026 00:00:00 GMT"),
+            (404, "Fri, 02 Jan 2026 00:00:00 GMT"),
+            (502, "Sat, 03 Jan 2026 00:00:00 GMT"),
+        ]
+    )
+
+    async def answer(request: Request) -> Answer:
+        status, date = next(dates)
+        return Answer(status, b"", {"ETag": '"of what was made"', "Date": date})
+
+    async def main() -> None:
+        passed_s = itertools.count(0.0, 10.0)
+        clock = StoreClock(lambda: 0, steady=lambda: next(passed_s))
+        heard: list[str] = []
+
+        async def ask(call: Awaitable[object]) -> None:
+            with contextlib.suppress(TidelogError):
+                await call
+            store_time = clock.reading().store
+            assert store_time is not None
+            assert store_time.latest_ms - store_time.earliest_ms > 10_000, "from the asking to the answer"
+            heard.append(datetime.fromtimestamp(store_time.earliest_ms / 1000, UTC).strftime("%d"))
+
+        async with http_script(answer) as server:
+            settings = settings_for(server.endpoint_url, read_tries_max=1)
+            store = await S3Store.open("bucket", "", settings, clock=clock)
+            try:
+                for call in (store.create("a", [b""]), store.get("b"), store.get("c")):
+                    await ask(call)
+            finally:
+                await store.close()
+            assert heard == ["01", "02", "02"], "what a proxy answers tells nothing of the store"
+            assert len(server.requests) == 3
+
+    asyncio.run(main())

@@ -14,7 +14,6 @@ What fails for a reason that was told already is skipped: one cause, one remedy.
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import importlib.metadata
 import platform
 import secrets
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
     from tidelog.settings import SettingChanges
 
 CLOCK_SKEW_S_MAX = 60.0
-"""S3 refuses requests whose clock is off by 15 minutes; timestamps of records suffer long before."""
+"""S3 refuses requests whose clock is off by 15 minutes, and compactors delete nothing from 5 minutes on (clock_reading.py);
+timestamps of records suffer long before."""
 DISTRIBUTIONS = ("tidelog", "grpcio", "protobuf", "pyarrow", "msgspec", "uvloop", "aiobotocore")
 
 
@@ -252,10 +252,10 @@ def check_clock(settings: BrokerSettings) -> Diagnosis:
 
 def skew(date: str, *, before_s: float, after_s: float) -> float:
     """How far our clock is ahead of an HTTP Date, in seconds; a Date has whole seconds. Raises ValueError where it is none."""
-    store_s = email.utils.parsedate_to_datetime(date).timestamp()
-    if before_s - 1 <= store_s <= after_s:
-        return 0.0
-    return after_s - store_s if store_s > after_s else before_s - 1 - store_s
+    from segments.clock_reading import difference_ms
+    from segments.store_clock import http_date_ms
+
+    return difference_ms(http_date_ms(date), before_ms=round(1000 * before_s), after_ms=round(1000 * after_s)) / 1000
 
 
 async def check_cluster_at(url: str, credentials: SettingChanges) -> list[Diagnosis]:

@@ -262,4 +262,6 @@ def next_look_ms(manifest: Manifest, settings: TopicSettings, context: Compactio
         next_collection_ms(manifest, grace_ms=context.settings.delete_grace_ms),
     )
     soonest = min((time_ms for time_ms in told if time_ms is not None), default=inf)
+    if context.clock.is_doubted:  # what was due was left undone
+        soonest = min(soonest, now_ms + AFTER_FAILURE_MS)
     return soonest if soonest > now_ms else now_ms + AFTER_FAILURE_MS

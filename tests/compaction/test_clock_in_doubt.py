@@ -41,6 +41,10 @@ def segments_in(scene: Scene) -> list[str]:
     return [key for key in scene.store.keys("wal/") if (place := parse_wal_key(key)) and place.seq is not None]
 
 
+def files_in(scene: Scene, topic: str = "orders") -> list[str]:
+    return [key for key in scene.store.keys(f"topics/{topic}/") if key.endswith(".parquet")]
+
+
 def sequenced(scene: Scene, base_sequence: int) -> None:
     scene.store.segment(1, {ORDERS: [sequenced_batch(77, base_sequence, b"x")]}, written_at_ms=scene.now_ms() - 1000)
 
@@ -120,14 +124,120 @@ def test_a_topic_that_was_deleted_keeps_its_grace() -> None:
         await tick(compactor)
         await scene.delete_topic("payments", PAYMENTS.topic_id)
         await tick(compactor)
-        files = [key for key in scene.store.keys("topics/payments/") if key.endswith(".parquet")]
+        files = files_in(scene, "payments")
         scene.ahead_ms += DAY_MS
         await tick(compactor)
-        assert [key for key in scene.store.keys("topics/payments/") if key.endswith(".parquet")] == files != []
+        assert files_in(scene, "payments") == files != []
         scene.ahead_ms -= DAY_MS
         await asyncio.sleep(GRACE_MS / 1000 + 0.001)
         await tick(compactor)
-        assert not [key for key in scene.store.keys("topics/payments/") if key.endswith(".parquet")]
+        assert not files_in(scene, "payments")
+
+    on_a_bucket(work)
+
+
+@pytest.mark.parametrize("off_ms", [DAY_MS, -DAY_MS], ids=["ahead", "behind"])
+def test_nothing_goes_though_its_time_is_over_by_the_clock_of_the_store_as_well(off_ms: int) -> None:
+    """One of the two clocks is wrong, and which is not known."""
+
+    async def work(scene: Scene) -> None:
+        now = scene.now_ms()
+        await configure(scene, retention_ms="100000")
+        clock = clock_of(scene)
+        compactor = scene.compactor(SETTINGS, clock=clock)
+        await write_files(scene, [record(0, at_ms=now - 200_000)], [record(1, at_ms=now)], appended_by_ms=now)
+        await tick(compactor)
+        await tick(compactor)
+        assert ((await scene.manifest()).log_start_offset, len(files_in(scene))) == (1, 2)
+        scene.ahead_ms += off_ms
+        await asyncio.sleep(200)
+        await tick(compactor)
+        assert ((await scene.manifest()).log_start_offset, len(files_in(scene))) == (1, 2), "neither expires nor is collected"
+        scene.ahead_ms -= off_ms
+        await asyncio.sleep(61)
+        await tick(compactor)
+        await asyncio.sleep(2)
+        await tick(compactor)
+        assert ((await scene.manifest()).log_start_offset, len(files_in(scene))) == (2, 0)
+
+    on_a_bucket(work)
+
+
+def test_keys_are_not_compacted_though_their_lag_is_over_by_the_clock_of_the_store_as_well() -> None:
+    async def work(scene: Scene) -> None:
+        now = scene.now_ms()
+        await configure(scene, cleanup_policy="compact", min_compaction_lag_ms="100000")
+        await write_files(scene, [record(0, b"a", at_ms=now), record(1, b"a", at_ms=now)], appended_by_ms=now)
+        compactor = scene.compactor(SETTINGS, clock=clock_of(scene))
+        await tick(compactor)
+        scene.ahead_ms += DAY_MS
+        await asyncio.sleep(200)
+        await tick(compactor)
+        await tick(compactor)
+        assert len(await records_in(scene)) == 2
+        scene.ahead_ms -= DAY_MS
+        await asyncio.sleep(61)
+        await tick(compactor)
+        assert len(await records_in(scene)) == 1
+
+    on_a_bucket(work)
+
+
+def test_producers_are_remembered_though_they_were_silent_for_long_enough_by_the_clock_of_the_store_as_well() -> None:
+    async def work(scene: Scene) -> None:
+        clock = clock_of(scene)
+        compactor = scene.compactor(SETTINGS, clock=clock)
+        sequenced(scene, 0)
+        await tick(compactor)
+        await asyncio.sleep(8 * DAY_MS / 1000)
+        hear(scene, clock)
+        scene.ahead_ms += DAY_MS
+        scene.store.segment(1, {ORDERS: [batch_of(b"z")]}, written_at_ms=scene.now_ms() - 2 * DAY_MS)
+        await tick(compactor)
+        manifest = await scene.manifest()
+        assert (manifest.compacted_to, [one.producer_id for one in manifest.producers]) == (2, [77])
+        scene.ahead_ms -= DAY_MS
+        scene.store.segment(1, {ORDERS: [batch_of(b"z")]}, written_at_ms=scene.now_ms() - 1000)
+        await tick(compactor)
+        assert (await scene.manifest()).producers == ()
+
+    on_a_bucket(work)
+
+
+def test_the_grace_of_a_deleted_topic_is_not_counted_by_a_clock_that_is_behind() -> None:
+    async def work(scene: Scene) -> None:
+        scene.store.segment(1, {PAYMENTS: [batch_of(*values(0, 3))]}, written_at_ms=scene.now_ms() - 1000)
+        await tick(scene.compactor(SETTINGS))
+        await scene.delete_topic("payments", PAYMENTS.topic_id)
+        compactor = scene.compactor(SETTINGS, clock=clock_of(scene))
+        scene.ahead_ms -= DAY_MS
+        await tick(compactor)
+        await tick(compactor)
+        scene.ahead_ms += DAY_MS
+        await tick(compactor)
+        assert files_in(scene, "payments")
+        await asyncio.sleep(GRACE_MS / 1000 + 0.001)
+        await tick(compactor)
+        assert not files_in(scene, "payments")
+
+    on_a_bucket(work)
+
+
+def test_the_files_of_a_deleted_topic_are_not_swept_while_the_clock_is_in_doubt() -> None:
+    async def work(scene: Scene) -> None:
+        compactor = scene.compactor(SETTINGS, clock=clock_of(scene))
+        scene.store.segment(1, {PAYMENTS: [batch_of(*values(0, 3))]}, written_at_ms=scene.now_ms() - 1000)
+        await tick(compactor)
+        await scene.delete_topic("payments", PAYMENTS.topic_id)
+        await tick(compactor)
+        scene.ahead_ms += DAY_MS
+        await asyncio.sleep(2 * GRACE_MS / 1000)
+        await tick(compactor)
+        assert files_in(scene, "payments")
+        context = scene.context(SETTINGS, clock=clock_of(scene))
+        scene.ahead_ms += DAY_MS
+        assert await context.deletions.delete(files_in(scene, "payments")) == set(), "whoever asks for it"
+        assert files_in(scene, "payments")
 
     on_a_bucket(work)
 

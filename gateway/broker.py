@@ -59,6 +59,7 @@ from metadata.topics import Topics
 from segments.disk_tier import DiskTier
 from segments.log import Log
 from segments.metered_store import MeteredStore
+from segments.store_clock import StoreClock
 from segments.watched_store import Trouble, WatchedStore
 
 if TYPE_CHECKING:
@@ -101,8 +102,10 @@ class Broker:
         tls: TlsFiles | None = None,
         tracing: Tracing | None = None,
         disk: DiskTier | None = None,
+        clock: StoreClock | None = None,
     ) -> None:
-        """`access`: the guard of the doors, and what shows the other brokers that this is one."""
+        """`access`: the guard of the doors, and what shows the other brokers that this is one. `clock` is fed by the bucket."""
+        clock = clock or StoreClock(wall_clock_ms)
         bucket = WatchedStore(metered)
         metadata = HeardMetadata(store)
         self.guard = access.guard
@@ -136,7 +139,8 @@ class Broker:
                 broker_id=settings.broker_id, session=SessionId(0), rack=settings.membership.rack, version=VERSION
             ),
             new_writer=lambda: secrets.token_bytes(16),
-            now_ms=wall_clock_ms,
+            now_ms=clock.stamp_ms,
+            expires_ms=clock.now_ms,
             disk=disk,
         )
         self._ready_s = settings.gateway.topic_ready_timeout_ms / 1000
@@ -189,7 +193,8 @@ class Broker:
             broker_id=settings.broker_id,
             session=lambda: self.session,
             is_stopping=self.stopping.is_set,
-            now_ms=wall_clock_ms,
+            now_ms=clock.stamp_ms,
+            expires_ms=clock.now_ms,
             new_member_id=new_member_id,
         )
         self.groups = self._groups.routed
@@ -210,6 +215,7 @@ class Broker:
                 compactor_id=settings.broker_id,
                 version=VERSION,
                 now_ms=wall_clock_ms,
+                clock=clock,
             )
             self.metrics.tell(self._compaction.metrics)
         self._http = HttpServer(self, self.tls, metrics_open=settings.access.metrics_open)

@@ -48,9 +48,11 @@ class BrokerGroups:
         session: Callable[[], int | None],
         is_stopping: Callable[[], bool],
         now_ms: Callable[[], int],
+        expires_ms: Callable[[], int] | None = None,
         new_member_id: Callable[[str], MemberId],
     ) -> None:
-        """`log`: of the whole cluster. `session`: the present one of this broker, where it has one. `now_ms` is the wall clock."""
+        """`log`: of the whole cluster. `session`: the present one of this broker, where it has one. `now_ms` is the wall clock;
+        `expires_ms` as of GroupUpkeep."""
         coordinators = Coordinators(seen, broker_id=broker_id, session=session, is_stopping=is_stopping)
         self.view = ProvenView(
             seen,
@@ -82,6 +84,7 @@ class BrokerGroups:
             settings,
             coordinates=lambda name: coordinators.id_of(name) == broker_id,
             now_ms=now_ms,
+            expires_ms=expires_ms,
         )
         self._upkeep.tell(metrics)
         self.view.is_needed = lambda: len(self.coordinated) > 0

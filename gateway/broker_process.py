@@ -36,6 +36,7 @@ from segments.disk_tier import DiskTier
 from segments.metered_store import MeteredStore
 from segments.nested_clusters import check_not_nested
 from segments.shared_errors import first_of
+from segments.store_clock import StoreClock
 from segments.store_url import open_store
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
         metadata = await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
         # A cluster that has led has a bucket: one that is missing was mistyped, or is not mounted.
         has_led = await metadata.get(layout.next_session) is not None
-        bucket = MeteredStore(await open_store(bucket_url, settings.s3, make_directory=not has_led))
+        clock = StoreClock(wall_clock_ms)
+        bucket = MeteredStore(await open_store(bucket_url, settings.s3, make_directory=not has_led, clock=clock))
         parts.push_async_callback(bucket.close)
 
         async def before_writing(*, is_new: bool) -> None:
@@ -88,7 +90,9 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
             has_peers=bool(settings.metadata.etcd),
             peers_speak_tls=settings.tls.is_on,
         )
-        broker = Broker(settings, bucket, metadata, layout, cluster_id=identity, tracing=tracing, access=access, tls=tls, disk=disk)
+        broker = Broker(
+            settings, bucket, metadata, layout, cluster_id=identity, tracing=tracing, access=access, tls=tls, disk=disk, clock=clock
+        )
         ready = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as process:

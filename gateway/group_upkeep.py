@@ -31,11 +31,18 @@ class GroupUpkeep:
         *,
         coordinates: Callable[[str], bool],
         now_ms: Callable[[], int],
+        expires_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`log`: of the whole cluster. `coordinates`: whether a group is this broker's, with a session or without."""
+        """`log`: of the whole cluster. `coordinates`: whether a group is this broker's, with a session or without. `expires_ms`: the
+        time by which offsets and groups are forgotten, `now_ms` where it is left out (segments/store_clock.py)."""
         self._coordinator = coordinator
         self._expiry = GroupExpiry(
-            store, layout, coordinator, topics, retention_ms=60_000 * settings.offsets_retention_minutes, now_ms=now_ms
+            store,
+            layout,
+            coordinator,
+            topics,
+            retention_ms=60_000 * settings.offsets_retention_minutes,
+            now_ms=expires_ms or now_ms,
         )
         self.figures = GroupMetrics(
             store,

@@ -79,9 +79,10 @@ class Leadership:
         registration: Registration,
         new_writer: Callable[[], bytes],
         now_ms: Callable[[], int],
+        expires_ms: Callable[[], int] | None = None,
         disk: DiskTier | None = None,
     ) -> None:
-        """`registration`: as this broker registers itself; its session is filled in anew each time.
+        """`registration`: as this broker registers itself; its session is filled in anew each time. `expires_ms`: as of Log.
 
         `disk`: what was read from the bucket is kept there, over the end of a session too.
         """
@@ -94,6 +95,7 @@ class Leadership:
         self._layout = layout
         self._new_writer = new_writer
         self._now_ms = now_ms
+        self._expires_ms = expires_ms
         self._disk = disk
         self.budget = ByteBudget(settings.buffer_bytes_max)
         self.counters = LogCounters()
@@ -177,6 +179,7 @@ class Leadership:
             self._settings,
             budget=self.budget,
             now_ms=self._now_ms,
+            expires_ms=self._expires_ms,
             new_writer=self._new_writer,
             disk=self._disk,
             counters=self.counters,

@@ -22,7 +22,7 @@ DIFFERENCE_MS_MAX: Final = 300_000
 # A `Date` has whole seconds, and file systems stamp files some milliseconds late.
 RESOLUTION_MS: Final = 1_000
 # An answer that is older says nothing: the clock that counts the time since may have drifted or stood still.
-ANSWER_AGE_MS_MAX: Final = 600_000
+ANSWER_AGE_MS_MAX: Final = 3_600_000
 
 
 class StoreTime(NamedTuple):

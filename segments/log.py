@@ -72,13 +72,14 @@ class Log:
         *,
         budget: ByteBudget,
         now_ms: Callable[[], int],
+        expires_ms: Callable[[], int] | None = None,
         new_writer: Callable[[], bytes] = _drawn,
         disk: DiskTier | None = None,
         counters: LogCounters | None = None,
         bucket_state: Callable[[], BucketState] = lambda: BucketState.HEALTHY,
     ) -> None:
         """`budget` bounds the bytes that are not yet on the bucket; it outlives the session, as `counters` do. `now_ms` is the wall
-        clock.
+        clock; `expires_ms` the time by which producers are forgotten, `now_ms` where it is left out (segments/store_clock.py).
 
         `new_writer` draws 16 bytes, which tell one's own manifests from others'; `disk` keeps what was read from the bucket.
         `bucket_state`: as for SegmentWriter.
@@ -88,6 +89,7 @@ class Log:
         self.settings = settings
         self._budget = budget
         self._now_ms = now_ms
+        self._expires_ms = expires_ms or now_ms
         self.surely_appointed: Callable[[], bool] = lambda: True
         """Whether nobody can lead in this session's place by now: its owner knows. While it is not certain, readers are answered
         only after a look at the bucket that shows no seal."""
@@ -297,7 +299,11 @@ class Log:
             header = parse_header(batch)
         try:
             appended = led.log.append(
-                header, now_ms=now_ms, expected_offset=expected_offset, timestamp_ms_max=dates.timestamp_ms_max
+                header,
+                now_ms=now_ms,
+                expires_ms=self._expires_ms(),
+                expected_offset=expected_offset,
+                timestamp_ms_max=dates.timestamp_ms_max,
             )
         except (OutOfOrderSequence, InvalidTimestamp) as refusal:
             raise DoubtedRefusal(refusal, self.check_not_sealed) from None
@@ -319,7 +325,7 @@ class Log:
 
     def written_once(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
         """What a one-shot producer has written to those of the partitions that are led here, committed or on its way."""
-        now_ms = self._now_ms()
+        now_ms = self._expires_ms()
         found: dict[TopicPartition, SequencedBatch] = {}
         for partition in partitions:
             led = self._led.get(partition)

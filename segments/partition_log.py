@@ -67,9 +67,17 @@ class PartitionLog:
         return Bounds(self.log_start_offset, self.high_watermark, self.end_offset, self.leader_epoch)
 
     def append(
-        self, header: BatchHeader, *, now_ms: int, expected_offset: int | None = None, timestamp_ms_max: int | None = None
+        self,
+        header: BatchHeader,
+        *,
+        now_ms: int,
+        expires_ms: int | None = None,
+        expected_offset: int | None = None,
+        timestamp_ms_max: int | None = None,
     ) -> Appended:
         """Assigns the offsets of a checked batch, or names those of the batch that it repeats.
+
+        `expires_ms`: the time by which producers are forgotten; `now_ms` where it is left out.
 
         Raises InvalidTimestamp when a record is dated after `timestamp_ms_max`, ConditionFailed when `expected_offset` is given and
         is not the end, and what ProducerStates.check raises.
@@ -79,7 +87,7 @@ class PartitionLog:
             epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
             last_sequence=header.last_sequence,
-            now_ms=now_ms,
+            now_ms=now_ms if expires_ms is None else expires_ms,
         )
         if repeated is not None:
             return Appended(repeated.base_offset, repeated.last_offset, self.leader_epoch, duplicate=True)

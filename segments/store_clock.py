@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from segments.clock_reading import ClockReading, store_time
+from segments.clock_reading import DIFFERENCE_MS_MAX, ClockReading, store_time
 
 # Answers that come sooner after the one that was heard last say nothing new.
 _HEARD_EACH_S: Final = 1.0
@@ -66,10 +66,21 @@ class StoreClock:
         return self.reading().is_doubted
 
     def now_ms(self) -> int:
-        return self.reading().now_ms
+        """Returns the time by which things expire."""
+        local_ms = self._wall_ms()
+        return local_ms if self._surely_agrees(local_ms) else self.reading().now_ms
 
     def stamp_ms(self) -> int:
-        return self.reading().stamp_ms
+        """Returns the time to write down where something may expire later."""
+        local_ms = self._wall_ms()
+        return local_ms if self._surely_agrees(local_ms) else self.reading().stamp_ms
+
+    def _surely_agrees(self, local_ms: int) -> bool:
+        """Returns quickly, for each batch of a producer, that the whole reading would not be doubted."""
+        if self._heard is None:
+            return True
+        date_ms, _, answered_s = self._heard
+        return abs(local_ms - date_ms - 1000 * (self.steady_s() - answered_s)) <= DIFFERENCE_MS_MAX
 
 
 def http_date_ms(date: str) -> int:

@@ -11,12 +11,15 @@ import pytest
 
 from gateway.group_expiry import GRACE_MS, Expired, GroupExpiry, expired
 from gateway.group_scan import SETTLES_S, GroupScan
+from gateway.group_upkeep import GroupUpkeep
 from metadata.errors import UnknownGroup
 from metadata.group_model import Group, Phase
 from metadata.group_offsets import CommittedOffset
+from metadata.group_settings import GroupSettings
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.store import Put, RangeResult
 from metadata.topic import encode_topic
+from segments.store_clock import StoreClock
 from tests.gateway.coordinated_groups import LAYOUT, P0, P1, Cluster, Coordinated, outcome, with_cluster
 from tests.gateway.told_log import TOPIC_ID, Topics, topic
 from tests.metadata.faulty_store import unavailable
@@ -355,5 +358,36 @@ def test_groups_that_have_moved_here_are_looked_at_soon() -> None:
         await asyncio.sleep(INTERVAL_S)
         assert looked == ["g", "g"]
         running.cancel()
+
+    with_expiry(scenario)
+
+
+def test_nothing_is_forgotten_by_a_clock_that_is_ahead_of_the_bucket() -> None:
+    async def scenario(kept: Kept) -> None:
+        loop, at, ahead_ms = virtual_loop(), kept.at, 0
+        clock = StoreClock(lambda: loop.now_ms() + ahead_ms, steady=loop.time)
+        no_log: Any = None
+        upkeep = GroupUpkeep(
+            at.link,
+            LAYOUT,
+            at.groups,
+            no_log,
+            kept.topics,
+            GroupSettings(offsets_retention_minutes=RETENTION_MS // 60_000),
+            coordinates=lambda _: at.is_mine,
+            now_ms=clock.stamp_ms,
+            expires_ms=clock.now_ms,
+        )
+        (first,) = await at.stable(1)
+        await at.commit(7, first, 1)
+        await at.leave(first)
+        clock.heard(loop.now_ms(), asked_s=loop.time())
+        ahead_ms = 2 * RETENTION_MS
+        await upkeep._scan.once()
+        assert await kept.cluster.committed() == 7
+        await sleep_ms(RETENTION_MS)
+        clock.heard(loop.now_ms(), asked_s=loop.time())
+        await upkeep._scan.once()
+        assert await kept.cluster.keys() == []
 
     with_expiry(scenario)

@@ -16,6 +16,7 @@ from segments.partition_log import Appended
 from segments.recovered_partition import RecoveredPartition, empty_partition
 from segments.session import Session
 from segments.settings import SegmentSettings
+from segments.store_clock import StoreClock
 from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, SESSION, batch_of, header_of, key_of, records_in
 from tests.segments.scripted_store import ScriptedStore, slow
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -40,10 +41,12 @@ async def serving(
     session: Session = SESSION,
     recovered: tuple[RecoveredPartition, ...] = (),
     epoch: LeaderEpoch = EPOCH,
+    clock: StoreClock | None = None,
 ) -> AsyncIterator[Log]:
     """A log at work that leads ORDERS and PAYMENTS, or what was recovered. At the end nothing of it may be left."""
     budget = ByteBudget(settings.buffer_bytes_max)
-    log = Log(store, session, settings, budget=budget, now_ms=virtual_loop().now_ms)
+    clock = clock or StoreClock(virtual_loop().now_ms)
+    log = Log(store, session, settings, budget=budget, now_ms=clock.stamp_ms, expires_ms=clock.now_ms)
     for partition in recovered or (empty_partition(ORDERS, settings), empty_partition(PAYMENTS, settings)):
         log.lead(partition, epoch)
     running = asyncio.create_task(log.run())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from metadata.model import Offset, ProducerId
 from segments.log import Log
 from segments.producer_state import ONE_SHOT, SequencedBatch
 from segments.recovery import recover
+from segments.store_clock import StoreClock
 from tests.segments.batches import BY, ORDERS, PAYMENTS, led, partition_of, sequenced_batch
 from tests.segments.serving import SETTINGS, append, bucket, produce, serving, with_log
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -41,5 +44,23 @@ def test_a_successor_finds_what_was_committed() -> None:
         partitions = [found for found in recovered.values() if not isinstance(found, Exception)]
         async with serving(store, session=BY, recovered=tuple(partitions)) as log:
             assert log.written_once(ASKED, KEY) == {ORDERS: SequencedBatch(KEY, 12, 0x55, 0x55, Offset(0), Offset(0))}
+
+    run(work())
+
+
+@pytest.mark.parametrize("heard", [True, False], ids=["the bucket tells its time", "the bucket tells no time"])
+def test_a_leader_whose_clock_jumps_ahead_forgets_no_producer_where_the_bucket_tells_the_time(heard: bool) -> None:
+    async def work() -> None:
+        loop, ahead_ms = virtual_loop(), 0
+        clock = StoreClock(lambda: loop.now_ms() + ahead_ms, steady=loop.time)
+        async with serving(bucket(), clock=clock) as log:
+            await produce(log, sequenced_batch(5, 0, b"a"))
+            await produce(log, sequenced_batch(KEY, 0x55, b"a", producer_epoch=3))
+            if heard:
+                clock.heard(loop.now_ms(), asked_s=loop.time())
+            ahead_ms = SETTINGS.producer_expiry_ms
+            assert bool(log.written_once([ORDERS], KEY)) == heard
+            again = await produce(log, sequenced_batch(5, 0, b"a"))
+            assert again.duplicate == heard
 
     run(work())

@@ -40,6 +40,7 @@ from segments.concurrent_work import all_of
 from segments.create_only_proof import prove_create_only
 from segments.manifest import Manifest
 from segments.object_store import ObjectStore
+from segments.store_clock import StoreClock
 from spark.backfill_plan import plan_wave
 from spark.bucket_thread import BucketThread
 from spark.mirrored_topics import MirroredTopics
@@ -111,7 +112,7 @@ def backfill(
     done: set[TopicPartition] = set()
     in_vain = 0
     with BucketThread(bucket) as opened:
-        driver = opened.run(lambda store: _Driver.begin(store, topics, settings))
+        driver = opened.run(lambda store: _Driver.begin(store, topics, settings, opened.clock))
         told(f"{'' if driver.has_read_all else 'at least '}{_mb(driver.bytes_waiting)} of batches wait in segments")
         while in_vain < IN_VAIN_MAX and (planned := driver.plan(units)):
             size_bytes = sum(unit.size_bytes for unit in planned)
@@ -150,12 +151,12 @@ class _Driver:
         """From which files are made: the newest as far as is known."""
 
     @classmethod
-    async def begin(cls, store: ObjectStore, topics: Topics, settings: CompactionSettings) -> _Driver:
+    async def begin(cls, store: ObjectStore, topics: Topics, settings: CompactionSettings, clock: StoreClock) -> _Driver:
         wanted = await find_partitions(store, topics)
         await prove_create_only(store, proof_key(secrets.token_hex(16)))
         known = MirroredTopics(wanted)
         view = WalView(store, runs_max=settings.pending_runs_max, reads_max=settings.compaction_reads_max)
-        driver = cls(_context(store, known, settings), known, view, wanted)
+        driver = cls(_context(store, known, settings, clock), known, view, wanted)
         await driver._look()
         return driver
 
@@ -263,13 +264,17 @@ def make_files(task: MakingTask) -> MadeUnit:
     settings = task.settings if task.settings.scratch_dir else replace(task.settings, scratch_dir=local)
     with BucketThread(task.bucket) as opened:
         return opened.run(
-            lambda store: make_history(_context(store, MirroredTopics(task.topics), settings), task.unit, task.manifests)
+            lambda store: make_history(
+                _context(store, MirroredTopics(task.topics), settings, opened.clock), task.unit, task.manifests
+            )
         )
 
 
-def _context(store: ObjectStore, topics: MirroredTopics, settings: CompactionSettings) -> CompactionContext:
+def _context(
+    store: ObjectStore, topics: MirroredTopics, settings: CompactionSettings, clock: StoreClock
+) -> CompactionContext:
     manifests = Manifests(store, bytes_max=_MANIFESTS_BYTES_MAX)
-    return CompactionContext(store, topics, manifests, settings, _now_ms, secrets.token_hex, lambda name: True)
+    return CompactionContext(store, topics, manifests, settings, clock.now_ms, secrets.token_hex, lambda name: True, clock=clock)
 
 
 def _mb(size_bytes: int) -> str:

@@ -6,6 +6,7 @@ One thread runs the store's event loop. Whoever opened it closes it; what is und
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from threading import Thread
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from segments.object_store import ObjectStore
+from segments.store_clock import StoreClock
 from segments.store_url import open_store
 
 T = TypeVar("T")
@@ -22,11 +24,12 @@ Work = Callable[[ObjectStore], Coroutine[Any, Any, T]]
 class BucketThread:
     def __init__(self, url: str) -> None:
         """Raises InvalidArgument and Denied as `open_store` does."""
+        self.clock = StoreClock(lambda: time.time_ns() // 1_000_000)
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="tidelog-bucket", daemon=True)
         self._thread.start()
         try:
-            self._store = asyncio.run_coroutine_threadsafe(open_store(url), self._loop).result()
+            self._store = asyncio.run_coroutine_threadsafe(open_store(url, clock=self.clock), self._loop).result()
         except BaseException:
             self._end()
             raise

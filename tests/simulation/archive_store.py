@@ -60,7 +60,8 @@ class ArchiveStore(MemoryStore):
         if wal is not None and wal.trimmed_to is not None:
             self._trimmed_to[wal.session] = max(self._trimmed_to[wal.session], wal.trimmed_to)
             made = msgspec.json.decode(self._objects[key], type=TrimRecord)
-            self._markers[wal.session].append((wal.trimmed_to, made.trimmed_at_ms))
+            made_ms = min(made.trimmed_at_ms, self._now_ms() + CLOCK_SKEW_MS)  # of a clock that was ahead, it counts as made now
+            self._markers[wal.session].append((wal.trimmed_to, made_ms))
         if topic is not None and topic.deleted is not None:
             self._gone.add(topic.topic_id)
         if topic is not None and topic.manifest is not None:

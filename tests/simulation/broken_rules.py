@@ -26,7 +26,7 @@ from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.partition_assignments import PartitionState
 from metadata.store import MetadataStore
-from segments import next_manifest, recovery, segment_writer, session
+from segments import next_manifest, recovery, segment_writer, session, store_clock
 from segments.bucket_layout import claim_key, segment_key
 from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Log, PendingAppend, Released
@@ -96,6 +96,8 @@ class BrokenRule(Enum):
     """What a manifest has retired is deleted at once."""
     PRODUCERS_FORGOTTEN = "producers-forgotten"
     """Manifests do not remember what producers have sent."""
+    CLOCK_TRUSTED = "clock-trusted"
+    """A compactor goes by its own clock, whatever the store's says."""
 
 
 @contextlib.contextmanager
@@ -171,6 +173,8 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             return [(keeping, name, broken_policies.at_once(getattr(collection, name))) for name in names]
         case BrokenRule.PRODUCERS_FORGOTTEN:
             return [(compact_unit, "compacted", broken_policies.without_producers(next_manifest.compacted))]
+        case BrokenRule.CLOCK_TRUSTED:
+            return [(store_clock, "store_time", lambda date_ms, **_: None)]
 
 
 async def _acknowledged_early(self: Log, pending: PendingAppend, *, timeout_s: float) -> Appended:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
@@ -21,12 +23,54 @@ from metadata.model import SessionId
 from metadata.notice_cache import NoticeCache
 from metadata.topic_cache import TopicCache
 from segments.bounded_store import BoundedStore
+from segments.object_store import Buffer, ListPage, ObjectStore, Tail
+from segments.store_clock import StoreClock
 from tests.faulty_store import Faults, FaultyStore
 from tests.simulation.appointments import Writer
 from tests.simulation.broker_process import REQUEST_TIMEOUT_S, Site
 from tests.simulation.metadata_wire import MetadataWire
 from tests.simulation.simulated_process import BucketProcess
 from tests.simulation.virtual_loop import virtual_loop
+
+DAY_MS: Final = 86_400_000
+
+
+class _Dated:
+    """`store`, each answer of which tells its time, as those of S3 do."""
+
+    def __init__(self, store: ObjectStore, clock: StoreClock) -> None:
+        self._store = store
+        self._clock = clock
+        self.url = store.url
+
+    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        with self._heard():
+            await self._store.create(key, body, crc32c=crc32c)
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        with self._heard():
+            return await self._store.get(key, start=start, end=end)
+
+    async def tail(self, key: str, bytes_max: int) -> Tail:
+        with self._heard():
+            return await self._store.tail(key, bytes_max)
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+        with self._heard():
+            return await self._store.list(prefix, start_after=start_after, limit=limit)
+
+    async def delete(self, key: str) -> None:
+        with self._heard():
+            await self._store.delete(key)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        asked_s = self._clock.steady_s()
+        yield
+        self._clock.heard(virtual_loop().now_ms(), asked_s=asked_s)
 
 
 class CompactorProcess(BucketProcess):
@@ -43,18 +87,24 @@ class CompactorProcess(BucketProcess):
             wrote=site.recorder.wrote,
         )
         self.clock_skew_ms = self._chance.randint(-2000, 2000)
+        clocks = random.Random(f"{site.seed}/{name}/clock")
+        self.jump_ms = clocks.choice((0,) * 6 + (DAY_MS, -DAY_MS))
+        """By which its clock jumps at `_jumps_at_s`; set to 0 when trouble is over. The store tells the right time."""
+        self._jumps_at_s = virtual_loop().time() + clocks.choice((0.0, clocks.uniform(0.0, 20.0)))
+        clock = StoreClock(self._now_ms, steady=virtual_loop().time)
         self._topics = TopicCache(self.metadata, EtcdLayout())
         self._membership = CompactorMembership(self.metadata, EtcdLayout(), name, version="1", ttl_s=3.0)
-        store = BoundedStore(self.store, timeout_s=REQUEST_TIMEOUT_S)
+        store = _Dated(BoundedStore(self.store, timeout_s=REQUEST_TIMEOUT_S), clock)
         self._compaction = CompactionContext(
             store=store,
             topics=self._topics,
             manifests=Manifests(store, bytes_max=1 << 20, timeout_s=10.0),
             settings=settings,
-            now_ms=self._now_ms,
+            now_ms=clock.now_ms,
             new_nonce=lambda size: self._chance.randbytes(size).hex(),
             is_mine=self._membership.is_mine,
             segments=site.settings,
+            clock=clock,
         )
         self.compactor = Compactor(self._compaction, Notices(self.metadata, EtcdLayout()), told=self._note)
         self._notices = NoticeCache(self.metadata, EtcdLayout())
@@ -77,7 +127,8 @@ class CompactorProcess(BucketProcess):
         return self._compaction.counters
 
     def _now_ms(self) -> int:
-        return virtual_loop().now_ms() + self.clock_skew_ms
+        jumped_ms = self.jump_ms if virtual_loop().time() >= self._jumps_at_s else 0
+        return virtual_loop().now_ms() + self.clock_skew_ms + jumped_ms
 
     def _note(self, what: str) -> None:
         if self._site.keep_trace:

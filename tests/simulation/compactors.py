@@ -26,6 +26,7 @@ class Compactors:
         self._note = note
         self.processes: list[CompactorProcess] = []
         self.slots: dict[str, CompactorProcess] = {}
+        self.clocks_jump = 0
         self.settings = replace(_settings(self._chance), **_of_keys(random.Random(f"{site.seed}/keys")))
         self.count = self._chance.choice((0, 0, 1, 2))
 
@@ -38,6 +39,7 @@ class Compactors:
         self._note(f"{process.name} starts")
         self.processes.append(process)
         self.slots[slot] = process
+        self.clocks_jump += bool(process.jump_ms)
 
     async def rain(self) -> None:
         """Blow after blow, until cancelled."""
@@ -59,6 +61,7 @@ class Compactors:
             if not process.alive:
                 self._start(slot)
         for process in self.processes:
+            process.jump_ms = 0
             process.thaw()
 
     def kill_all(self) -> None:
@@ -70,6 +73,7 @@ class Compactors:
         counters = [process.counters for process in self.processes]
         return {
             "compactors": len(self.processes),
+            "clocks of compactors that jump a day": self.clocks_jump,
             "manifests": sum(one.manifests for one in counters),
             "manifests lost to another": sum(one.lost for one in counters),
             "files of history": sum(one.files for one in counters),

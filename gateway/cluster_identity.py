@@ -12,6 +12,8 @@
                 at 90
     A, to give  A, written  refuses, for the same reason: whatever the revision is by now (others may share the etcd, and a restore
     session 7   in 7        may add a billion to it), a session that wrote had its number from the metadata
+    A, gave 7   A, 7 is     refuses: the metadata exist twice, and the broker of the other copy has written in session 7
+    to b1       another's
     restoring   any         refuses, until the restore is complete
 
 What can be refused is refused before anything is written, the start-up proof included (`before_writing`).
@@ -40,7 +42,7 @@ from segments.bucket_layout import WAL
 from segments.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
 from segments.object_store import ObjectStore
 from segments.restorations import check_not_superseded
-from segments.session import first_with_segments
+from segments.session import first_with_segments, read_claim
 
 MEMORY = "memory://"
 """A bucket that is gone with its process, which everybody knows who names it."""
@@ -131,23 +133,52 @@ async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layo
 
 
 async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout) -> None:
-    """Rejected where a session has written whose number the metadata have yet to give out. Raises Unavailable."""
-    untaken = await _next_session(metadata, layout)
+    """Rejected where a session has written whose number the metadata have yet to give out, or gave to another broker.
+
+    Raises Unavailable.
+    """
+    untaken = await next_number(metadata, layout)
     written = await first_with_segments(bucket, from_session=untaken)
-    if written is not None and written >= await _next_session(metadata, layout):  # else a broker took it a moment ago
+    if written is not None and written >= await next_number(metadata, layout):  # else a broker took it a moment ago
         await check_not_superseded(bucket, await read_restoration(metadata, layout))
         raise set_back(bucket.url, written)
+    for session in (await foreign_claims(bucket, metadata, layout)).foreign:
+        if await first_with_segments(bucket, from_session=session) == session:
+            await check_not_superseded(bucket, await read_restoration(metadata, layout))
+            raise set_back(bucket.url, session)
 
 
-async def _next_session(metadata: MetadataStore, layout: EtcdLayout) -> SessionId:
+async def next_number(metadata: MetadataStore, layout: EtcdLayout) -> SessionId:
+    """Returns the first session number that nobody has taken. Raises Unavailable, Corrupt."""
     return SessionId(parse_number(await metadata.get(layout.next_session), absent=1))
 
 
+class Claims(NamedTuple):
+    """Session numbers that the metadata note as taken and not yet begun, by the claims on the bucket."""
+
+    own: list[SessionId]
+    """Claimed by the broker that took the number."""
+    foreign: list[SessionId]
+    """Claimed by another process, which had the number from other metadata."""
+
+
+async def foreign_claims(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout) -> Claims:
+    """Compares the session numbers that have yet to begin with the claims on the bucket. Raises Unavailable, Corrupt."""
+    claims = Claims([], [])
+    for item in (await metadata.range(layout.beginning)).items:
+        session = layout.parse_beginning(item.key)
+        claimed_by = await read_claim(bucket, session)
+        if claimed_by is not None:
+            (claims.own if claimed_by == item.value.decode("utf-8", "replace") else claims.foreign).append(session)
+    return claims
+
+
 def set_back(url: str, session: SessionId) -> Rejected:
-    """What to tell where a session has written whose number the metadata have yet to give out, or have given out twice."""
+    """Returns the error for a session that wrote under a number which the metadata have yet to give out, or gave to another."""
     return Rejected(
-        f"session {session} has written to {url}, and the metadata know nothing of it: they were set back to a backup",
-        hint=f"They have forgotten who led since then: {_RESTORE}",
+        f"session {session} has written to {url}, and the metadata know nothing of it: they were set back to a backup, or they "
+        "exist twice (a copy of the data directory, or of etcd)",
+        hint=f"Where another broker runs on a copy of them, it goes on, and this copy must not be used any more. Else {_RESTORE}",
         session=session,
     )
 
@@ -203,7 +234,7 @@ async def stay_in_cluster(metadata: MetadataStore, layout: EtcdLayout, identity:
 
 
 async def _look(metadata: MetadataStore, layout: EtcdLayout) -> Seen:
-    next_session = await _next_session(metadata, layout)  # before the id, which is the last that a restore writes
+    next_session = await next_number(metadata, layout)  # before the id, which is the last that a restore writes
     found = await metadata.range(layout.cluster_id, limit=1)
     held = next((item for item in found.items if item.key == layout.cluster_id), None)
     if held is None:

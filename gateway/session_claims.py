@@ -1,34 +1,50 @@
 """The session that a broker begins: a number from the metadata, claimed on the bucket, by metadata that are the bucket's still.
 
-    set back? ─▶ next number (metadata) ─▶ claim (segments/session.py) ─▶ were the metadata restored, or set back? ─▶ the session
-        └── it can't be had, or told: tried again, as long as somebody wants a session ──┘
+    set back? ─▶ take the next number, and note that it begins  (metadata, one transaction)
+              ─▶ claim it                                       (segments/session.py)
+              ─▶ were the metadata restored? ─▶ seal every session that other metadata began ─▶ forget the note ─▶ the session
+        └── what can't be had, or told, is tried again, as long as somebody wants a session ──┘
 
-Invariant: no session is begun by metadata that others have replaced by a restore, nor by those that give out numbers which others
-have had and used: they have forgotten who leads.
+The same metadata may exist twice: two copies of one data directory, or an etcd that was restored from a snapshot of its own while
+earlier brokers still run. Both copies give out the same session numbers, and both appoint leaders for the same partitions. A
+session is **foreign** when these metadata did not begin it, which shows in one of three ways:
+
+    its number has yet to be given out here
+    its number was given out here, is noted as beginning, and another nonce stands in its claim
+    the broker that took its number here met the claim of another
+
+A foreign session is sealed before the own session is used. Where it wrote, the broker ends: those records are missing from its
+metadata. Each broker claims first and looks for foreign sessions afterwards, so of two brokers with different metadata at least one
+sees the other, and one of two sessions is sealed before it has written (tests/simulation/clone_model.py).
+
+Invariants: no session is begun by metadata that others have replaced by a restore, nor by those that give out numbers which others
+have had and used: they have forgotten who leads. Of two copies of the metadata, one alone acknowledges records.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
-from gateway.cluster_identity import check_knows_who_wrote, set_back
+from gateway.cluster_identity import check_knows_who_wrote, foreign_claims, next_number, set_back
 from metadata.counters import next_session
-from metadata.errors import OutcomeUnknown, Unavailable
+from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
 from metadata.restoration import read_restoration
-from metadata.store import MetadataStore
+from metadata.store import OPERATIONS_MAX, Delete, MetadataStore
 from segments.object_store import ObjectStore
 from segments.restorations import check_not_superseded
-from segments.session import Session, claim, first_with_segments
+from segments.session import Session, claim, first_with_segments, seal, sessions_from
 
+# Pause before a step that the metadata store or the bucket could not do is tried again.
 PAUSE_S: Final = 0.5
-"""Before a step that the metadata store could not do is tried again."""
 
 log = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer")
 
 
 class SessionClaims:
@@ -51,48 +67,87 @@ class SessionClaims:
 
     async def next(self) -> Session:
         """However long it takes. Raises Rejected, which ends the broker, where its metadata are not the bucket's any more."""
-        taken: list[SessionId] = []
+        writer = self._new_writer()
         session = await claim(
             self._bucket,
-            next_number=lambda: self._next_number(taken),
-            writer=self._new_writer(),
+            next_number=lambda: self._next_number(writer),
+            writer=writer,
             broker_id=self._broker_id,
             now_ms=self._now_ms,
+            pass_over=self._pass_over,
         )
         await self._check_not_superseded()
-        for passed_over in taken[:-1]:
-            await self._check_never_wrote(passed_over)
+        await self._end_foreign_sessions()
         return session
 
-    async def _next_number(self, taken: list[SessionId]) -> SessionId:
+    async def _next_number(self, writer: bytes) -> SessionId:
         """Where the metadata were set back, none is taken: that a session that wrote has yet to be given out is how every broker
         finds it out, also the one that is started again in place of this one."""
-        while True:
-            try:
-                await check_knows_who_wrote(self._bucket, self._metadata, self._layout)
-                taken.append(await next_session(self._metadata, self._layout))
-                return taken[-1]
-            except (Unavailable, OutcomeUnknown) as error:
-                log.warning("no session number could be taken; trying again: %s", error)
-                await asyncio.sleep(PAUSE_S)
+
+        async def take() -> SessionId:
+            await check_knows_who_wrote(self._bucket, self._metadata, self._layout)
+            return await next_session(self._metadata, self._layout, writer=writer)
+
+        return await _until_done("no session number could be taken", take)
 
     async def _check_not_superseded(self) -> None:
-        """After the claim (restorations.py)."""
-        while True:
-            try:
-                return await check_not_superseded(self._bucket, await read_restoration(self._metadata, self._layout))
-            except (Unavailable, OutcomeUnknown) as error:
-                log.warning("it can't be told whether the metadata were restored meanwhile; trying again: %s", error)
-                await asyncio.sleep(PAUSE_S)
+        """Called after the claim (restorations.py)."""
 
-    async def _check_never_wrote(self, claimed: SessionId) -> None:
-        """A number that another had claimed before the metadata gave it out. Who only claims it, and is stopped by the check above,
-        may have it from metadata that were replaced; who writes had it from these, before they were set back."""
-        while True:
-            try:
-                if await first_with_segments(self._bucket, from_session=claimed) == claimed:
-                    raise set_back(self._bucket.url, claimed)
-                return
-            except (Unavailable, OutcomeUnknown) as error:
-                log.warning("it can't be told whether session %s was another's; trying again: %s", claimed, error)
-                await asyncio.sleep(PAUSE_S)
+        async def check() -> None:
+            await check_not_superseded(self._bucket, await read_restoration(self._metadata, self._layout))
+
+        await _until_done("it is not known whether the metadata were restored meanwhile", check)
+
+    async def _pass_over(self, claimed: SessionId) -> None:
+        """Ends the session of a process that has claimed the number which these metadata gave out to this broker."""
+        await self._check_not_superseded()
+        await self._end_foreign(claimed)
+        await self._forget([claimed])
+
+    async def _end_foreign_sessions(self) -> None:
+        """Called after the claim: a foreign broker that claims later finds this broker's claim."""
+        untaken = await _until_done("sessions are not known", lambda: next_number(self._metadata, self._layout))
+        ahead = await _until_done("sessions can't be listed", lambda: sessions_from(self._bucket, untaken))
+        # Read after the listing, so that a session which another broker of these metadata has begun meanwhile is below it.
+        untaken = await _until_done("sessions are not known", lambda: next_number(self._metadata, self._layout))
+        begun, foreign = await _until_done(
+            "claims can't be compared", lambda: foreign_claims(self._bucket, self._metadata, self._layout)
+        )
+        for session in (*foreign, *(session for session in ahead if session >= untaken)):
+            await self._end_foreign(session)
+        await self._forget((*begun, *foreign))
+
+    async def _end_foreign(self, session: SessionId) -> None:
+        """Seals a session of other metadata, so that its broker finds the seal at its first write. Rejected where it wrote."""
+        await self._check_never_wrote(session)
+        log.warning("session %s was claimed by a broker of other metadata; sealing it", session)
+        await seal(self._bucket, session, by=None, now_ms=self._now_ms)
+        await self._check_never_wrote(session)
+
+    async def _check_never_wrote(self, session: SessionId) -> None:
+        """A broker that only claims a number, and is stopped by `_check_not_superseded`, may have it from metadata that were
+        replaced. One that writes had it from a copy of these metadata, or from these before they were set back."""
+
+        async def check() -> None:
+            if await first_with_segments(self._bucket, from_session=session) == session:
+                raise set_back(self._bucket.url, session)
+
+        await _until_done(f"it is not known whether session {session} has written", check)
+
+    async def _forget(self, begun: Sequence[SessionId]) -> None:
+        """Deletes the notes of sessions that are begun or sealed. Notes that stay cost one read at each later beginning."""
+        deletes = [Delete(self._layout.beginning_session(session)) for session in begun]
+        try:
+            for first in range(0, len(deletes), OPERATIONS_MAX):
+                await self._metadata.transact([], deletes[first : first + OPERATIONS_MAX])
+        except TidelogError as error:
+            log.info("notes of sessions that have begun were not deleted: %s", error)
+
+
+async def _until_done(failed: str, step: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    while True:
+        try:
+            return await step()
+        except (Unavailable, OutcomeUnknown) as error:
+            log.warning("%s; trying again: %s", failed, error)
+            await asyncio.sleep(PAUSE_S)

@@ -3,6 +3,7 @@
     /{cluster}/cluster_id                     text; created once
     /{cluster}/next_session                   decimal; the first session number that nobody has taken
     /{cluster}/next_producer_id               decimal; likewise, taken in blocks
+    /{cluster}/beginning/{session:016x}       text: the nonce of the broker that took this session number and has yet to begin it
     /{cluster}/controller                     text: the broker that is it; leased
     /{cluster}/brokers/{broker_id}            JSON (broker_registry.py); leased
     /{cluster}/partition_count                decimal; partitions of all topics together, kept with each change of a topic
@@ -33,11 +34,12 @@ from sys import intern
 from urllib.parse import quote, unquote_to_bytes
 
 from metadata.errors import Corrupt, InvalidArgument
-from metadata.model import Partition, TopicId, TopicPartition
+from metadata.model import Partition, SessionId, TopicId, TopicPartition
 
 _CLUSTER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _PARTITION = r"([0-9a-f]{32})/(0|[1-9][0-9]{0,9})"
 _PARTITION_KEY = re.compile(_PARTITION, re.ASCII)
+_SESSION_KEY = re.compile("[0-9a-f]{16}", re.ASCII)
 _OFFSET_KEY = re.compile(f"([^/]+)/{_PARTITION}", re.ASCII)
 
 
@@ -71,6 +73,21 @@ class EtcdLayout:
     @property
     def next_session(self) -> str:
         return f"/{self.cluster}/next_session"
+
+    @property
+    def beginning(self) -> str:
+        """Prefix of the session numbers that were taken and have yet to begin."""
+        return f"/{self.cluster}/beginning/"
+
+    def beginning_session(self, session: SessionId) -> str:
+        return f"{self.beginning}{session:016x}"
+
+    def parse_beginning(self, key: str) -> SessionId:
+        """Returns the session in a key under `beginning`; Corrupt where it holds none."""
+        match = _SESSION_KEY.fullmatch(key.removeprefix(self.beginning))
+        if match is None:
+            raise Corrupt(f"{key} is not the key of a session", hint="Delete it: nothing of Tidelog wrote it.", key=key)
+        return SessionId(int(match[0], 16))
 
     @property
     def next_producer_id(self) -> str:

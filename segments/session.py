@@ -93,9 +93,13 @@ async def claim(
     writer: bytes,
     broker_id: str,
     now_ms: Callable[[], int],
+    pass_over: Callable[[SessionId], Awaitable[None]],
     pause_s: float = 0.2,
 ) -> Session:
-    """Claims the next free session number. Moves past a number that is claimed already; retries while the bucket is away."""
+    """Claims the next free session number. Retries while the bucket is away.
+
+    A number that another process has claimed is not used. `pass_over` is awaited with it before the next number is taken.
+    """
     number = await next_number()
     while True:
         record = ClaimRecord(number, writer.hex(), broker_id, now_ms())
@@ -106,6 +110,7 @@ async def claim(
         except AlreadyExists:
             if await _is_ours(store, key, writer):
                 return Session(number, writer)
+            await pass_over(number)
             number = await next_number()
         except (Unavailable, OutcomeUnknown):
             await asyncio.sleep(pause_s)
@@ -122,6 +127,19 @@ async def _is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
             return False
         else:
             return held.writer == writer.hex()
+
+
+async def read_claim(store: ObjectStore, session: SessionId) -> str | None:
+    """Returns the nonce of the process that has claimed this number, in hex digits; None where the number is not claimed.
+
+    The nonce is empty where the claim can't be read. Raises Unavailable.
+    """
+    try:
+        return msgspec.json.decode(await store.get(bucket_layout.claim_key(session)), type=ClaimRecord).writer
+    except NotFound:
+        return None
+    except msgspec.MsgspecError:
+        return ""
 
 
 async def list_session(
@@ -336,6 +354,19 @@ async def first_with_segments(store: ObjectStore, *, from_session: SessionId) ->
         if not page.more:
             return None
         start_after = page.objects[-1].key
+
+
+async def sessions_from(store: ObjectStore, session: SessionId) -> list[SessionId]:
+    """Returns the sessions from this number on that have any object. Raises Unavailable."""
+    found: list[SessionId] = []
+    start_after = bucket_layout.end_of_session(SessionId(session - 1))
+    while objects := (await store.list(bucket_layout.WAL, start_after=start_after, limit=1)).objects:
+        parsed = bucket_layout.parse_wal_key(objects[0].key)
+        start_after = objects[0].key
+        if parsed is not None:
+            found.append(parsed.session)
+            start_after = bucket_layout.end_of_session(parsed.session)
+    return found
 
 
 async def who_wrote(store: ObjectStore, session: SessionId, seq: SegmentSeq, *, bytes_expected: int) -> bytes | None:

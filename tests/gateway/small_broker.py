@@ -227,6 +227,10 @@ class SmallBroker:
         return topic
 
 
+async def _left_alone(_: SessionId) -> None:
+    raise AssertionError("the bucket of this test is empty")
+
+
 @asynccontextmanager
 async def small_broker(
     tmp_path: Path,
@@ -241,7 +245,12 @@ async def small_broker(
     store = HeldStore()
     try:
         session = await claim(
-            store, next_number=_first_session, writer=b"writer of a test", broker_id="broker-1", now_ms=lambda: NOW_MS
+            store,
+            next_number=_first_session,
+            writer=b"writer of a test",
+            broker_id="broker-1",
+            now_ms=lambda: NOW_MS,
+            pass_over=_left_alone,
         )
         broker = SmallBroker(metadata, store, session, patient(settings), segments, groups)
         async with asyncio.TaskGroup() as tasks:

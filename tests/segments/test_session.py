@@ -69,8 +69,21 @@ def numbers_from(first: int) -> Callable[[], Awaitable[SessionId]]:
     return next_number
 
 
-def claimed(store: ScriptedStore, *, writer: bytes = WRITER) -> Session:
-    return run(claim(store, next_number=numbers_from(7), writer=writer, broker_id="b-1", now_ms=lambda: TIMESTAMP_MS))
+def claimed(store: ScriptedStore, *, writer: bytes = WRITER, passed_over: list[SessionId] | None = None) -> Session:
+    async def pass_over(session: SessionId) -> None:
+        assert passed_over is not None, f"session {session} was passed over"
+        passed_over.append(session)
+
+    return run(
+        claim(
+            store,
+            next_number=numbers_from(7),
+            writer=writer,
+            broker_id="b-1",
+            now_ms=lambda: TIMESTAMP_MS,
+            pass_over=pass_over,
+        )
+    )
 
 
 def test_a_session_is_claimed_in_the_name_of_its_writer() -> None:
@@ -80,12 +93,14 @@ def test_a_session_is_claimed_in_the_name_of_its_writer() -> None:
     assert held == ClaimRecord(SESSION, WRITER.hex(), "b-1", TIMESTAMP_MS)
 
 
-def test_a_number_that_another_has_claimed_is_passed_over_and_left_alone() -> None:
+def test_a_number_that_another_has_claimed_is_passed_over_before_the_next_is_taken() -> None:
     store = ScriptedStore()
     claimed(store, writer=SUCCESSOR)
     store.plant(claim_key(SessionId(8)), b"not a claim at all")
     before = store.content(claim_key(SESSION))
-    assert claimed(store).id == 9
+    passed_over: list[SessionId] = []
+    assert claimed(store, passed_over=passed_over).id == 9
+    assert passed_over == [7, 8]
     assert store.content(claim_key(SESSION)) == before
 
 

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
+from segments.bucket_layout import claim_key, segment_key, session_prefix
 from segments.footer_index import IndexBlock
 from segments.segment_file import Run, SegmentFooter
 from segments.session import SessionListing
@@ -49,6 +50,8 @@ class SessionRuns:
         self._batch_bytes = 0
         """Of all batches but the first of each run."""
         self.damaged: list[Damaged] = []
+        self.missing: Corrupt | None = None
+        """Where nothing is left of the session, its claim included: what it wrote is not known."""
         self._runs: dict[TopicPartition, dict[LeaderEpoch, list[tuple[SegmentFooter, Run]]]] = {}
 
     @property
@@ -69,6 +72,7 @@ class SessionRuns:
             self._add(footer)
         self.end_seq = max(self.end_seq, listing.end_seq)
         self.sealed = listing.sealed
+        self.missing = _missing(listing) if listing.is_missing else None
 
     def trimmed(self, seq: SegmentSeq) -> SessionRuns:
         """The same without what stands below `seq`. Others may still look at what there was."""
@@ -92,6 +96,16 @@ class SessionRuns:
 
     def of(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> Sequence[tuple[SegmentFooter, Run]]:
         return self._runs.get(partition, {}).get(leader_epoch, ())
+
+
+def _missing(listing: SessionListing) -> Corrupt:
+    key, first = claim_key(listing.session), segment_key(listing.session, _FIRST)
+    return Corrupt(
+        f"{key} is gone, and so are all segments of session {listing.session}: what it wrote is not known",
+        hint=f"Restore {session_prefix(listing.session)} from a version or a backup of the bucket, then restart the broker. A seal "
+        f"that was created at {first} since is to be written over.",
+        key=key,
+    )
 
 
 class KeptSession:
@@ -135,7 +149,7 @@ class FooterCache:
                 if first_seq < kept.runs.first_seq:
                     kept.runs = SessionRuns(session, first_seq)
                 yield kept
-                if kept.runs.damaged:
+                if kept.runs.damaged or kept.runs.missing is not None:
                     kept.runs = SessionRuns(session, first_seq)
         finally:
             kept.askers -= 1

@@ -89,8 +89,14 @@ class FoundRuns:
         return deque(found for found in runs.damaged if first_seq <= found.seq < end_seq)
 
     def missing(self, span: Span) -> Corrupt | None:
-        """Where the session is sealed below the place at which it released the partition: all before that had been committed."""
+        """Returns the damage where what the session wrote of a partition can't be known.
+
+        That is so where the whole session is gone, unless it released the partition before its first segment; or where it is sealed
+        below the place at which it released the partition: all before that had been committed.
+        """
         runs, _ = self._sessions[span.session]
+        if runs.missing is not None and span.released_at_seq != 0:
+            return runs.missing
         if span.released_at_seq is None or not runs.sealed or runs.end_seq >= span.released_at_seq:
             return None
         key = segment_key(span.session, runs.end_seq)

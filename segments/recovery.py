@@ -12,6 +12,9 @@ what is found there, never what someone remembered.
 Manifests are read last. What was trimmed before the footers were read lies below `compacted_to` of every manifest that is read
 later, so however far compaction comes meanwhile, it makes no gap; and a log start that the old leader raised while it led is seen.
 
+A session whose claim is there and that has no segments wrote nothing. One whose claim is gone as well is damage: claims are never
+deleted, so its segments may be gone with it.
+
 Invariant: what is found can't grow afterwards. A session that was not left in order is sealed before its footers are read; one
 whose leader handed the partition over may go on, and of it only what lies below the place of the release counts.
 """

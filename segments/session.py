@@ -68,6 +68,13 @@ class SessionListing:
     """The key of the object that says that the missing ones were committed."""
     is_cut: bool = False
     """Whether it ends where nothing more was listed, and may go on behind."""
+    is_claimed: bool = True
+    """Whether its claim was listed. A claim is created before anything else of the session, and is never deleted."""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether all objects of the session are gone but its seal, which a successor may have created since."""
+        return self.end_seq == 0 and not self.is_claimed
 
     @property
     def end_seq(self) -> SegmentSeq:
@@ -190,12 +197,15 @@ class SessionLook:
     """Of this place, and those behind it, nothing is known. None: all was listed."""
     skip_to: str = ""
     """The listing may go on behind this key: nothing up to there is of use."""
+    is_claimed: bool = False
+    """Whether the claim was listed. False also where the listing was cut off before it."""
 
     def take_in(self, found: ObjectInfo) -> bucket_layout.WalKey | None:
         """The next object of the listing, and what its name says; one that Tidelog did not write is passed over."""
         parsed = bucket_layout.parse_wal_key(found.key)
         if parsed is None or found.key <= self.skip_to:
             return None
+        self.is_claimed |= found.key == bucket_layout.claim_key(self.session)
         if parsed.seq is not None:
             if self.places_max is not None and len(self.places) >= self.places_max:
                 self.cut_at = SegmentSeq(next(reversed(self.places)) + 1)
@@ -231,7 +241,8 @@ class SessionLook:
                 break
             segments.append(found)
         is_cut = self.cut_at is not None and first + len(segments) >= self.cut_at
-        return SessionListing(self.session, first, tuple(segments), sealed, tuple(self.indexes), evidence, is_cut)
+        is_claimed = self.is_claimed or self.cut_at is not None
+        return SessionListing(self.session, first, tuple(segments), sealed, tuple(self.indexes), evidence, is_cut, is_claimed)
 
 
 async def looked_at(store: ObjectStore, look: SessionLook, *, take_in: Callable[[ObjectInfo], object] | None = None) -> SessionLook:

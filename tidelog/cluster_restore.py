@@ -19,7 +19,7 @@ from metadata.counters import parse_number
 from metadata.errors import Fenced, OutcomeUnknown, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.restoration import RESTORE_COMMAND, Restoring, decode_restoring, encode_restoring
-from metadata.store import NO_LEASE, Compare, Delete, KeyValue, MetadataStore, Operation, Put
+from metadata.store import NO_LEASE, Compare, Delete, DeletePrefix, KeyValue, MetadataStore, Operation, Put
 from segments.cluster_record import read_cluster_record
 from segments.object_store import ObjectStore
 from segments.restorations import begin_restoration, last_restoration
@@ -122,7 +122,8 @@ def _check_empty(held: Sequence[KeyValue], layout: EtcdLayout, cluster_id: str) 
                 hint="Name the bucket that it was begun with, or another --cluster.",
             )
         return
-    others = [item.key for item in held if item.key not in (layout.next_session, layout.next_producer_id)]
+    counters = layout.next_session, layout.next_producer_id
+    others = [item.key for item in held if item.key not in counters and not item.key.startswith(layout.beginning)]
     if others:
         kinds = Counter(key.removeprefix(layout.root).partition("/")[0] for key in others)
         shown = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
@@ -156,7 +157,9 @@ class _Writing:
                 hint=f"Decide on one, and run `{RESTORE_COMMAND}` again: it goes on.",
             )
         identity = Put(layout.cluster_id, restoring.cluster_id.encode())
-        await self._transact([guard], [identity, Delete(layout.restoring)], ends=True)
+        # Session numbers that a broker took from the empty metadata are others' on the bucket, and say nothing of these metadata.
+        untaken = DeletePrefix(layout.beginning)
+        await self._transact([guard], [identity, untaken, Delete(layout.restoring)], ends=True)
 
     async def _begin(self, restoring: Restoring) -> Compare:
         """Writes the marker. From here on, nobody but this restore writes."""

@@ -250,7 +250,7 @@ class _Told:
             key = layout.root + entry.key
             kept = KeyValue(key, entry.value, entry.revision, entry.revision, version=1)
             try:
-                if key in anew or key.startswith((layout.brokers, layout.compactors, layout.compactions)):
+                if key in anew or key.startswith((layout.beginning, layout.brokers, layout.compactors, layout.compactions)):
                     continue
                 if key in counters:
                     told.numbers[key] = _number(kept)

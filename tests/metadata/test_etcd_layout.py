@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Partition, TopicId, TopicPartition
+from metadata.model import Partition, SessionId, TopicId, TopicPartition
 
 ID = TopicId("00112233445566778899aabbccddeeff")
 
@@ -17,6 +17,7 @@ def test_every_key_is_where_the_documentation_says() -> None:
     layout = EtcdLayout()
     assert layout.cluster_id == "/tidelog/cluster_id"
     assert layout.next_session == "/tidelog/next_session"
+    assert layout.beginning_session(SessionId(26)) == "/tidelog/beginning/000000000000001a"
     assert layout.next_producer_id == "/tidelog/next_producer_id"
     assert layout.partition_count == "/tidelog/partition_count"
     assert layout.revision_base == "/tidelog/revision_base"
@@ -42,6 +43,16 @@ def test_the_key_of_a_topic_parses_to_its_name(name: str) -> None:
     layout = EtcdLayout()
     assert layout.topic(name).startswith(layout.topics)
     assert layout.parse_topic(layout.topic(name)) == name
+
+
+@given(number=st.integers(0, 2**63 - 1))
+def test_the_key_of_a_session_that_has_yet_to_begin_parses_to_it(number: int) -> None:
+    layout = EtcdLayout()
+    key = layout.beginning_session(SessionId(number))
+    assert key.startswith(layout.beginning)
+    assert layout.parse_beginning(key) == number
+    with pytest.raises(Corrupt, match="is not the key of a session"):
+        layout.parse_beginning(key[:-1])
 
 
 @given(topic_id=st.from_regex(r"[0-9a-f]{32}", fullmatch=True), partition=st.integers(0, 99_999))

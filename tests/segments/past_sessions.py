@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from metadata.errors import Corrupt
 from metadata.model import SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import segment_key
+from segments.bucket_layout import claim_key, segment_key
 from segments.footer_cache import FooterCache
 from segments.found_runs import BegunPartition
 from segments.recovered_partition import RecoveredPartition
@@ -29,6 +29,8 @@ class Bucket(ScriptedStore):
     def __init__(self) -> None:
         super().__init__()
         self.ends: dict[TopicPartition, int] = {}
+        self.lost: set[int] = set()
+        """Sessions whose claims are gone. All others that led a partition have theirs."""
         self._next_seq: dict[int, int] = defaultdict(int)
 
     def segment(self, session: int, batches: Batches, *, epoch: int = EPOCH, written_at_ms: int = TIMESTAMP_MS) -> str:
@@ -71,6 +73,8 @@ class Bucket(ScriptedStore):
         cache: FooterCache | None = None,
         begun: Mapping[TopicPartition, BegunPartition] | None = None,
     ) -> dict[TopicPartition, RecoveredPartition | Corrupt]:
+        for session in {span.session for held in spans.values() for span in held} - self.lost:
+            self.plant(claim_key(session), b"{}")
         return await recover(self, spans, by=BY, settings=settings, now_ms=lambda: TIMESTAMP_MS, cache=cache, begun=begun)
 
     def found(self, partition: TopicPartition, *spans: Led) -> RecoveredPartition:

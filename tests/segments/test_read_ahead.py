@@ -10,7 +10,7 @@ import pytest
 
 from metadata.errors import Unavailable
 from metadata.model import SegmentSeq, TopicPartition
-from segments.bucket_layout import segment_key
+from segments.bucket_layout import claim_key, segment_key
 from segments.footer_cache import FooterCache
 from segments.found_runs import Span
 from segments.read_ahead import ReadAhead, read_footers_ahead
@@ -133,6 +133,7 @@ def test_a_leader_that_wrote_nothing_may_be_missing_from_the_list() -> None:
 def test_what_the_metadata_do_not_bear_out_is_not_used(spans: list[Span]) -> None:
     async def scenario() -> None:
         store = ScriptedStore()
+        store.plant(claim_key(led(6).session), b"{}")
         await write(store, 5, 0, 0, epoch=0)
         await write(store, 5, 1, 1, epoch=0)
         ahead = await read_ahead(store, [led(5, 0)])

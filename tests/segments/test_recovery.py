@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import index_key, segment_key, session_prefix, trimmed_key
+from segments.bucket_layout import claim_key, index_key, segment_key, session_prefix, trimmed_key
+from segments.footer_cache import FooterCache
 from segments.footer_index import IndexBlock, encode_index
 from segments.object_store import Tail
 from segments.partition_log import Appended, Bounds
@@ -93,6 +94,69 @@ def test_a_footer_that_is_longer_than_one_read_is_read_whole() -> None:
     bucket.segment(1, {ORDERS: [ONE] * count})
     assert bucket.found(ORDERS, led(1)).end_offset == count
     assert bucket.count("tail") == 2
+
+
+# ── a session that is gone ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_session_that_is_gone_with_its_claim_is_damage_that_names_the_claim() -> None:
+    bucket = Bucket()
+    bucket.lost = {1}
+    for _ in range(2):  # the second time, its seal stands there
+        with pytest.raises(Corrupt, match="wal/0000000000000001/claim is gone, and so are all segments of session 1") as refused:
+            bucket.found(ORDERS, led(1))
+        assert refused.value.details["key"] == claim_key(SessionId(1))
+        assert "Restore wal/0000000000000001/ from a version or a backup" in refused.value.hint
+
+
+def test_a_session_that_is_gone_behind_others_is_damage_and_so_where_later_ones_wrote_nothing() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
+    bucket.lost = {2}
+    with pytest.raises(Corrupt, match="all segments of session 2"):
+        bucket.found(ORDERS, led(1, 1), led(2, 2), led(3, 3))
+
+
+def test_a_session_that_is_gone_is_no_harm_to_a_partition_whose_later_records_go_on_without_a_gap() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
+    bucket.segment(3, {ORDERS: [ONE]}, epoch=3)
+    bucket.lost = {2}
+    assert places(bucket.found(ORDERS, led(1, 1), led(2, 2), led(3, 3))) == [(0, 1, 0), (1, 3, 0)]
+
+
+def test_a_session_that_is_gone_is_no_harm_to_a_partition_that_it_released_before_its_first_segment() -> None:
+    bucket = Bucket()
+    bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
+    bucket.lost = {2}
+    spans = led(1, 1), led(2, 2, released_at_seq=0), led(3, 3)
+    assert bucket.found(ORDERS, *spans).end_offset == 1
+    found = bucket.recovered({ORDERS: spans, PAYMENTS: [led(2, 2)]})
+    assert isinstance(found[PAYMENTS], Corrupt), "it shares the session"
+    assert isinstance(found[ORDERS], RecoveredPartition)
+
+
+def test_a_session_of_which_only_the_claim_is_gone_or_only_the_trimmed_marker_is_left_is_read() -> None:
+    bucket = Bucket()
+    bucket.lost = {1, 2}
+    bucket.segment(1, {ORDERS: [ONE]}, epoch=1)
+    bucket.plant(trimmed_key(SessionId(2), SegmentSeq(3)), b"{}")
+    assert bucket.found(ORDERS, led(1, 1), led(2, 2)).end_offset == 1
+
+
+def test_a_session_that_was_gone_is_read_once_it_was_restored() -> None:
+    async def main() -> None:
+        bucket, cache = Bucket(), FooterCache(bytes_max=1 << 20)
+        bucket.lost = {1}
+        found = await bucket.recovering({ORDERS: [led(1)]}, cache=cache)
+        assert isinstance(found[ORDERS], Corrupt)
+        bucket.lost.clear()
+        bucket.segment(1, {ORDERS: [ONE]})
+        found = await bucket.recovering({ORDERS: [led(1)]}, cache=cache)
+        assert isinstance(found[ORDERS], RecoveredPartition)
+        assert found[ORDERS].end_offset == 1
+
+    run(main())
 
 
 # ── a session is sealed before it is read ───────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import manifest_key, segment_key, trimmed_key
+from segments.bucket_layout import claim_key, manifest_key, segment_key, trimmed_key
 from segments.footer_cache import FooterCache
 from segments.log_reader import LedPartition
 from segments.manifest import Manifest, no_manifest
@@ -85,9 +85,10 @@ def test_however_much_was_compacted_and_trimmed_it_goes_on_where_it_was(compacte
     assert_goes_on(found)
 
 
-def test_where_nothing_is_left_of_the_sessions_the_manifest_alone_tells() -> None:
+def test_where_nothing_but_a_claim_is_left_of_the_sessions_the_manifest_alone_tells() -> None:
     bucket = Compacted()
     bucket.compact(SEGMENTS)
+    bucket.plant(claim_key(SessionId(77)), b"{}")
     assert_goes_on(bucket.recover(led(77)))
 
 

@@ -15,7 +15,9 @@ import pytest
 from gateway.cluster_identity import identify_cluster
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import partitions_of
+from gateway.session_claims import SessionClaims
 from gateway.snapshots import take_snapshot
+from metadata.counters import next_session
 from metadata.errors import Fenced, Rejected, SessionFenced, Unavailable
 from metadata.etcd_settings import EtcdSettings
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
@@ -309,6 +311,23 @@ def test_numbers_that_a_broker_has_taken_from_the_new_metadata_are_taken_into_ac
             await empty.transact([], [Put(LAYOUT.next_session, b"5000")])
             restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
             assert restored.plan.next_session == 5000
+
+    asyncio.run(main())
+
+
+def test_a_broker_begins_a_session_after_a_restore_though_another_had_taken_a_number_from_the_empty_metadata(
+    tmp_path: Path,
+) -> None:
+    """The number is that of an old session on the bucket, which has another claim and has written."""
+
+    async def main() -> None:
+        bucket = await small_bucket(tmp_path / "lost")
+        async with sqlite(tmp_path / "empty") as empty:
+            assert await next_session(empty, LAYOUT, writer=bytes(16)) == 1
+            restored = await restore_cluster(bucket, empty, LAYOUT, now_ms=now_ms)
+            assert (await empty.range(LAYOUT.beginning)).items == ()
+            claims = SessionClaims(bucket, empty, LAYOUT, broker_id="b1", new_writer=lambda: bytes(16), now_ms=now_ms)
+            assert (await claims.next()).id == restored.plan.next_session
 
     asyncio.run(main())
 

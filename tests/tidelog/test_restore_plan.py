@@ -261,6 +261,7 @@ def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
         ("restoration", b"6", 1),
         ("restoring", b"y", 1),
         ("controller", b"z", 1),
+        ("beginning/0000000000000007", b"z", 1),
         ("brokers/b1", b"w", 1),
         ("partition_count", b"9", 1),
     ]

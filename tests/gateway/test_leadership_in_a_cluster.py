@@ -15,6 +15,8 @@ from metadata.broker_registry import write_draining
 from metadata.errors import NoLeader, OutcomeUnknown, Rejected, SessionFenced
 from metadata.model import TopicPartition
 from metadata.store import Delete
+from segments.log import FetchTarget
+from segments.partition_log import Bounds
 from segments.settings import SegmentSettings
 from tests.gateway.virtual_cluster import LAYOUT, REQUEST_TIMEOUT_S, SETTINGS, Fault, Process, World, in_a_world
 from tests.segments.batches import batch_of, header_of, sequenced_batch
@@ -160,6 +162,34 @@ def test_nothing_is_taken_between_the_flush_and_the_release() -> None:
         assert (await world.state(partition)).leader_session == b1.session, "it is on its way to the metadata"
         with pytest.raises(NoLeader, match="handed over"):
             await b1.leadership.log.produce(partition, RECORD, header_of(RECORD))
+
+    in_a_world(scenario)
+
+
+@pytest.mark.parametrize("answer_is_lost", [False, True])
+def test_a_leader_that_has_sent_its_release_answers_no_reader_though_its_watch_has_yet_to_tell_of_it(answer_is_lost: bool) -> None:
+    """The next leader commits what this one does not know: its high watermark would be too low."""
+
+    async def scenario(world: World) -> None:
+        b1, b2, partitions = await two_that_share(world)
+        partition = led_by(world, b1, partitions)[0]
+        await world.produce(partition)
+        log = b1.leadership.log
+        b1.metadata.told_after_s = 2.0
+        await world.ask_to_move([partition], b2.session)
+        await asyncio.sleep(1)
+        assert [bounds for bounds in await log.bounds_of([partition]) if isinstance(bounds, Bounds)], "it was not asked yet"
+        b1.to_metadata.before = lambda what: Fault.ANSWER_LOST if what == "transact" and answer_is_lost else None
+        await world.until(lambda: b2.leads(partition))
+        [committed] = await b2.leadership.log.bounds_of([partition])
+        b1.to_metadata.before = lambda what: None
+        assert isinstance(committed, Bounds)
+        assert b1.leads(partition), "its watch has yet to tell"
+        [told] = await log.bounds_of([partition])
+        [fetched] = await log.fetch([FetchTarget(partition, committed.log_start_offset, 1 << 20)], bytes_max=1 << 20)
+        assert isinstance(told, NoLeader)
+        assert isinstance(fetched, NoLeader)
+        await world.check()
 
     in_a_world(scenario)
 

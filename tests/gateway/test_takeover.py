@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,11 +12,15 @@ from metadata.errors import SessionFenced
 from metadata.model import LeaderEpoch, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.partition_assignments import PartitionState, SessionSpan
 from metadata.partition_cache import PartitionCache
+from segments.bucket_layout import manifest_key
 from segments.footer_cache import FooterCache
 from segments.log import Log
+from segments.manifest import encode_manifest
 from segments.memory_store import MemoryStore
+from segments.recovered_partition import RecoveredPartition
 from segments.session import Session
 from segments.settings import SegmentSettings
+from tests.segments.manifests import compacted_to
 from tests.simulation.virtual_loop import run
 
 PARTITION = TopicPartition(TopicId("0" * 32), Partition(0))
@@ -60,3 +65,56 @@ def test_a_session_that_was_sealed_and_is_appointed_again_looks_for_its_seal_and
 
     run(scenario())
     assert log.looks == 1
+
+
+class OpenLog:
+    """A log that takes note of what it leads."""
+
+    session = OURS
+
+    def __init__(self) -> None:
+        self.manifests: dict[TopicPartition, int] = {}
+
+    def lead(self, recovered: RecoveredPartition, leader_epoch: LeaderEpoch) -> None:
+        self.manifests[recovered.partition] = recovered.manifest.version
+
+
+@pytest.mark.parametrize(
+    ("announced", "leads_still", "behind"),
+    [(3, True, {PARTITION}), (2, True, set()), (0, True, set()), (3, False, None)],
+    ids=["a newer one", "the one that was read", "none", "a newer one, and the partition is another's by then"],
+)
+def test_of_a_partition_for_which_a_newer_manifest_was_announced_during_the_takeover_the_newest_is_looked_for(
+    announced: int, leads_still: bool, behind: set[TopicPartition] | None
+) -> None:
+    """The notice was heard before the partition was led here, when nobody followed it."""
+    span = SessionSpan(LeaderEpoch(0), OURS.id)
+    state = PartitionState(leader_session=OURS.id, leader_epoch=LeaderEpoch(0), sessions=(span,))
+    newest = compacted_to(2, before=compacted_to(1, partition=PARTITION), partition=PARTITION)
+    assert newest.version == 2
+    bucket, log, told = MemoryStore(), OpenLog(), list[set[TopicPartition]]()
+    view = SimpleNamespace(
+        partitions=SimpleNamespace(led_by=lambda _: {PARTITION}, get=lambda _: state if leads_still else None),
+        topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders")),
+        compactions=SimpleNamespace(version=lambda _: announced),
+    )
+
+    async def scenario() -> None:
+        await bucket.create(manifest_key("orders", PARTITION, newest.version), [encode_manifest(newest)])
+        takeover = TakeOver(
+            cast(Log, log),
+            bucket,
+            cast(Any, None),
+            cast(Any, view),
+            layout=cast(Any, None),
+            settings=SegmentSettings(),
+            footers=FooterCache(bytes_max=1),
+            now_ms=lambda: 0,
+            took_over=lambda: None,
+            fell_behind=lambda partitions: told.append(set(partitions)),
+        )
+        await takeover._serve({PARTITION: state})
+
+    run(scenario())
+    assert log.manifests == ({PARTITION: 2} if leads_still else {})
+    assert told == ([behind] if behind else [])

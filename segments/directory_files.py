@@ -12,6 +12,10 @@ create could lose its parent between making it and linking into it, and an empty
 
 Rights: a root that is made here is for its owner alone (0700). Objects and directories take the rights of the root, whatever the
 umask is: below a root of 0750, directories are 0750 and objects 0640. So the user who makes the root decides who reads the log.
+An fsync that failed has dropped what it should have written, and the next one succeeds without it (the kernel reports an error
+once). The body of an object is written to a new file each time, so a repeat is sound. A name is not written again by a repeat: in
+a directory of which an fsync failed, no name that is there already counts as durable, for as long as this process lives. New names
+do. Nothing is deleted any more, since what makes an object unneeded may be one that is not on the disk.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import os
 import re
 import secrets
 import stat
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,7 +35,7 @@ from metadata.errors import AlreadyExists, Denied, InvalidArgument, NotFound, Ou
 from metadata.private_files import DIRECTORY_MODE, FILE_MODE, make_private_directory
 from segments.directory_listing import objects_in_order
 from segments.object_request import past_the_end
-from segments.object_store import Buffer, ListPage, ObjectInfo, Tail
+from segments.object_store import Buffer, ListPage, ObjectInfo, Tail, unsynced
 from segments.store_clock import StoreClock
 
 _TEMPORARIES = ".tmp"
@@ -43,6 +48,7 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.
 _READ_BY_OTHERS = stat.S_IRGRP | stat.S_IROTH
 # Of the root's mode, with the group of the parent (setgid) and the sticky bit.
 _INHERITED = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO | stat.S_ISGID | stat.S_ISVTX
+_UNSYNCED_HINT = "Look at the disk and its file system (dmesg); once they are mended, start this process again."
 _HARD_LINKS_HINT = "Use one local file system that has hard links: ext4, xfs, btrfs, zfs, apfs."
 
 
@@ -57,6 +63,7 @@ class DirectoryFiles:
         self._durable_folders: set[str] = set()
         self._directory_mode, self._file_mode = DIRECTORY_MODE, FILE_MODE
         self._clock = clock
+        self._syncs = _Syncs()
 
     def create(self, key: str, body: Sequence[Buffer]) -> None:
         folder, _, name = key.rpartition("/")
@@ -68,7 +75,7 @@ class DirectoryFiles:
                 self._clock.heard(os.fstat(file).st_mtime_ns // 1_000_000, asked_s=begun_s)
             directory = self._open_folder(folder)
             try:
-                self._link(temporary, directory, name, key)
+                self._link(temporary, directory, folder, name, key)
             finally:
                 os.close(directory)
 
@@ -94,7 +101,16 @@ class DirectoryFiles:
         return ListPage(tuple(objects), more=False)
 
     def delete(self, key: str) -> None:
-        """Not made durable: an object that a power cut brings back was one that nobody needed."""
+        """Not made durable: an object that a power cut brings back was one that nobody needed.
+
+        Raises Unavailable where an fsync has failed.
+        """
+        if self._syncs.any_failed:
+            raise Unavailable(
+                f"{key} in {self.url} is not deleted: an fsync of a directory failed, so what replaces it may be lost",
+                hint=_UNSYNCED_HINT,
+                key=key,
+            )
         with self._explained("delete", key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             os.unlink(self._path(key))
 
@@ -110,7 +126,7 @@ class DirectoryFiles:
             self._file_mode = FILE_MODE | mode & _READ_BY_OTHERS
         self._sweep()
 
-    def _link(self, temporary: str, directory: int, name: str, key: str) -> None:
+    def _link(self, temporary: str, directory: int, folder: str, name: str, key: str) -> None:
         """Gives the written file its name in the open directory, and makes the name durable."""
         try:
             os.link(temporary, name, dst_dir_fd=directory)
@@ -124,11 +140,16 @@ class DirectoryFiles:
                 raise Denied(f"can't create {key} in {self.url}: {_reason(error)}", hint=_HARD_LINKS_HINT, key=key) from error
             raise
         try:
-            os.fsync(directory)
+            with self._syncs.of(self._folder(folder)):
+                os.fsync(directory)
         except OSError as error:
-            raise self._unknown(key, error) from error
+            message = f"{key} exists in {self.url}, and a power cut may take it away: {_reason(error)}"
+            raise unsynced(OutcomeUnknown, message, hint=_UNSYNCED_HINT, key=key) from error
         if exists_already and _is_directory(name, directory):
             raise InvalidArgument(f"{key} is a directory in {self.url}, with other objects in it", key=key)
+        if exists_already and self._syncs.have_failed(self._folder(folder)):
+            message = f"{key} exists in {self.url}, and a power cut may take it away: an earlier fsync of its directory failed"
+            raise unsynced(OutcomeUnknown, message, hint=_UNSYNCED_HINT, key=key)
         if exists_already:
             raise AlreadyExists(f"{key} exists already in {self.url}", key=key)
 
@@ -176,24 +197,38 @@ class DirectoryFiles:
                         os.close(file)
 
     def _open_folder(self, folder: str) -> int:
-        if folder not in self._durable_folders:
+        path = self._folder(folder)
+        if path not in self._durable_folders:
             self._make_folders(folder)
-        return os.open(self._path(folder), os.O_RDONLY | os.O_DIRECTORY)
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def _make_folders(self, folder: str) -> None:
         """Makes the directories from the root down to `folder`, durably.
 
         One that is there already may have been made by another process a moment ago, so its parent is synced all the same,
-        once in the life of this store.
+        once in the life of this store. Raises Unavailable where that proves nothing.
         """
         path = self._root
         for component in folder.split("/") if folder else ():
             parent, path = path, f"{path}/{component}"
-            self._make_directory(path)
-            _sync_directory(parent)
+            if path not in self._durable_folders:
+                self._make_folder(path, parent)
         if len(self._durable_folders) >= _DURABLE_FOLDERS_MAX:
             self._durable_folders.clear()
-        self._durable_folders.add(folder)
+        self._durable_folders.add(self._folder(folder))
+
+    def _make_folder(self, path: str, parent: str) -> None:
+        is_new = self._make_directory(path)
+        directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with self._syncs.of(parent):
+                os.fsync(directory)
+        finally:
+            os.close(directory)
+        if not is_new and self._syncs.have_failed(parent):
+            message = f"{path} exists, and a power cut may take it away: an earlier fsync of {parent} failed"
+            raise unsynced(Unavailable, message, hint=_UNSYNCED_HINT)
+        self._durable_folders.add(path)
 
     def _make_directory(self, path: str) -> bool:
         """Makes a directory with the rights of the root. Returns False where there is one, which stays as it is."""
@@ -233,6 +268,9 @@ class DirectoryFiles:
     def _path(self, key: str) -> str:
         return os.path.join(self._root, key)
 
+    def _folder(self, folder: str) -> str:
+        return os.path.join(self._root, folder) if folder else self._root
+
     def _not_found(self, key: str) -> NotFound:
         return NotFound(f"{self.url} has no object {key}", key=key)
 
@@ -248,6 +286,43 @@ class DirectoryFiles:
         except OSError as error:
             what = f"can't {doing} {key} in {self.url}" if key else f"can't {doing} {self.url}"
             raise _translated(f"{what}: {_reason(error)}", error.errno, key) from error
+
+
+class _Syncs:
+    """Remembers the directories of which an fsync failed. For threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._under_way: dict[object, str] = {}
+        self._failed: set[str] = set()
+
+    @property
+    def any_failed(self) -> bool:
+        return bool(self._failed)
+
+    @contextmanager
+    def of(self, directory: str) -> Iterator[None]:
+        """Holds while the directory is synced."""
+        sync = object()
+        with self._changed:
+            self._under_way[sync] = directory
+        try:
+            yield
+        except OSError:
+            with self._changed:
+                self._failed.add(directory)
+            raise
+        finally:
+            with self._changed:
+                del self._under_way[sync]
+                self._changed.notify_all()
+
+    def have_failed(self, directory: str) -> bool:
+        """Returns whether any sync of the directory failed that began before this call; waits for those that are under way."""
+        with self._changed:
+            begun = [sync for sync, synced in self._under_way.items() if synced == directory]
+            self._changed.wait_for(lambda: directory in self._failed or not any(sync in self._under_way for sync in begun))
+            return directory in self._failed
 
 
 def _translated(message: str, number: int | None, key: str) -> TidelogError:

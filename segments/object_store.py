@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from metadata.errors import TidelogError
+
+_Error = TypeVar("_Error", bound=TidelogError)
 Buffer = bytes | bytearray | memoryview
 
 
@@ -40,11 +43,22 @@ class Tail:
     """Size of the whole object in bytes."""
 
 
+def unsynced(kind: type[_Error], message: str, *, hint: str, **details: str) -> _Error:
+    """Returns the error of a create for which the store can't prove that the object outlives a power cut, now or by a repeat."""
+    return kind(message, hint=hint, unsynced=True, **details)
+
+
+def is_unsynced(error: TidelogError) -> bool:
+    """Whether the error is of `unsynced`: a repeat of the create proves nothing, also where it finds the object."""
+    return error.details.get("unsynced") is True
+
+
 class ObjectStore(Protocol):
     """Keys are relative to the store's prefix.
 
     Errors: Unavailable (the store answered that it wrote nothing, or could not be reached before a byte was sent),
     OutcomeUnknown (a timeout, a reset, a 500, a 409 conflict: a create may have happened), Denied (credentials, missing bucket).
+    One for which `is_unsynced` holds says that the object may be gone after a power cut, and that a repeat can't change that.
     """
 
     @property

@@ -29,7 +29,7 @@ from segments.commit_order import CommitOrder
 from segments.flush_rule import FlushRule, FlushState
 from segments.footer_index import FooterBlocks, IndexBlock, encode_index
 from segments.log_counters import LogCounters
-from segments.object_store import Buffer, ObjectStore
+from segments.object_store import Buffer, ObjectStore, is_unsynced
 from segments.pending_segment import PendingSegment
 from segments.segment_file import (
     BATCH_ENTRY_BYTES,
@@ -50,6 +50,8 @@ class _Put(enum.Enum):
     CREATED = enum.auto()
     EXISTS = enum.auto()
     UNCERTAIN = enum.auto()
+    UNSYNCED = enum.auto()
+    """The object may be there, and gone after a power cut; no repeat makes it certain."""
 
 
 class SegmentWriter:
@@ -208,7 +210,10 @@ class SegmentWriter:
             ours = await self._put_until_certain(seq, encoded)
         except Corrupt as error:
             log.error("the place of our own segment is taken: %s", error)
-            self._end(seq, taken=error)
+            self._end(seq, unknown=OutcomeUnknown(f"the session's place on the bucket is taken: {error}"))
+        except OutcomeUnknown as error:
+            log.error("the session ends: %s", error)
+            self._end(seq, unknown=error)
         else:
             if ours:
                 self._landed(segment)
@@ -220,7 +225,10 @@ class SegmentWriter:
             self._wake.set()
 
     async def _put_until_certain(self, seq: SegmentSeq, encoded: EncodedSegment) -> bool:
-        """True when object `seq` is our segment, False when it is a seal. Corrupt when it is neither."""
+        """True when object `seq` is our segment, False when it is a seal.
+
+        Corrupt when it is neither, OutcomeUnknown when the store can't make it durable.
+        """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._settings.put_deadline_ms / 1000
         pause_s = self._settings.retry_pause_ms / 1000
@@ -231,6 +239,8 @@ class SegmentWriter:
                 return True
             if put is _Put.EXISTS:
                 return await self._is_ours(seq, encoded.size_bytes)
+            if put is _Put.UNSYNCED:
+                raise self._not_durable(seq)
             await asyncio.sleep(min(pause_s, max(0.0, deadline_s - loop.time())))
             pause_s = min(pause_s * 2, self._settings.retry_pause_ms_max / 1000)
         log.warning("segment %s missed its deadline of %s ms: sealing the own session there", key, self._settings.put_deadline_ms)
@@ -265,12 +275,18 @@ class SegmentWriter:
         except AlreadyExists:
             return _Put.EXISTS
         except TidelogError as error:
+            if is_unsynced(error):
+                log.error("PUT %s: %s", key, error)
+                return _Put.UNSYNCED
             log.debug("PUT %s: %s", key, error)  # that none comes through is told once, by watched_store.py
             return _Put.UNCERTAIN
         return _Put.CREATED
 
     async def _seal_own(self, seq: SegmentSeq, segment_bytes: int) -> bool:
-        """Creates the seal at `seq`, which makes its outcome certain. True when our own segment turns out to stand there."""
+        """Creates the seal at `seq`, which makes its outcome certain. True when our own segment turns out to stand there.
+
+        OutcomeUnknown when the store can't make durable what stands there.
+        """
         body = encode_seal(
             session=self._session.id,
             seq=seq,
@@ -284,7 +300,13 @@ class SegmentWriter:
             put = await self._put_once(key, [body], crc32c(body), self._settings.put_timeout_ms / 1000)
             if put in (_Put.CREATED, _Put.EXISTS):
                 return await self._is_ours(seq, segment_bytes)
+            if put is _Put.UNSYNCED:
+                raise self._not_durable(seq)
             await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
+
+    def _not_durable(self, seq: SegmentSeq) -> OutcomeUnknown:
+        key = segment_key(self._session.id, seq)
+        return OutcomeUnknown(f"{self._store.url} can't prove that {key} outlives a power cut; it may or may not be committed")
 
     async def _is_ours(self, seq: SegmentSeq, segment_bytes: int) -> bool:
         """Whether `seq` was committed as our segment: it stands there, or it was compacted, trimmed and maybe deleted since.
@@ -338,14 +360,14 @@ class SegmentWriter:
         except (TidelogError, TimeoutError) as error:
             log.info("index %s was not written: %s", key, error or "no answer in time")
 
-    def _end(self, seq: SegmentSeq, *, taken: Corrupt | None = None) -> None:
+    def _end(self, seq: SegmentSeq, *, unknown: OutcomeUnknown | None = None) -> None:
         """Nothing of ours at or after `seq` will be acknowledged: refuses it, and what was not sent. What stands before goes on.
 
-        Where a seal stands, what was sent will never be visible. Where something else does, that is not certain.
+        Where a seal stands, what was sent will never be visible. `unknown`: the outcome of what was sent, where none stands.
         """
         self._ended = True
         unsent: TidelogError = SessionFenced(f"session {self._session.id} ended at segment {seq}, before this was committed")
-        sent = unsent if taken is None else OutcomeUnknown(f"the session's place on the bucket is taken: {taken}")
+        sent = unknown or unsent
         for segment, encoded in self._order.sealed(seq):
             del self._issued[encoded.footer.seq]
             self._decide(segment, sent)
@@ -360,7 +382,7 @@ class SegmentWriter:
         try:
             async with asyncio.timeout(self._settings.put_timeout_ms / 1000):
                 await self._seal_own(self._order.next_seq, SEAL_BYTES)
-        except (TimeoutError, Corrupt) as error:
+        except (TimeoutError, Corrupt, OutcomeUnknown) as error:
             log.warning("session %s ends without its seal: %s", self._session.id, error or "the bucket did not answer in time")
 
     def _refuse_the_rest(self) -> None:

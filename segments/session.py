@@ -25,7 +25,7 @@ from segments import bucket_layout
 from segments.footer_index import IndexRange
 from segments.footers import read_footer
 from segments.listing import objects_under
-from segments.object_store import ObjectInfo, ObjectStore
+from segments.object_store import ObjectInfo, ObjectStore, is_unsynced
 from segments.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_seal
 
 FORMAT_VERSION = 1
@@ -105,7 +105,8 @@ async def claim(
 ) -> Session:
     """Claims the next free session number. Retries while the bucket is away.
 
-    A number that another process has claimed is not used. `pass_over` is awaited with it before the next number is taken.
+    A number that another process has claimed is not used. `pass_over` is awaited with it before the next number is taken. Raises
+    Unavailable or OutcomeUnknown where the bucket can't make a claim durable.
     """
     number = await next_number()
     while True:
@@ -119,7 +120,9 @@ async def claim(
                 return Session(number, writer)
             await pass_over(number)
             number = await next_number()
-        except (Unavailable, OutcomeUnknown):
+        except (Unavailable, OutcomeUnknown) as error:
+            if is_unsynced(error):
+                raise
             await asyncio.sleep(pause_s)
 
 

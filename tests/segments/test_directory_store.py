@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from metadata.errors import AlreadyExists, Denied, InvalidArgument, NotFound, OutcomeUnknown, TidelogError, Unavailable
 from segments.directory_store import DirectoryStore
+from segments.object_store import is_unsynced
 from segments.store_clock import StoreClock
 from tests.servers import ROOT
 
@@ -218,8 +220,112 @@ def test_a_disk_that_fails_once_the_name_may_exist_leaves_the_outcome_unknown(tm
         assert temporaries(tmp_path) == []
         if call == "fsync":  # it has its name by then
             assert await store.get("wal/1") == b"body"
-            with pytest.raises(AlreadyExists):
-                await store.create("wal/1", [b"body"])
+
+    with_store(tmp_path, scenario)
+
+
+def test_after_a_failed_fsync_no_name_that_was_there_counts_as_durable_though_the_next_fsync_succeeds(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """The kernel reports an error once, and has dropped what it could not write."""
+
+    async def scenario(store: DirectoryStore) -> None:
+        await store.create("wal/1/0", [b"x"])
+        disk.fails("fsync", errno.EIO, of_directory=True)
+        with pytest.raises(OutcomeUnknown) as failure:
+            await store.create("wal/1/1", [b"body"])
+        assert is_unsynced(failure.value)
+        disk.recovers()
+        for key in ("wal/1/1", "wal/1/0"):
+            with pytest.raises(OutcomeUnknown, match="an earlier fsync of its directory failed") as failure:
+                await store.create(key, [b"body"])
+            assert is_unsynced(failure.value)
+        await store.create("wal/1/2", [b"a new name"])
+        await store.create("wal/2/0", [b"another directory"])
+        with pytest.raises(AlreadyExists):
+            await store.create("wal/2/0", [b"another directory"])
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_directory_whose_name_could_not_be_synced_takes_no_objects_though_the_next_fsync_succeeds(
+    tmp_path: Path, disk: Disk
+) -> None:
+    async def scenario(store: DirectoryStore) -> None:
+        await store.create("wal/1/0", [b"x"])
+        disk.fails("fsync", errno.EIO, of_directory=True)
+        with pytest.raises(Unavailable) as first:
+            await store.create("wal/2/0", [b"x"])
+        assert not is_unsynced(first.value)
+        disk.recovers()
+        with pytest.raises(Unavailable, match="wal/2 exists, and a power cut may take it away") as again:
+            await store.create("wal/2/0", [b"x"])
+        assert is_unsynced(again.value)
+        await store.create("wal/3/0", [b"a new directory"])
+        await store.create("wal/1/1", [b"in a directory that was durable before"])
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_failed_fsync_of_the_root_counts_for_objects_in_it_and_for_directories(tmp_path: Path, disk: Disk) -> None:
+    async def scenario(store: DirectoryStore) -> None:
+        (tmp_path / "wal").mkdir()
+        disk.fails("fsync", errno.EIO, of_directory=True)
+        with pytest.raises(OutcomeUnknown):
+            await store.create("cluster.json", [b"{}"])
+        disk.recovers()
+        with pytest.raises(OutcomeUnknown):
+            await store.create("cluster.json", [b"{}"])
+        with pytest.raises(Unavailable, match="wal exists, and a power cut may take it away"):
+            await store.create("wal/0", [b"x"])
+
+    with_store(tmp_path, scenario)
+
+
+def test_after_a_failed_fsync_nothing_is_deleted(tmp_path: Path, disk: Disk) -> None:
+    """A manifest that is not on the disk would be the reason to delete the segments that are."""
+
+    async def scenario(store: DirectoryStore) -> None:
+        await store.create("wal/0", [b"x"])
+        disk.fails("fsync", errno.EIO, of_directory=True)
+        with pytest.raises(OutcomeUnknown):
+            await store.create("wal/1", [b"x"])
+        disk.recovers()
+        with pytest.raises(Unavailable, match=r"wal/0 .* is not deleted: an fsync of a directory failed"):
+            await store.delete("wal/0")
+        assert await store.get("wal/0") == b"x"
+
+    with_store(tmp_path, scenario)
+
+
+def test_a_name_that_another_thread_is_still_syncing_is_durable_only_once_that_has_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(store: DirectoryStore) -> None:
+        await store.create("wal/0", [b"x"])
+        synced, release = threading.Event(), threading.Event()
+        original, calls = os.fsync, count()
+
+        def first_fails(file: int) -> None:
+            if not os.path.isdir(os.readlink(f"/proc/self/fd/{file}")):
+                return original(file)
+            if next(calls) == 0:
+                synced.set()
+                assert release.wait(60)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return original(file)
+
+        monkeypatch.setattr(os, "fsync", first_fails)
+        one = asyncio.ensure_future(store.create("wal/1", [b"body"]))
+        await asyncio.to_thread(synced.wait, 60)
+        other = asyncio.ensure_future(store.create("wal/1", [b"body"]))
+        done, _ = await asyncio.wait((other,), timeout=0.2)
+        assert not done, "its own fsync has succeeded, and proves nothing yet"
+        release.set()
+        for create in (one, other):
+            with pytest.raises(OutcomeUnknown) as failure:
+                await create
+            assert is_unsynced(failure.value)
 
     with_store(tmp_path, scenario)
 

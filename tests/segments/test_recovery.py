@@ -152,9 +152,9 @@ def test_a_session_that_was_gone_is_read_once_it_was_restored() -> None:
         assert isinstance(found[ORDERS], Corrupt)
         bucket.lost.clear()
         bucket.segment(1, {ORDERS: [ONE]})
-        found = await bucket.recovering({ORDERS: [led(1)]}, cache=cache)
-        assert isinstance(found[ORDERS], RecoveredPartition)
-        assert found[ORDERS].end_offset == 1
+        orders = (await bucket.recovering({ORDERS: [led(1)]}, cache=cache))[ORDERS]
+        assert isinstance(orders, RecoveredPartition)
+        assert orders.end_offset == 1
 
     run(main())
 

@@ -19,6 +19,7 @@ from metadata.model import SegmentSeq
 from segments.bucket_health import BucketState
 from segments.bucket_layout import index_key, session_prefix, trimmed_key
 from segments.footer_index import parse_index
+from segments.object_store import unsynced
 from segments.pending_segment import PendingSegment
 from segments.segment_file import SEAL_BYTES, SegmentFooter, parse_footer, parse_head
 from segments.session import seal
@@ -166,6 +167,58 @@ def test_after_a_lost_answer_our_own_segment_is_found_and_committed() -> None:
 
     with_writer(store, work)
     assert (store.count("create", key_of(0)), store.count("get", key_of(0))) == (2, 1)
+
+
+UNSYNCED = Act(error=unsynced(OutcomeUnknown, "it exists, and a power cut may take it away", hint=""))
+"""The object is there. Its directory could not be written to the disk."""
+
+
+def test_a_segment_that_the_store_can_not_make_durable_ends_the_session_and_is_not_sent_again() -> None:
+    """A repeat would find it, and prove nothing."""
+    store = ScriptedStore()
+    store.script("create", key_of(1), UNSYNCED)
+    store.script("create", key_of(2), slow(1))
+
+    async def work(at_work: Writing) -> None:
+        assert await outcome(at_work.add()) is None
+        sent = [at_work.add(), at_work.add()]
+        await asyncio.sleep(0)
+        errors = [await outcome(segment) for segment in sent]
+        assert [type(error) for error in errors] == [OutcomeUnknown, OutcomeUnknown]
+        assert "outlives a power cut" in str(errors[0])
+        with pytest.raises(SessionFenced):
+            at_work.add()
+        await at_work.running
+
+    with_writer(store, work)
+    assert store.count("create", key_of(1)) == 1
+
+
+def test_a_segment_whose_hedge_the_store_can_not_make_durable_is_not_taken_for_committed_by_a_read_back() -> None:
+    store = ScriptedStore()
+    store.script("create", key_of(0), HAPPENS_UNANSWERED, fails(UNSYNCED.error or OutcomeUnknown("")))
+
+    async def work(at_work: Writing) -> None:
+        assert isinstance(await outcome(at_work.add()), OutcomeUnknown)
+        await at_work.running
+
+    with_writer(store, work)
+    assert store.count("get", key_of(0)) == 0
+
+
+def test_a_session_whose_own_seal_the_store_can_not_make_durable_ends_with_an_unknown_outcome() -> None:
+    store = ScriptedStore()
+    store.script("create", key_of(0), *[SILENCE] * 40)
+
+    async def work(at_work: Writing) -> None:
+        pending = at_work.add()
+        await asyncio.sleep(AT_ONCE.put_deadline_ms / 1000 - 1)
+        store.heal()
+        store.script("create", key_of(0), SILENCE, UNSYNCED, UNSYNCED)
+        assert isinstance(await outcome(pending), OutcomeUnknown)
+        await at_work.running
+
+    with_writer(store, work)
 
 
 def test_a_put_that_fails_is_sent_again_with_growing_pauses() -> None:

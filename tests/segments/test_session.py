@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.errors import AlreadyExists, Corrupt, Denied, NotFound
+from metadata.errors import AlreadyExists, Corrupt, Denied, NotFound, OutcomeUnknown
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket_layout import claim_key, segment_key, session_prefix, trimmed_key
-from segments.object_store import ListPage, ObjectInfo
+from segments.object_store import ListPage, ObjectInfo, unsynced
 from segments.segment_file import SEAL_BYTES, Seal, parse_seal
 from segments.session import (
     ClaimRecord,
@@ -116,6 +116,14 @@ def test_a_claim_is_tried_until_the_bucket_is_back() -> None:
     store = ScriptedStore()
     store.script("create", claim_key(SESSION), REFUSED, LOST_REQUEST, REFUSED)
     assert claimed(store).id == SESSION
+
+
+def test_a_claim_that_the_bucket_can_not_make_durable_is_not_taken_for_ones_own_by_a_repeat() -> None:
+    store = ScriptedStore()
+    store.script("create", claim_key(SESSION), Act(error=unsynced(OutcomeUnknown, "a power cut may take it away", hint="")))
+    with pytest.raises(OutcomeUnknown, match="power cut"):
+        claimed(store)
+    assert store.count("create", claim_key(SESSION)) == 1
 
 
 def test_without_permission_there_is_no_session() -> None:

@@ -149,7 +149,7 @@ async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, la
 
 
 async def next_number(metadata: MetadataStore, layout: EtcdLayout) -> SessionId:
-    """Returns the first session number that nobody has taken. Raises Unavailable, Corrupt."""
+    """Returns the first session number that is not taken. Raises Unavailable, Corrupt."""
     return SessionId(parse_number(await metadata.get(layout.next_session), absent=1))
 
 

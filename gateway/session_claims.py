@@ -3,7 +3,7 @@
     set back? ─▶ take the next number, and note that it begins  (metadata, one transaction)
               ─▶ claim it                                       (segments/session.py)
               ─▶ were the metadata restored? ─▶ seal every session that other metadata began ─▶ forget the note ─▶ the session
-        └── what can't be had, or told, is tried again, as long as somebody wants a session ──┘
+        └── a step that fails is tried again, until the broker stops ──┘
 
 The same metadata may exist twice: two copies of one data directory, or an etcd that was restored from a snapshot of its own while
 earlier brokers still run. Both copies give out the same session numbers, and both appoint leaders for the same partitions. A

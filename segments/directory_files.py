@@ -101,7 +101,7 @@ class DirectoryFiles:
         return ListPage(tuple(objects), more=False)
 
     def delete(self, key: str) -> None:
-        """Not made durable: an object that a power cut brings back was one that nobody needed.
+        """Deletes without making it durable: an object that a power cut brings back is one that is not needed.
 
         Raises Unavailable where an fsync has failed.
         """

@@ -82,12 +82,12 @@ class OpenLog:
 @pytest.mark.parametrize(
     ("announced", "leads_still", "behind"),
     [(3, True, {PARTITION}), (2, True, set()), (0, True, set()), (3, False, None)],
-    ids=["a newer one", "the one that was read", "none", "a newer one, and the partition is another's by then"],
+    ids=["a newer one", "the one that was read", "none", "a newer one, and another leads meanwhile"],
 )
 def test_of_a_partition_for_which_a_newer_manifest_was_announced_during_the_takeover_the_newest_is_looked_for(
     announced: int, leads_still: bool, behind: set[TopicPartition] | None
 ) -> None:
-    """The notice was heard before the partition was led here, when nobody followed it."""
+    """The notice was heard before the partition was led here, so it was not followed."""
     span = SessionSpan(LeaderEpoch(0), OURS.id)
     state = PartitionState(leader_session=OURS.id, leader_epoch=LeaderEpoch(0), sessions=(span,))
     newest = compacted_to(2, before=compacted_to(1, partition=PARTITION), partition=PARTITION)

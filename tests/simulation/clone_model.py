@@ -95,7 +95,7 @@ class Copy(NamedTuple):
 
 class Session(NamedTuple):
     claimed_by: int = -1
-    """The nonce of a broker's life; -1: nobody."""
+    """The nonce of a broker's life; -1: not claimed."""
     first: First = First.NOTHING
 
 

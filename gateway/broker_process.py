@@ -89,6 +89,7 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
             now_ms=wall_clock_ms,
             has_peers=bool(settings.metadata.etcd),
             peers_speak_tls=settings.tls.is_on,
+            view_age_s_max=_view_age_s_max(settings),
         )
         broker = Broker(
             settings, bucket, metadata, layout, cluster_id=identity, tracing=tracing, access=access, tls=tls, disk=disk, clock=clock
@@ -117,6 +118,13 @@ async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) ->
             loop.add_signal_handler(number, broker.stop)
         on_ready(broker)
         await broker.stopping.wait()
+
+
+def _view_age_s_max(settings: BrokerSettings) -> float | None:
+    """How old the view of keys and rights may be. None where the metadata are in this process, whose watches never lag."""
+    if not settings.metadata.etcd:
+        return None
+    return (settings.access.access_max_age_ms or settings.membership.session_timeout_ms) / 1000
 
 
 def tls_files(settings: BrokerSettings) -> TlsFiles | None:

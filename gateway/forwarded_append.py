@@ -15,6 +15,7 @@ from metadata.errors import (
     SessionFenced,
     Stopping,
     TidelogError,
+    Unauthenticated,
     UnknownProducer,
 )
 from metadata.model import NO_PRODUCER, LeaderEpoch, Offset, TopicPartition
@@ -26,13 +27,14 @@ from segments.record_batch import BatchHeader
 
 NOT_LED: Final = (NoLeader, NotLeader, SessionFenced, Stopping)
 """Errors of a broker that does not lead, or leads no more: nothing was written, and another may lead by now."""
-_OF_ITS_PRODUCER: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced, InvalidTimestamp)
+_OF_ITS_PRODUCER: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced, InvalidTimestamp, Unauthenticated)
 UNTOLD: Final = Appended(Offset(-1), Offset(-1), LeaderEpoch(-1))
 """What a producer learns that does not wait (acks=none)."""
 
 
 def refuses_alone(error: TidelogError) -> bool:
-    """Whether batches behind the refused one are looked at all the same: it was refused for its producer's own sequence or clock.
+    """Whether batches behind the refused one are looked at all the same: it was refused for its producer's own sequence, clock or
+    API key.
     What follows of that producer is refused as well; others, which share a message with it, have nothing to do with it."""
     return isinstance(error.refusal if isinstance(error, DoubtedRefusal) else error, _OF_ITS_PRODUCER)
 
@@ -71,6 +73,7 @@ class ForwardedAppend:
         "header",
         "in_doubt",
         "is_sent",
+        "key_id",
         "message",
         "outcome",
         "partition",
@@ -88,7 +91,9 @@ class ForwardedAppend:
         dates: Dates,
         bytes_charged: int,
         charged_to: str,
+        key_id: str = "",
     ) -> None:
+        """`key_id`: of the API key that the client has shown. A leader that knows that it was revoked refuses the batch."""
         self.partition = partition
         self.batch = batch
         self.header = header
@@ -96,6 +101,7 @@ class ForwardedAppend:
         self.deadline_s = deadline_s
         self.expected_offset = expected_offset
         self.dates = dates
+        self.key_id = key_id
         self.message: ClientMessage | None = None
         """Set by the lane that it waits in."""
         self.bytes_charged = bytes_charged

@@ -61,6 +61,7 @@ def _add(request: log_pb2.ProduceRequest, topics: TopicCache, append: ForwardedA
         partition=append.partition.partition,
         record_batch=bytes(append.batch),
         expected_offset=append.expected_offset,
+        key_id=append.key_id,
     )
     return None
 

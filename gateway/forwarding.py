@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Set
 from contextvars import Context
 from typing import Final
 
+from gateway.access.caller import present_key_id
 from gateway.cluster_view import ClusterView
 from gateway.forwarded_append import NOT_LED, ForwardedAppend, LedMeanwhile, Outcome
 from gateway.forwarded_produce import forward
@@ -133,6 +134,7 @@ class Forwarding:
             dates=dates,
             bytes_charged=bytes_charged,
             charged_to=charged_to,
+            key_id=present_key_id(),
         )
         lane = self._lanes.get(partition)
         if lane is not None:

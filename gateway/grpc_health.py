@@ -12,6 +12,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from gateway.doors import Broker
 from gateway.grpc_calls import Context, MethodHandler, only_message, parse_message, stream, unary_read_late, write_wholly
+from gateway.http_health import readiness
 from gateway.long_waits import LongWaits
 from gateway.open_watches import OpenWatches
 from metadata.errors import NotFound, Stopping
@@ -58,4 +59,4 @@ class HealthService:
     def _status(self, service: str) -> int:
         if service not in self._services:
             return HealthCheckResponse.SERVICE_UNKNOWN
-        return HealthCheckResponse.SERVING if self._broker.serving else HealthCheckResponse.NOT_SERVING
+        return HealthCheckResponse.SERVING if readiness(self._broker).is_well else HealthCheckResponse.NOT_SERVING

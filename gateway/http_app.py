@@ -36,7 +36,7 @@ from gateway.long_waits import LongWaits
 from gateway.long_work import WorkThreads
 from gateway.problem_details import problem, problem_headers
 from gateway.wire_errors import wire_codes
-from metadata.errors import Denied, InvalidName, TidelogError, TooLarge
+from metadata.errors import Denied, InvalidName, TidelogError, TooLarge, Unavailable
 
 LINGER_S: Final = 2.0
 """How long the rest of a refused body is read and thrown away: a client that is cut while it sends may never read the answer."""
@@ -82,8 +82,8 @@ class HttpApp:
         except Disconnected:
             raise
         except TidelogError as error:
-            if answer.begun and isinstance(error, Denied):
-                raise Disconnected from None  # a stream whose reader may read no longer
+            if answer.begun and isinstance(error, Denied | Unavailable):
+                raise Disconnected from None  # a stream whose reader may read no longer, or of whom that is not known any more
             await _refuse(error, scope, receive, answer)
         except Exception:
             log.exception("%s %s failed (request %s)", scope["method"], scope["path"], answer.request_id)

@@ -1,7 +1,8 @@
 """Liveness, readiness and the start, for probes and for people: what is wrong with a broker, and what to do. Pure.
 
 Invariant: a broker that serves is ready, whatever else it has to tell: one bad partition, or a bucket or etcd that all brokers
-share, must not take it out of a load balancer. Liveness asks nobody.
+share, must not take it out of a load balancer. Liveness asks nobody. One exception: with authentication on, a broker that etcd has
+not confirmed its API keys and ACLs to for access_max_age_ms refuses every client, so it is not ready.
 
 So a bucket that is unavailable (segments/bucket_health.py) makes no broker unready: it is away for all, and then a load balancer
 would have nobody left to send readers to, who are served from memory; or for this broker alone, and then another ends its session
@@ -51,9 +52,12 @@ WELL: Final = Probed(True, HealthAnswer("ok"))
 
 
 def readiness(broker: Broker) -> Probed:
-    """Whether requests can succeed: there is a session, and the broker is not stopping."""
+    """Whether requests can succeed: there is a session, the broker is not stopping, and it can tell who may do what."""
     if not broker.serving:
         return Probed(False, _why_not_serving(broker))
+    stale = broker.guard.cache.why_stale() if broker.guard is not None else None
+    if stale is not None:
+        return Probed(False, HealthAnswer(status="no access", reason=stale.message, hint=stale.hint))
     trouble = _trouble(broker)
     return Probed(True, trouble) if trouble is not None else WELL
 

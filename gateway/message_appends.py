@@ -86,6 +86,8 @@ class MessageAppends:
     async def take(self, at: int, request: AppendRequest) -> Taken | TidelogError:
         """The append number `at` of the message. They are given in their order."""
         try:
+            if self._is_forwarded:
+                self._check_key(request.key_id)
             target = self._target(request.topic)
             check_topic_id(target.topic, request.topic_id)
             partition = None if request.partition is None else partition_of(target.topic, request.partition)
@@ -103,6 +105,13 @@ class MessageAppends:
         except TidelogError as error:
             return error.with_traceback(None)  # the frames in there hold the message
         return Taken(self._log, self._append(at, request, target, batches), batches[0].partition.partition, plan, request.topic)
+
+    def _check_key(self, key_id: str) -> None:
+        """Raises Unauthenticated where this broker knows that the client's API key was revoked. Only that append is refused: a
+        forwarded message carries the appends of many clients."""
+        guard = self._broker.guard
+        if key_id and guard is not None:
+            guard.check_forwarded_key(key_id)
 
     def _target(self, topic: str) -> Target:
         target = self._targets.get(topic)

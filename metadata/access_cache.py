@@ -2,7 +2,8 @@
 
 Invariants: until all three were read once, nobody is answered (Unavailable): a broker that does not know the denials must not
 allow. An ACL that can't be read denies everything to everybody but administrators, since it may have been a denial. A key that
-can't be read counts for nothing. While the store can't be reached, what was told last holds; nothing can be changed then either.
+can't be read counts for nothing. While the store can't be reached, what was told last holds for `age_s_max`, and no longer: a key
+may have been revoked, and a right taken back, through another broker.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision
 from metadata.quota import Quota, decode_quota
 from metadata.store import MetadataStore
+from metadata.view_proof import ViewProof
 from metadata.watched_records import WatchedRecords
 
 
 class AccessCache:
     """Its owner runs `run()` as a task."""
 
-    def __init__(self, store: MetadataStore, layout: EtcdLayout | None = None) -> None:
+    def __init__(self, store: MetadataStore, layout: EtcdLayout | None = None, *, age_s_max: float | None = None) -> None:
+        """`age_s_max`: how old the view may be; None for a store of this process alone, whose watches are always current."""
         layout = layout or EtcdLayout()
         self.version = 0
         """Raised by each change of ACLs: who remembers a decision looks at it."""
@@ -31,6 +34,8 @@ class AccessCache:
         self._keys = WatchedRecords(store, layout.api_keys, decode_key, self._tell)
         self._acls = WatchedRecords(store, layout.acls, decode_acl, self._acls_changed)
         self._quotas = WatchedRecords(store, layout.quotas, decode_quota, self._quotas_changed)
+        self._proof = ViewProof(store, (self._keys, self._acls, self._quotas), age_s_max=age_s_max, changed=self._tell)
+        self.why_stale = self._proof.why_stale
         self._bindings: dict[str, list[Acl]] = {}
         self._limits: dict[str, Quota] = {}
         self._rights: dict[str, Rights] = {}
@@ -39,11 +44,18 @@ class AccessCache:
         async with asyncio.TaskGroup() as watches:
             for records in (self._keys, self._acls, self._quotas):
                 watches.create_task(records.watched.run())
+            watches.create_task(self._proof.run())
 
     async def read(self, timeout_s: float) -> bool:
-        """Whether all was read once in time."""
-        records = (self._keys, self._acls, self._quotas)
-        return all(await asyncio.gather(*(each.watched.wait_for(Revision(1), timeout_s) for each in records)))
+        """Whether all was read once, and proven to be current, in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                for records in (self._keys, self._acls, self._quotas):
+                    await records.watched.wait_for(Revision(1), None)
+                await self._proof.wait_for_first()
+        except TimeoutError:
+            return False
+        return True
 
     async def wait_for(self, revision: Revision, timeout_s: float) -> bool:
         """Whether a change of any of them at `revision` was told in time."""
@@ -68,6 +80,10 @@ class AccessCache:
         if key is None:
             self._check_read()
         return key
+
+    def known_key(self, key_id: str) -> ApiKey | None:
+        """The same; None also before the first reading."""
+        return self._keys.by_name.get(key_id)
 
     def rights(self, principal: str) -> Rights:
         """Raises Unavailable before the first reading, and while an ACL can't be read."""

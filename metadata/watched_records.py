@@ -31,10 +31,15 @@ class WatchedRecords(Generic[Record]):
         self.damaged: set[str] = set()
         self.revisions: dict[str, Revision] = {}
         """In which each was written, the damaged ones too."""
-        self._prefix = prefix
+        self.prefix = prefix
         self._decode = decode
         self._changed = changed
         self.watched = WatchedRange(store, prefix, replace=self._replace, apply=self._apply)
+
+    @property
+    def revision(self) -> Revision:
+        """As WatchedRange.revision."""
+        return self.watched.revision
 
     def _replace(self, items: Sequence[KeyValue]) -> None:
         self.by_name.clear()
@@ -47,7 +52,7 @@ class WatchedRecords(Generic[Record]):
     def _apply(self, events: Sequence[Event]) -> None:
         for event in events:
             if event.kind == "delete":
-                name = event.key.removeprefix(self._prefix)
+                name = event.key.removeprefix(self.prefix)
                 self.by_name.pop(name, None)
                 self.damaged.discard(name)
                 self.revisions.pop(name, None)
@@ -56,7 +61,7 @@ class WatchedRecords(Generic[Record]):
         self._changed()
 
     def _put(self, kept: KeyValue) -> None:
-        name = kept.key.removeprefix(self._prefix)
+        name = kept.key.removeprefix(self.prefix)
         self.revisions[name] = kept.mod_revision
         try:
             record = self._decode(kept)

@@ -88,10 +88,13 @@ class Authentication:
     async def caller(self, shown: str | bytes, subject: Subject | None) -> Caller:
         """`shown`: what stands in `authorization`; empty: nothing does. Unauthenticated; Unavailable where nobody can tell."""
         if not shown:
-            return self._certificate(subject)
+            certified = self._certificate(subject)
+            certified.check_current()
+            return certified
         caller = self.known(shown)
         if caller is None:
             caller = await self._proved(shown)
+            caller.check_current()
             if len(self._known) >= REMEMBERED_MAX:
                 del self._known[next(iter(self._known))]
             self._known[shown] = caller
@@ -118,6 +121,9 @@ class Authentication:
     def _holder(self, shown: Credential) -> Caller:
         if self._admin_key is not None and shown.key_id == self._admin_key.key_id and shown.secret == self._admin_key.secret:
             return Caller(ADMIN, self._book, self._now_ms, credential="admin key", is_admin=True)
+        stale = self._book.why_stale()
+        if stale is not None:  # a key that is not known here may have been made since
+            raise stale
         key = check_credential(self._book.key(shown.key_id), shown, self._now_ms())
         scopes = rights_of_scopes(key.scopes) if key.scopes else None
         return Caller(

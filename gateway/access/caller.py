@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from gateway.access.refusals import Hindrance, not_authorized
 from metadata.acl import CLUSTER_NAME, Rights
 from metadata.api_key import ApiKey, check_counts
-from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
+from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
     from gateway.access.calls import Needs
@@ -34,6 +34,8 @@ class Book(Protocol):
 
     version: int
 
+    def why_stale(self) -> Unavailable | None: ...
+
     def key(self, key_id: str) -> ApiKey | None: ...
 
     def rights(self, principal: str) -> Rights: ...
@@ -45,6 +47,7 @@ class Caller:
     __slots__ = (
         "_book",
         "_holds",
+        "_is_local",
         "_key",
         "_now_ms",
         "_rights",
@@ -55,6 +58,7 @@ class Caller:
         "forwarded_by",
         "is_admin",
         "is_peer",
+        "key_id",
         "principal",
     )
 
@@ -85,13 +89,28 @@ class Caller:
         self._book = book
         self._now_ms = now_ms
         self._key = key
+        self.key_id = key.key_id if key is not None else ""
+        """Of the API key of the cluster that was shown; empty where it was something else."""
+        self._is_local = is_peer or (is_admin and key is None)
+        """Nothing about this caller comes from the metadata store: settings and files say who it is, and that it is an admin."""
         self._holds = holds
         self._scopes = scopes
         self._rights: Rights | None = None
         self._version = -1
 
+    def why_stale(self) -> Unavailable | None:
+        """Why this broker cannot tell what the caller may do: its view of keys and rights is too old. None where it can."""
+        return None if self._is_local else self._book.why_stale()
+
+    def check_current(self) -> None:
+        """Raises Unavailable while this broker cannot tell what the caller may do."""
+        stale = self.why_stale()
+        if stale is not None:
+            raise stale
+
     def check_counts(self) -> None:
-        """Unauthenticated once its credentials have expired, or were revoked."""
+        """Unauthenticated once its credentials have expired, or were revoked; Unavailable while nobody can tell."""
+        self.check_current()
         if self._key is not None:
             held = self._book.key(self._key.key_id)
             if held is not self._key:
@@ -207,6 +226,9 @@ class CheckedCall:
     def why_no_more(self) -> TidelogError | None:
         """Why a call that lasts may go on no longer."""
         assert self.caller is not None
+        stale = self.caller.why_stale()
+        if stale is not None:
+            return stale
         try:
             self.caller.check_counts()
             for operation, kind, name in self.granted:
@@ -304,6 +326,12 @@ def present_principal() -> str:
     """Empty where nobody was asked who it is."""
     call = _present.get()
     return call.principal if call is not None else ""
+
+
+def present_key_id() -> str:
+    """The id of the API key that the present call has shown; empty where it has shown none."""
+    call = _present.get()
+    return call.caller.key_id if call is not None and call.caller is not None else ""
 
 
 def note_validate_only(validate_only: bool) -> None:  # as every call names it

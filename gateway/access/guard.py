@@ -27,11 +27,12 @@ from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authentication, Subject
 from gateway.access.caller import Caller, CheckedCall, begin
 from gateway.access.calls import FORWARDED_CALLS, Needs
-from gateway.access.peer_tokens import Claim, PeerTokens
+from gateway.access.peer_tokens import PEER_KEY, Claim, PeerTokens
 from gateway.access.principal_quotas import Flow, Meter, PrincipalQuotas
 from gateway.current_call import current_call
 from metadata.access_cache import AccessCache
 from metadata.acl import CLUSTER_NAME
+from metadata.api_key import check_counts
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 
 # Credentials of forwarded calls, as the audit log names them.
@@ -121,11 +122,12 @@ class Guard:
     def begin_forwarded(self, needs: Needs, claim: Claim, *, door: str, action: str, address: str) -> CheckedCall:
         """Begins the call of another broker for its client. `action`: the method, /service/name.
 
-        Raises Unauthenticated where no broker of this cluster has signed it, or this broker has no peers; NotAuthorized of a call
-        that brokers do not forward; Unavailable as PeerTokens.check.
+        Raises Unauthenticated where no broker of this cluster has signed it, or this broker has no peers, and as
+        check_forwarded_key; NotAuthorized of a call that brokers do not forward; Unavailable as PeerTokens.check.
         """
         try:
             self._check_claim(claim, action)
+            self.check_forwarded_key(claim.value(PEER_KEY))
         except TidelogError as error:
             self._tell(error.code, door=door, address=address, call=action, reason=error.message)
             raise
@@ -140,6 +142,13 @@ class Guard:
             forwarded_by=claim.broker_id,
         )
         return self._begun(peer, needs, door=door, action=action, address=address)
+
+    def check_forwarded_key(self, key_id: str) -> None:
+        """Raises Unauthenticated where this broker knows that the API key was revoked or has expired, which the broker that
+        checked it may not know yet. A key that is not known here proves nothing: it may have been made a moment ago."""
+        key = self.cache.known_key(key_id) if key_id else None
+        if key is not None:
+            check_counts(key, self._now_ms())
 
     def _check_claim(self, claim: Claim, method: str) -> None:
         if self._peers is None:
@@ -347,7 +356,8 @@ class _Lasting:
             return
         cancelled_by_us_alone = self._task.uncancel() <= self._cancelling
         if cancelled_by_us_alone and kind is not None and issubclass(kind, asyncio.CancelledError):
-            self._guard.cut(self._call, self._why)
+            if not isinstance(self._why, Unavailable):  # that is no refusal of this caller
+                self._guard.cut(self._call, self._why)
             raise self._why from None
 
 

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authentication, read_admin_key
-from gateway.access.caller import present_principal
+from gateway.access.caller import present_key_id, present_principal
 from gateway.access.guard import Guard
-from gateway.access.peer_tokens import PEER_PRINCIPAL, PEER_TOKEN, PEER_UNCHECKED, PeerTokens, asserted_principal
+from gateway.access.peer_tokens import PEER_KEY, PEER_PRINCIPAL, PEER_TOKEN, PEER_UNCHECKED, PeerTokens, asserted_principal
 from gateway.access.principal_quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
 from gateway.peers import CallMetadata, PeerMetadata
@@ -64,8 +64,11 @@ async def open_access(
     now_ms: Callable[[], int],
     has_peers: bool,
     peers_speak_tls: bool = False,
+    view_age_s_max: float | None = None,
 ) -> Access:
     """Makes the guard, and what proves this broker to others. Raises Unavailable, OutcomeUnknown, Corrupt.
+
+    `view_age_s_max`: how old the view of keys, ACLs and quotas may be; None where the metadata are in this process.
 
     A broker without peers (`has_peers`: etcd is configured) has no peer secret, removes one that an earlier version left, and takes
     no forwarded calls. A broker without authentication signs its calls too, for those that have it already, but over TLS alone: a
@@ -79,7 +82,7 @@ async def open_access(
         tokens_of_peers = PeerTokens(secret, cluster_id=cluster_id, broker_id=broker_id, now_ms=now_ms)
     if not settings.authentication:
         return NO_ACCESS if tokens_of_peers is None else Access(None, unchecked_metadata(tokens_of_peers))
-    cache = AccessCache(store, layout)
+    cache = AccessCache(store, layout, age_s_max=view_age_s_max)
     tokens = None
     if settings.oidc_issuer:
         from gateway.access.bearer_tokens import BearerTokens  # what it takes to read tokens is a sixth of all imports
@@ -108,15 +111,17 @@ def unchecked_metadata(tokens: PeerTokens) -> PeerMetadata:
 
 
 def peer_metadata(tokens: PeerTokens) -> PeerMetadata:
-    """The metadata of a broker that authenticates its clients: it asserts the principal of the present call.
+    """The metadata of a broker that authenticates its clients: it asserts the principal and the API key of the present call.
 
     The token covers each entry of `asserted`; their names are in peer_tokens.ASSERTED. A message that carries records of many
     clients has no principal.
     """
 
     def metadata(called: str, method: str) -> CallMetadata:
-        principal = present_principal()
-        asserted = ((PEER_PRINCIPAL, asserted_principal(principal)),) if principal else ()
+        principal, key_id = present_principal(), present_key_id()
+        asserted: tuple[tuple[str, str], ...] = ((PEER_PRINCIPAL, asserted_principal(principal)),) if principal else ()
+        if key_id:
+            asserted = (*asserted, (PEER_KEY, key_id))
         return (*asserted, (PEER_TOKEN, tokens.sign(called, method, asserted)))
 
     return metadata

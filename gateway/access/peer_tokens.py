@@ -5,6 +5,7 @@ Each call between brokers carries one token, and what the calling broker asserts
     tidelog-peer           v1:{issued at, ms since 1970}:{id of the called broker}:{HMAC-SHA256, hex}
     tidelog-forwarded-by   id of the calling broker
     tidelog-principal      whom the calling broker has authenticated, percent-encoded
+    tidelog-key            id of the API key that the client has shown to the calling broker
     tidelog-unchecked      the calling broker has authenticated nobody
 
     HMAC key    HMAC-SHA256(peer secret, "tidelog peer token v1" and the cluster id)
@@ -32,8 +33,9 @@ PEER_TOKEN: Final = "tidelog-peer"
 FORWARDED_BY: Final = "tidelog-forwarded-by"
 PEER_PRINCIPAL: Final = "tidelog-principal"
 PEER_UNCHECKED: Final = "tidelog-unchecked"
+PEER_KEY: Final = "tidelog-key"
 # Entries that the token covers. A new assertion of one broker to another belongs here.
-ASSERTED: Final = frozenset({FORWARDED_BY, PEER_PRINCIPAL, PEER_UNCHECKED})
+ASSERTED: Final = frozenset({FORWARDED_BY, PEER_PRINCIPAL, PEER_UNCHECKED, PEER_KEY})
 
 # How long after its issue a token is accepted where both clocks agree: longer than a call waits to be taken up.
 LIFETIME_MS: Final = 30_000

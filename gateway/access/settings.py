@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,6 +31,9 @@ class AccessSettings:
     """The audience that these tokens must name."""
     oidc_principal_claim: str = "sub"
     """The claim that names the principal."""
+    access_max_age_ms: float = 0.0
+    """How old the broker's view of API keys, ACLs and quotas may be. A broker to which etcd has not confirmed it for this long is
+    not ready, and refuses requests as UNAVAILABLE, except those of the admin key. 0: session_timeout_ms."""
     metrics_open: bool = False
     """/metrics answers without credentials, although `authentication` is on."""
     audit_log: str = "stderr"
@@ -39,6 +43,11 @@ class AccessSettings:
     def __post_init__(self) -> None:
         for name in self.admins:
             check_principal(name)
+        if not 0 <= self.access_max_age_ms < inf:  # NaN as well
+            raise InvalidArgument(
+                f"access_max_age_ms is {self.access_max_age_ms}; it must be a number of at least 0",
+                hint="Leave it out for session_timeout_ms.",
+            )
         if self.tls_principal not in {"cn", "subject"}:
             raise InvalidArgument(f"tls_principal is {self.tls_principal!r}", hint="Use cn or subject.")
         if bool(self.oidc_issuer) != bool(self.oidc_audience):

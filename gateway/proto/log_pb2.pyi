@@ -65,20 +65,22 @@ class ProduceRequest(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[_Union[Acks, str]] = ..., timeout_ms: _Optional[int] = ..., appends: _Optional[_Iterable[_Union[Append, _Mapping]]] = ...) -> None: ...
 
 class Append(_message.Message):
-    __slots__ = ("topic", "partition", "record_batch", "records", "expected_offset", "topic_id")
+    __slots__ = ("topic", "partition", "record_batch", "records", "expected_offset", "topic_id", "key_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     RECORD_BATCH_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     record_batch: bytes
     records: RecordList
     expected_offset: int
     topic_id: str
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., record_batch: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., expected_offset: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
+    key_id: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., record_batch: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., expected_offset: _Optional[int] = ..., topic_id: _Optional[str] = ..., key_id: _Optional[str] = ...) -> None: ...
 
 class RecordList(_message.Message):
     __slots__ = ("records",)

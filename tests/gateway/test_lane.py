@@ -17,6 +17,7 @@ from metadata.errors import (
     OutcomeUnknown,
     OutOfOrderSequence,
     TidelogError,
+    Unauthenticated,
     Unavailable,
 )
 from metadata.model import LeaderEpoch, Offset, SessionId
@@ -141,6 +142,29 @@ def test_a_producer_with_a_wrong_clock_and_the_gap_behind_it_does_not_hold_up_th
         assert world.answered(PLACED, misdated, PLACED, gap) is None
         assert world.told("x", "a", "y", "b") == [Appended, InvalidTimestamp, Appended, OutOfOrderSequence]
         assert world.take() == []
+
+    in_loop(scenario)
+
+
+def test_a_batch_whose_key_was_revoked_holds_up_no_other() -> None:
+    def scenario(world: World) -> None:
+        for name in ("a", "b", "c"):
+            world.add(name)
+        world.take()
+        assert world.answered(PLACED, Unauthenticated("the API key was revoked"), PLACED) is None
+        assert world.told("a", "b", "c") == [Appended, Unauthenticated, Appended]
+
+    in_loop(scenario)
+
+
+def test_a_refused_key_is_told_even_behind_a_batch_that_was_refused() -> None:
+    def scenario(world: World) -> None:
+        for name in ("a", "b", "c"):
+            world.add(name)
+        world.take()
+        world.answered(ConditionFailed("the end is elsewhere"), Unauthenticated("the API key was revoked"), Unavailable("behind a"))
+        assert world.told("a", "b") == [ConditionFailed, Unauthenticated]
+        assert world.take() == ["c"]
 
     in_loop(scenario)
 

@@ -28,6 +28,7 @@ appends = st.builds(
     record_batch=st.none() | st.binary(max_size=300),
     expected_offset=st.none() | st.integers(-(2**63), 2**63 - 1),
     topic_id=st.text(max_size=40),
+    key_id=st.text(max_size=20),
 )
 structured_appends = st.builds(
     log_pb2.Append,
@@ -53,8 +54,8 @@ def told(message: bytes, parse: Callable[[bytes], ProduceCall]) -> object:
     try:
         call = parse(message)
         appends = [
-            (topic, partition, batch, None if records is None else known(records), expected_offset, topic_id)
-            for topic, partition, batch, records, expected_offset, topic_id in call.appends
+            append._replace(records=None) if append.records is None else (append._replace(records=None), known(append.records))
+            for append in call.appends
         ]
     except (InvalidArgument, DecodeError):
         return "refused"

@@ -17,6 +17,7 @@ from gateway.access.peer_tokens import PeerTokens
 from gateway.access.settings import AccessSettings
 from gateway.broker import wall_clock_ms
 from gateway.doors import partition_of
+from gateway.grpc_status import error_of
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
 from metadata.acl import Acl
 from metadata.errors import Denied, NotAuthorized, TidelogError, Unauthenticated
@@ -185,6 +186,56 @@ def test_authentication_is_switched_on_broker_by_broker(tmp_path: Path, caplog: 
     warnings = [line for line in caplog.messages if "whoever reaches it may do everything" in line]
     assert len(warnings) == 1
     assert warnings[0].startswith("broker broker-0 forwards calls of clients that nobody has checked")
+
+
+@pytest.mark.slow
+def test_a_leader_that_knows_of_a_revocation_refuses_what_another_forwards_and_no_append_beside_it(tmp_path: Path) -> None:
+    """The broker that the clients have asked has not heard of the revocation yet; both clients' batches go with one message."""
+    key_file = tmp_path / "admin.key"
+    key_file.write_text(ADMIN_KEY)
+    access = AccessSettings(authentication=True, admin_key_file=key_file, audit_log="off")
+
+    async def scenario() -> None:
+        async with asyncio.timeout(PATIENCE_S), broker_cluster(tmp_path, 2, access=access) as cluster:
+            lagging = cluster.brokers[0]
+            await lagging.create_topic("orders", 4)
+            topic = lagging.topic_cache.get("orders")
+            partitions = [partition_of(topic, number) for number in range(4)]
+            for partition in partitions:
+                await cluster.led(partition)
+            led_by_the_other = next(each for each in partitions if cluster.leader(each) is not lagging)
+            leader = cluster.leader(led_by_the_other)
+            await lagging.access.add_acl(
+                Acl(principal="billing", operation="all", resource="topic", name="orders"), validate_only=False
+            )
+            made = [
+                await lagging.access.create_key("billing", expires_at_ms=0, scopes=(), description="", validate_only=False)
+                for _ in range(2)
+            ]
+            assert lagging.guard is not None
+            assert leader.guard is not None
+            for broker in (lagging, leader):
+                assert broker.guard is not None
+                assert await broker.guard.cache.wait_for(made[1].revision, 60)
+            seen = {each.key.key_id: lagging.guard.cache.key(each.key.key_id) for each in made}
+            async with grpc.aio.insecure_channel(lagging.grpc_address) as channel:
+                produce: Any = channel.unary_unary("/tidelog.v1.Log/Produce")
+                request = log_pb2.ProduceRequest(
+                    appends=[log_pb2.Append(topic="orders", partition=led_by_the_other.partition, record_batch=batch_of(b"a"))]
+                )
+
+                async def produced(key: str) -> log_pb2.AppendResult:
+                    answer = await produce(request.SerializeToString(), metadata=(("authorization", f"Bearer {key}"),))
+                    return log_pb2.ProduceResponse.FromString(answer).results[0]
+
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setattr(lagging.guard.cache, "key", seen.get)
+                    _, revision = await leader.access._records.revoke_key(made[0].key.key_id)
+                    assert await leader.guard.cache.wait_for(revision, 60)
+                    results = await asyncio.gather(*(produced(each.text.reveal()) for each in (*made, *made)))
+            assert [error_of(each.error).code if each.HasField("error") else "" for each in results] == ["UNAUTHENTICATED", ""] * 2
+
+    uvloop.run(scenario())
 
 
 def test_a_broker_without_authentication_signs_its_calls_over_tls_alone(tmp_path: Path) -> None:

@@ -134,6 +134,9 @@ class Book:
     def __init__(self) -> None:
         self.keys: dict[str, ApiKey] = {}
 
+    def why_stale(self) -> None:
+        return None
+
     def key(self, key_id: str) -> ApiKey | None:
         return self.keys.get(key_id)
 

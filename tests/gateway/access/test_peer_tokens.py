@@ -218,6 +218,8 @@ def test_the_principal_of_the_present_call_goes_along_where_there_is_one() -> No
 
 
 class _Call:
+    caller = None
+
     def __init__(self, principal: str) -> None:
         self.principal = principal
 

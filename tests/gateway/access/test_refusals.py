@@ -23,6 +23,9 @@ class Book:
     def __init__(self, *acls: Acl) -> None:
         self._rights = Rights(acls)
 
+    def why_stale(self) -> None:
+        return None
+
     def key(self, key_id: str) -> ApiKey | None:
         return None
 

@@ -11,12 +11,15 @@ from typing import Any
 import aiohttp
 import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2
 
+from gateway.grpc_status import error_of
 from gateway.proto import groups_pb2, log_pb2
 from metadata.consumer_protocol import encode_assignment
-from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
+from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
 from tests.gateway.access.test_both_doors import append
+from tests.gateway.stubs import health_stub
 from tests.metadata.stores import until
 
 pytestmark = pytest.mark.slow
@@ -85,6 +88,47 @@ def test_long_polls_and_streams_end_when_their_key_is_revoked(tmp_path: Path) ->
         while not log_pb2.ConsumeResponse.FromString(await stays.read()).HasField("data"):
             pass
         assert sum("was revoked" in line.get("reason", "") for line in await at.audited()) == 4
+
+    serve(tmp_path, scenario)
+
+
+def test_they_end_and_nothing_begins_while_the_broker_cannot_tell_who_may_do_what(tmp_path: Path) -> None:
+    """As when it is cut off from etcd for longer than access_max_age_ms; what comes of that is in test_stale_views.py."""
+
+    async def scenario(at: Guarded) -> None:
+        guard = at.broker.guard
+        assert guard is not None
+        key = await reader(at)
+        await at.allow("billing", "write", "topic", "orders")
+        stream = await streamed(at, key)
+        producing: Any = at.channel.stream_stream("/tidelog.v1.Log/ProduceStream")(metadata=(("authorization", f"Bearer {key}"),))
+        polling = asyncio.ensure_future(at.call("/tidelog.v1.Log/Fetch", LONG_POLL, key))
+        path = "/v1/topics/orders/partitions/0/records"
+        async with at.http.session.get(path, headers={**bearer(key), "accept": "text/event-stream"}) as events:
+            await until_lasting(at, 3)
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(guard.cache, "why_stale", lambda: Unavailable("not heard from etcd for 9 s"))
+                guard._look_again()
+                with pytest.raises(Unavailable, match="not heard from etcd"):
+                    await polling
+                with pytest.raises(aiohttp.ClientError):
+                    await events.read()
+                assert isinstance(await end_of(stream), Unavailable)
+                await producing.write(append("orders").SerializeToString())
+                answer = log_pb2.ProduceResponse.FromString(await producing.read())
+                assert isinstance(error_of(answer.results[0].error), Unavailable)
+                refused = await at.http.get("/v1/topics", **bearer(key))
+                assert (refused.status, refused.json["code"], refused.json["retryable"]) == (503, "UNAVAILABLE", True)
+                probed = await at.http.get("/readyz", **bearer(ADMIN_KEY))
+                assert (probed.status, probed.json["status"]) == (503, "no access")
+                assert "not heard from etcd" in probed.json["reason"]
+                assert (await at.http.get("/livez")).status == 200
+                health = await health_stub(at.channel).Check(health_pb2.HealthCheckRequest())
+                assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
+                assert (await at.http.get("/v1/topics", **bearer(ADMIN_KEY))).status == 200
+            await producing.write(append("orders").SerializeToString())
+            assert log_pb2.ProduceResponse.FromString(await producing.read()).results[0].placements
+            assert (await at.http.get("/v1/topics", **bearer(key))).status == 200
 
     serve(tmp_path, scenario)
 

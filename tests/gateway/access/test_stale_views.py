@@ -1,0 +1,284 @@
+"""A broker that is cut off from etcd cannot tell whether a key was revoked: it serves for access_max_age_ms, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from gateway.access.authentication import Authentication
+from gateway.access.caller import CheckedCall
+from gateway.access.calls import Needs
+from gateway.access.guard import Guard
+from gateway.access.peer_tokens import FORWARDED_BY, PEER_KEY, PEER_PRINCIPAL, Claim, PeerTokens
+from gateway.access.principal_quotas import PrincipalQuotas
+from gateway.access.settings import AccessSettings
+from gateway.tls_subject import TlsSubject
+from metadata.access_cache import AccessCache
+from metadata.access_records import AccessRecords
+from metadata.acl import Acl
+from metadata.api_key import parse_key
+from metadata.errors import InvalidArgument, Unauthenticated, Unavailable
+from metadata.etcd_layout import EtcdLayout
+from metadata.model import Revision
+from metadata.secret import Secret
+from metadata.store import NOW, Delete, KeyValue, RangeResult, WatchBatch
+from tests.simulation.etcd_model import EtcdModel
+from tests.simulation.virtual_loop import run, virtual_loop
+
+ADMIN_KEY = "tlk_" + "ad" * 8 + "_" + "5e" * 32
+LAYOUT = EtcdLayout()
+AGE_S = 9.0
+READ = Needs(topic="read", lasts=True)
+
+FETCH = "/tidelog.v1.Log/Fetch"
+
+
+class CutOffStore:
+    """What one broker reaches of the store."""
+
+    def __init__(self, store: EtcdModel) -> None:
+        self._store = store
+        self.answers = True
+        self.told = asyncio.Event()
+        """While it is not set, watches are silent."""
+        self.told.set()
+
+    async def get(self, key: str) -> KeyValue | None:
+        return await self._store.get(key)
+
+    async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
+        if not self.answers:
+            await asyncio.sleep(1.0)
+            raise Unavailable("etcd is away")
+        return await self._store.range(prefix, start_after=start_after, limit=limit, revision=revision)
+
+    async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
+        async for batch in self._store.watch(prefix, from_revision):
+            await self.told.wait()
+            yield batch
+
+    def cut(self, *, answers: bool = False) -> None:
+        self.answers = answers
+        self.told.clear()
+
+    def mend(self) -> None:
+        self.answers = True
+        self.told.set()
+
+
+class World:
+    """One broker's guard on a store that it can be cut off from, and what others change in the store meanwhile."""
+
+    def __init__(self, etcd: EtcdModel, *, age_s_max: float | None = AGE_S) -> None:
+        self.etcd = etcd
+        self.store = CutOffStore(etcd)
+        self.records = AccessRecords(etcd, LAYOUT, now_ms=virtual_loop().now_ms)
+        self.cache = AccessCache(self.store, LAYOUT, age_s_max=age_s_max)  # type: ignore[arg-type]  # it reads alone
+        settings = AccessSettings(authentication=True, admin_principals="root")
+        self.guard = Guard(
+            self.cache,
+            Authentication(settings, self.cache, now_ms=virtual_loop().now_ms, admin_key=parse_key(ADMIN_KEY)),
+            PrincipalQuotas(self.cache, virtual_loop().time),
+            None,
+            self._peer("b1"),
+            now_ms=virtual_loop().now_ms,
+        )
+
+    async def key(self, principal: str = "billing") -> tuple[str, str]:
+        """(id, text) of a new key, which the broker has heard of."""
+        made = await self.records.create_key(principal)
+        assert await self.cache.wait_for(made.revision, 5)
+        return made.key.key_id, made.text.reveal()
+
+    async def begin(self, key: str, *, certificate: str = "", needs: Needs = READ) -> CheckedCall:
+        shown = f"Bearer {key}" if key else ""
+        subject = TlsSubject(subject=f"CN={certificate}", common_name=certificate) if certificate else None
+        return await self.guard.begin(needs, shown, lambda: subject, door="http", action="GET", address="127.0.0.1")
+
+    def forwarded(self, key_id: str) -> CheckedCall:
+        asserted: tuple[tuple[str, str], ...] = ((PEER_PRINCIPAL, "billing"), (PEER_KEY, key_id))
+        token = self._peer("b2").sign("b1", FETCH, asserted)
+        claim = Claim(token, tuple(sorted((*asserted, (FORWARDED_BY, "b2")))))
+        return self.guard.begin_forwarded(READ, claim, door="grpc", action=FETCH, address="127.0.0.1")
+
+    def _peer(self, broker_id: str) -> PeerTokens:
+        return PeerTokens(Secret("of the cluster"), cluster_id="c", broker_id=broker_id, now_ms=virtual_loop().now_ms)
+
+
+def on_stage(scenario: Callable[[World], Awaitable[None]], *, age_s_max: float | None = AGE_S) -> None:
+    async def main() -> None:
+        world = World(EtcdModel(virtual_loop().time), age_s_max=age_s_max)
+        await world.records.add_acl(Acl(principal="billing", operation="read", resource="topic", name="orders"))
+        running = asyncio.ensure_future(world.guard.run())
+        assert await world.cache.read(5)
+        await scenario(world)
+        running.cancel()
+        await asyncio.wait((running,))
+
+    run(main())
+
+
+def test_a_key_that_was_revoked_elsewhere_counts_no_longer_than_the_bound_at_a_broker_that_is_cut_off() -> None:
+    async def scenario(at: World) -> None:
+        key_id, key = await at.key()
+        await at.begin(key)
+        at.store.cut()
+        await at.records.revoke_key(key_id)
+        await asyncio.sleep(AGE_S / 2)
+        await at.begin(key)  # it cannot know
+        await asyncio.sleep(AGE_S / 2 + 0.1)
+        with pytest.raises(Unavailable, match="cannot tell whether API keys and rights still hold") as refused:
+            await at.begin(key)
+        assert refused.value.retryable
+        at.store.mend()
+        await asyncio.sleep(AGE_S)
+        with pytest.raises(Unauthenticated):
+            await at.begin(key)
+
+    on_stage(scenario)
+
+
+def test_all_goes_on_when_the_store_answers_again() -> None:
+    async def scenario(at: World) -> None:
+        _, key = await at.key()
+        at.store.cut()
+        await asyncio.sleep(10 * AGE_S)
+        assert at.cache.why_stale() is not None
+        at.store.mend()
+        await asyncio.sleep(AGE_S / 2)
+        assert at.cache.why_stale() is None
+        (await at.begin(key)).check("topic", "orders")
+
+    on_stage(scenario)
+
+
+def test_answers_of_the_store_prove_nothing_while_a_watch_lags_behind_them() -> None:
+    async def scenario(at: World) -> None:
+        key_id, key = await at.key()
+        at.store.cut(answers=True)
+        await asyncio.sleep(2 * AGE_S)
+        await at.begin(key)  # nothing has changed, and that is proven
+        await at.records.revoke_key(key_id)
+        await asyncio.sleep(AGE_S + 0.1)
+        with pytest.raises(Unavailable):
+            await at.begin(key)
+
+    on_stage(scenario)
+
+
+def test_a_deletion_that_the_watch_has_not_told_of_is_noticed_as_well() -> None:
+    async def scenario(at: World) -> None:
+        _, key = await at.key()
+        (held,) = (await at.etcd.range(LAYOUT.acls)).items
+        at.store.cut(answers=True)
+        await at.etcd.transact([], [Delete(held.key)])
+        await asyncio.sleep(AGE_S + 0.1)
+        with pytest.raises(Unavailable):
+            await at.begin(key)
+
+    on_stage(scenario)
+
+
+def test_a_quiet_store_keeps_the_view_current() -> None:
+    async def scenario(at: World) -> None:
+        _, key = await at.key()
+        await asyncio.sleep(1_000)
+        (await at.begin(key)).check("topic", "orders")
+
+    on_stage(scenario)
+
+
+def test_who_does_not_depend_on_the_store_is_served_all_the_same() -> None:
+    async def scenario(at: World) -> None:
+        _, root = await at.key("root")
+        at.store.cut()
+        await asyncio.sleep(2 * AGE_S)
+        (await at.begin(ADMIN_KEY)).check("topic", "orders")
+        (await at.begin("", certificate="root")).check("topic", "orders")
+        for key, certificate in ((root, ""), ("", "billing"), ("tlk_" + "0" * 16 + "_" + "0" * 64, "")):
+            with pytest.raises(Unavailable):
+                await at.begin(key, certificate=certificate)
+        assert (await at.begin("", needs=Needs(open=True))).caller is None  # a probe
+        at.forwarded("")  # it was checked where it came in
+
+    on_stage(scenario)
+
+
+def test_calls_that_last_are_cut_when_the_bound_is_passed() -> None:
+    async def scenario(at: World) -> None:
+        _, key = await at.key()
+
+        async def reads(shown: str) -> None:
+            call = await at.begin(shown)
+            call.check("topic", "orders")
+            with at.guard.as_long_as_it_may(call):
+                await asyncio.sleep(1_000)
+
+        reading, as_admin = asyncio.ensure_future(reads(key)), asyncio.ensure_future(reads(ADMIN_KEY))
+        await asyncio.sleep(0.1)
+        at.store.cut()
+        began_s = virtual_loop().time()
+        with pytest.raises(Unavailable):
+            await reading
+        assert virtual_loop().time() - began_s <= AGE_S + 0.1
+        assert not as_admin.done()
+        as_admin.cancel()
+
+    on_stage(scenario)
+
+
+def test_each_message_of_a_stream_is_refused_once_the_bound_is_passed() -> None:
+    async def scenario(at: World) -> None:
+        _, key = await at.key()
+        call = await at.begin(key)
+        at.store.cut()
+        await asyncio.sleep(AGE_S + 0.1)
+        with pytest.raises(Unavailable):
+            call.check("topic", "orders")
+        with pytest.raises(Unavailable):
+            at.guard.check_again(call)
+
+    on_stage(scenario)
+
+
+def test_a_store_that_was_set_back_proves_nothing() -> None:
+    async def scenario(at: World) -> None:
+        await at.key()
+        at.store._store = EtcdModel(virtual_loop().time)
+        await asyncio.sleep(2 * AGE_S)
+        assert at.cache.why_stale() is not None
+
+    on_stage(scenario)
+
+
+def test_a_store_of_the_broker_itself_is_never_stale() -> None:
+    async def scenario(at: World) -> None:
+        _, key = await at.key()
+        at.store.cut()
+        await asyncio.sleep(100 * AGE_S)
+        await at.begin(key)
+
+    on_stage(scenario, age_s_max=None)
+
+
+def test_a_leader_refuses_a_forwarded_call_of_a_key_that_it_knows_to_be_revoked() -> None:
+    async def scenario(at: World) -> None:
+        key_id, _ = await at.key()
+        other_id, _ = await at.key()
+        at.forwarded(key_id)
+        _, revision = await at.records.revoke_key(key_id)
+        assert await at.cache.wait_for(revision, 5)
+        with pytest.raises(Unauthenticated, match="was revoked"):
+            at.forwarded(key_id)
+        at.forwarded(other_id)
+        at.forwarded("0" * 16)  # made a moment ago, perhaps: the broker that has checked it knows more
+
+    on_stage(scenario)
+
+
+@pytest.mark.parametrize("age_ms", [-1.0, float("inf"), float("nan")])
+def test_the_bound_is_a_number(age_ms: float) -> None:
+    with pytest.raises(InvalidArgument, match="access_max_age_ms"):
+        AccessSettings(access_max_age_ms=age_ms)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from metadata.errors import InvalidArgument
 from metadata.secret import Secret
+from metadata.shown_url import shown_url
 
 DEFAULT_PORT = 2379
 _FORM = "Name scheme, host and port, a number up to 65535: http://etcd-0:2379,http://etcd-1:2379"
@@ -105,5 +106,5 @@ def _parsed(url: str) -> EtcdAddress:
 
 
 def _no_address(url: str) -> InvalidArgument:
-    shown = "***" if "@" in url else repr(url[:120])
+    shown = "***" if "@" in url else repr(shown_url(url)[:120])
     return InvalidArgument(f"{shown} in etcd is not the address of a member", hint=_FORM)

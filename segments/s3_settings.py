@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from metadata.errors import InvalidArgument
+from metadata.shown_url import shown_url
 
 CREATE_BYTES_PER_S_MIN: Final = 8 << 20
 
@@ -46,7 +47,7 @@ class S3Settings:
         if not self.retry_pause_s >= 0:
             raise InvalidArgument(f"retry_pause_s is {self.retry_pause_s}; it must not be below 0 seconds")
         if self.region is not None and not re.fullmatch(r"[A-Za-z0-9-]{1,63}", self.region):
-            raise InvalidArgument(f"{self.region!r} is not a region", hint="Regions look like eu-central-1.")
+            raise InvalidArgument(f"{shown_url(self.region)!r} is not a region", hint="Regions look like eu-central-1.")
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
 
@@ -67,4 +68,6 @@ def _check_endpoint(endpoint_url: str) -> None:
         raise InvalidArgument("the endpoint URL holds credentials", hint="Pass them in the environment or a profile.")
     rest = parts.path.strip("/") or parts.query or parts.fragment
     if port_is_wrong or parts.scheme not in {"http", "https"} or not parts.hostname or rest:
-        raise InvalidArgument(f"{endpoint_url!r} is not an endpoint", hint="Name scheme, host and port: https://host:9000")
+        raise InvalidArgument(
+            f"{shown_url(endpoint_url)!r} is not an endpoint", hint="Name scheme, host and port: https://host:9000"
+        )

@@ -5,7 +5,7 @@
     s3://bucket/prefix                     a bucket of AWS
     s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true
 
-What a URL says goes before the settings. Invariant: a URL never holds credentials, so that it can be shown in messages and logs.
+What a URL says goes before the settings. Invariant: a URL that holds credentials is refused, and messages show none of them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from metadata.errors import InvalidArgument
+from metadata.shown_url import shown_url
 from segments.bounded_store import BoundedStore
 from segments.directory_store import DirectoryStore
 from segments.memory_store import MemoryStore
@@ -63,12 +64,12 @@ async def open_store(
 def parse_store_url(url: str, s3: S3Settings | None = None) -> Path | S3Place | None:
     """A directory, a place on S3, or None for memory. InvalidArgument for a URL that names no store."""
     if not url or not url.isprintable():
-        raise InvalidArgument(f"{url[:120]!r} names no bucket", hint=_FORMS)
+        raise InvalidArgument(f"{shown_url(url)[:120]!r} names no bucket", hint=_FORMS)
     scheme, is_url, _ = url.partition("://")
     match scheme.lower():
         case _ if not is_url:
             if _NEARLY_URL.match(url):
-                raise InvalidArgument(f"{url!r} is neither a URL nor a directory: it lacks a slash", hint=_FORMS)
+                raise InvalidArgument(f"{shown_url(url)!r} is neither a URL nor a directory: it lacks a slash", hint=_FORMS)
             return _path(url)
         case "file":
             return _directory(url)
@@ -88,13 +89,13 @@ def _path(path: str) -> Path:
 def _directory(url: str) -> Path:
     parts = urlsplit(url)
     if parts.netloc not in {"", "localhost"} or not parts.path or parts.query or parts.fragment:
-        raise InvalidArgument(f"{url!r} is not the URL of a directory", hint="Three slashes: file:///var/lib/tidelog")
+        raise InvalidArgument(f"{shown_url(url)!r} is not the URL of a directory", hint="Three slashes: file:///var/lib/tidelog")
     return Path(unquote(parts.path))
 
 
 def _check_memory(url: str) -> None:
     if url.lower() != "memory://":
-        raise InvalidArgument(f"{url!r} names something in memory", hint="memory:// has no name: it belongs to one process.")
+        raise InvalidArgument(f"{shown_url(url)!r} names something in memory", hint="memory:// has no name: one process has it.")
 
 
 def _s3(url: str, settings: S3Settings | None) -> S3Place:
@@ -102,7 +103,7 @@ def _s3(url: str, settings: S3Settings | None) -> S3Place:
     if "@" in parts.netloc:
         raise InvalidArgument("the bucket URL holds credentials", hint="Pass them in the environment or a profile.")
     if parts.fragment:
-        raise InvalidArgument(f"{url!r} has a fragment", hint=_FORMS)
+        raise InvalidArgument(f"{shown_url(url)!r} has a fragment", hint=_FORMS)
     settings = settings or S3Settings()
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         match name:
@@ -113,7 +114,8 @@ def _s3(url: str, settings: S3Settings | None) -> S3Place:
             case "path_style" if value in _PATH_STYLE:
                 settings = replace(settings, path_style=_PATH_STYLE[value])
             case _:
+                shown = shown_url(f"s3://?{name}={value}").partition("?")[2]
                 raise InvalidArgument(
-                    f"{name}={value!r} in the bucket URL means nothing", hint="Known: endpoint, region, path_style=true|false"
+                    f"{shown} in the bucket URL means nothing", hint="Known: endpoint, region, path_style=true|false"
                 )
     return S3Place(parts.netloc, parts.path.removeprefix("/").removesuffix("/"), settings)

@@ -34,6 +34,7 @@ def backfill(
     import re
 
     from metadata.model import check_topic_name
+    from metadata.shown_url import shown_url
     from spark import backfill as on_spark
     from spark.bucket_thread import BucketThread
     from spark.session import check_spark, spark_session
@@ -44,7 +45,7 @@ def backfill(
     with BucketThread(bucket) as opened:  # what is wrong with it is told before Spark takes its time
         found = opened.run(lambda store: find_partitions(store, topics))
     check_spark()
-    say(f"{bucket}: topics {len(set(found.values())):,}, partitions {len(found):,}; starting Spark")
+    say(f"{shown_url(bucket)}: topics {len(set(found.values())):,}, partitions {len(found):,}; starting Spark")
     spark = spark_session("tidelog backfill", master=master)
     try:
         report = on_spark.backfill(

@@ -125,3 +125,23 @@ def test_credentials_in_a_url_are_refused_and_not_shown(url: str) -> None:
     with pytest.raises(InvalidArgument, match="credentials") as refused:
         asyncio.run(open_store(url))
     assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://KEY:hunter2@bucket/prefix",
+        "s3://bucket/prefix?endpoint=http%3A%2F%2FKEY%3Ahunter2%40127.0.0.1%3A9000",
+        "s3://bucket/prefix?endpoint=http://127.0.0.1:9000?token=hunter2",
+        "s3://bucket/prefix?secret_key=hunter2",
+        "s3://bucket/prefix?region=http://KEY:hunter2@host",
+        "s3://bucket/prefix#hunter2",
+        "s3:/KEY:hunter2@bucket",
+        "file://KEY:hunter2@host/dir",
+        "s3://KEY:hunter2@bucket/\n",
+    ],
+)
+def test_what_refuses_a_url_shows_none_of_its_credentials(url: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        asyncio.run(opened_and_closed(url))
+    assert "hunter2" not in f"{refused.value.message} {refused.value.hint}"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metadata.errors import InvalidArgument, NotFound
+from metadata.shown_url import shown_url
 from tidelog.cli.consent import YesOption, need_terminal
 from tidelog.cli.failure import FAILED, UNHEALTHY
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
@@ -84,7 +85,7 @@ def restore(
             say(_conclusion(plan, dry_run=True))
             return UNHEALTHY
         say(_from_snapshot(plan))
-        if not typer.confirm(f"{_what_it_does(plan, settings.bucket_url, into)} Restore it?", err=True):
+        if not typer.confirm(f"{_what_it_does(plan, shown_url(settings.bucket_url), into)} Restore it?", err=True):
             say("nothing was sealed or written")
             return FAILED
     restored = _restore(settings, dry_run=dry_run, despite_damage=despite_damage)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from metadata.shown_url import shown_url
 from tidelog.cli.failure import UNHEALTHY
 from tidelog.cli.output import Output, OutputOption, say, show_one
 from tidelog.cli.serve import ConfigOption, ListSettingsOption, check_names, extra_flags, given, show_settings
@@ -134,7 +135,7 @@ async def _work(settings: BrokerSettings, http: str) -> None:
     from gateway.compactor_process import compacting
 
     async with compacting(settings, told=log.info, http=http, waits=True) as (service, _):
-        log.info("compactor %s is at work on %s", settings.broker_id, settings.bucket_url)
+        log.info("compactor %s is at work on %s", settings.broker_id, shown_url(settings.bucket_url))
         await service.run()
 
 

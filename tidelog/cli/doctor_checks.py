@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from metadata.errors import Corrupt, TidelogError
+from metadata.shown_url import shown_url
 from tidelog.cli.diagnosis import Diagnosis, failed
 from tidelog.cli.doctor_etcd import check_etcd
 
@@ -157,7 +158,7 @@ async def check_bucket(settings: BrokerSettings) -> list[Diagnosis]:
 
     url = settings.bucket_url
     if not settings.bucket and not _exists(settings.data_dir / "bucket"):
-        return [Diagnosis("bucket", "ok", f"{url} does not exist yet; the broker makes it")]
+        return [Diagnosis("bucket", "ok", f"{shown_url(url)} does not exist yet; the broker makes it")]
     try:
         store = await open_store(url, settings.s3)
     except TidelogError as error:
@@ -302,13 +303,14 @@ def least_iam_policy(bucket_url: str) -> dict[str, Any] | None:
     if not bucket_url.startswith("s3://"):
         return None
     parts = urlsplit(bucket_url)
+    bucket = parts.netloc.rpartition("@")[2]  # what stands before it would be credentials, which a broker refuses
     prefix = parts.path.strip("/")
-    objects = f"arn:aws:s3:::{parts.netloc}/{prefix}/*" if prefix else f"arn:aws:s3:::{parts.netloc}/*"
+    objects = f"arn:aws:s3:::{bucket}/{prefix}/*" if prefix else f"arn:aws:s3:::{bucket}/*"
     listing: dict[str, Any] = {
         "Sid": "TidelogList",
         "Effect": "Allow",
         "Action": "s3:ListBucket",
-        "Resource": f"arn:aws:s3:::{parts.netloc}",
+        "Resource": f"arn:aws:s3:::{bucket}",
     }
     if prefix:  # without ListBucket a missing key reads as 403
         listing["Condition"] = {"StringLike": {"s3:prefix": [f"{prefix}/*"]}}

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metadata.errors import InvalidArgument, TidelogError, Unavailable
+from metadata.shown_url import shown_url
 from tidelog.cli.failure import INTERRUPTED
 from tidelog.cli.help_page import CommandPage
 from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
@@ -182,7 +183,7 @@ def _run(
     except TidelogError as error:
         if error.hint == Unavailable.default_hint:
             etcd = f" --etcd {quote(settings.metadata.etcd)}" if settings.metadata.etcd else ""
-            doctor = f"tidelog doctor --bucket {quote(settings.bucket_url)}{etcd}"
+            doctor = f"tidelog doctor --bucket {quote(shown_url(settings.bucket_url))}{etcd}"
             error.hint = f"Check the address and the network; `{doctor}` looks at each step."
         raise
     tell("stopped; every acknowledged record is on the bucket")

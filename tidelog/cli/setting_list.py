@@ -15,6 +15,7 @@ from typing import Any
 
 from gateway.settings import BrokerSettings, load_settings
 from metadata.errors import InvalidArgument
+from metadata.shown_url import shown_url
 from segments.settings import KIB, MIB
 
 _NOWHERE = Path("-")
@@ -40,7 +41,7 @@ def setting_rows(
     usual = load_settings({"data_dir": _NOWHERE, "bucket": chosen.bucket}, {}, defaults=of_command)
     defaults = {name: value for name, value, _ in _settings_of(usual)} | {"bucket": ""}
     return [
-        {"setting": name, "value": _plain(value), "default": _plain(defaults[name]), "what_it_does": doc}
+        {"setting": name, "value": _plain(name, value), "default": _plain(name, defaults[name]), "what_it_does": doc}
         for name, value, doc in _settings_of(chosen)
     ]
 
@@ -86,8 +87,10 @@ def _settings_of(settings: Any) -> Iterator[tuple[str, object, str]]:
             yield field.name, value, docs.get(field.name, "")
 
 
-def _plain(value: object) -> object:
-    """For JSON; a secret as it shows itself."""
+def _plain(name: str, value: object) -> object:
+    """For JSON; a secret as it shows itself, a URL without credentials."""
     if value == _NOWHERE:
         return None
+    if isinstance(value, str) and (name == "bucket" or "://" in value):
+        return shown_url(value)
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -67,3 +67,14 @@ def test_dev_and_serve_list_them(capsys: pytest.CaptureFixture[str], monkeypatch
     assert run(["serve", "--list-settings", "-o", "ndjson"]) == 0
     assert [json.loads(line)["setting"] for line in capsys.readouterr().out.splitlines()] == setting_names()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("output", ["table", "json", "ndjson"])
+def test_no_credential_of_a_url_is_listed(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bucket = "s3://bucket/p?endpoint=http%3A%2F%2FKEY%3Ahunter2%40127.0.0.1%3A9000&token=hunter2"
+    flags = ["--bucket", bucket, "--otlp-endpoint", "https://user:hunter2@collector:4318"]
+    for command in ("serve", "compact"):
+        run([command, "--list-settings", "-o", output, *flags])
+        shown = capsys.readouterr()
+        assert "hunter2" not in shown.out + shown.err
+        assert "127.0.0.1:9000" in shown.out

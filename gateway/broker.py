@@ -218,7 +218,12 @@ class Broker:
                 clock=clock,
             )
             self.metrics.tell(self._compaction.metrics)
-        self._http = HttpServer(self, self.tls, metrics_open=settings.access.metrics_open)
+        self._http = HttpServer(
+            self,
+            self.tls,
+            metrics_open=settings.access.metrics_open,
+            allowed_hosts={settings.membership.advertise_http.rpartition(":")[0], *settings.access.hosts},
+        )
         self._grpc = GrpcServer(self, self.tls)
         self._bucket = bucket
         self._metadata = metadata

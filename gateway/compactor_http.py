@@ -8,20 +8,26 @@ cluster yet it waits, and counts as started: whoever started it must not take it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from compaction.metrics import CompactionState
 from gateway.doors import cannot_listen, host_and_port
+from gateway.host_check import HostCheck
 from gateway.metrics import Metrics
+from gateway.tls_settings import is_loopback
+from metadata.errors import Denied
 
 UNREADY_S: Final = 60.0
 
 
 class CompactorHttp:
-    def __init__(self, metrics: Metrics, now_ms: Callable[[], int]) -> None:
+    def __init__(self, metrics: Metrics, now_ms: Callable[[], int], *, allowed_hosts: Collection[str] = ()) -> None:
+        """`allowed_hosts`: see host_check.py."""
+        self._allowed_hosts = allowed_hosts
         self._state = CompactionState()
         self._waits_for = ""
         self._metrics = metrics
@@ -39,7 +45,8 @@ class CompactorHttp:
     async def start(self, address: str) -> str:
         """Opens HOST:PORT (port 0: a free one) and answers where it is. Unavailable where the port is taken, InvalidArgument."""
         host, port = host_and_port(address, name="http")
-        app = web.Application(client_max_size=1024)
+        hosts = HostCheck(allowed=self._allowed_hosts, is_loopback=is_loopback(address))
+        app = web.Application(client_max_size=1024, middlewares=[_checking(hosts)])
         app.router.add_get("/livez", self._live)
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/startupz", self._started)
@@ -76,6 +83,19 @@ class CompactorHttp:
     async def _told(self, request: web.Request) -> web.Response:
         told = await self._metrics.exposition(request.headers.get("accept", ""))
         return web.Response(body=told.body, headers={"content-type": told.media_type, "cache-control": "no-store"})
+
+
+def _checking(hosts: HostCheck) -> Middleware:
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            hosts.check(request.method, ((name.lower(), value) for name, value in request.raw_headers))
+        except Denied as error:
+            told = {"status": "refused", "reason": error.message}
+            return web.json_response(told, status=403, headers={"cache-control": "no-store"})
+        return await handler(request)
+
+    return checked
 
 
 def _answer(unwell: str | None, reason: str = "") -> web.Response:

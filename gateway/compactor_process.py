@@ -69,7 +69,7 @@ async def compacting(
         metrics = Metrics()
         metrics.tell(BuildCollector(VERSION))
         metrics.tell_of_process()
-        door = CompactorHttp(metrics, wall_clock_ms)
+        door = CompactorHttp(metrics, wall_clock_ms, allowed_hosts=settings.access.hosts)
         if http:
             address = await door.start(http)
             parts.push_async_callback(door.stop)

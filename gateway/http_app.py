@@ -25,6 +25,7 @@ from urllib.parse import unquote_to_bytes
 from gateway.access.http_guard import HttpGuard
 from gateway.current_call import Call, begin_call, end_call, note_refusal
 from gateway.doors import Broker
+from gateway.host_check import HostCheck
 from gateway.http_fetch import HttpFetch
 from gateway.http_groups import HttpGroups
 from gateway.http_produce import HttpProduce
@@ -51,6 +52,9 @@ log = logging.getLogger(__name__)
 
 
 class HttpApp:
+    hosts: HostCheck | None = None
+    """Of the listener; None where it needs none."""
+
     def __init__(self, broker: Broker, waits: LongWaits) -> None:
         self._fetch = HttpFetch(broker, waits)
         self._produce = HttpProduce(broker, self._fetch.room)
@@ -75,6 +79,8 @@ class HttpApp:
 
     async def _answered(self, scope: Scope, receive: Receive, answer: Answer) -> None:
         try:
+            if self.hosts is not None:
+                self.hosts.check(scope["method"], scope["headers"])
             if self._guard is None:
                 await self._route(scope, receive, answer)
             else:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from email.utils import formatdate
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -29,6 +30,7 @@ from gateway.access.audit_log import AuditLog
 from gateway.access.calls import METRICS_PATHS, NO_ROUTE, http_route
 from gateway.answer_room import BYTES_PER_SECOND_MIN
 from gateway.doors import Broker
+from gateway.host_check import HostCheck
 from gateway.http_app import HttpApp
 from gateway.http_request import Disconnected, Message, Receive, Scope, Send, request_id_of
 from gateway.long_waits import LongWaits
@@ -36,6 +38,7 @@ from gateway.open_connections import OpenConnections, Place
 from gateway.ports import BACKLOG, TakenPort
 from gateway.problem_details import problem, problem_headers
 from gateway.tls_listener import TlsListener
+from gateway.tls_settings import is_loopback
 from gateway.tls_subject import STATE_KEY, subject_of_der
 from gateway.wire_errors import wire_codes
 from metadata.errors import TidelogError, Unauthenticated
@@ -59,8 +62,12 @@ log = logging.getLogger(__name__)
 
 
 class HttpServer:
-    def __init__(self, broker: Broker, tls: TlsFiles | None = None, *, metrics_open: bool = False) -> None:
-        """`metrics_open`: who shows no certificate may read /metrics all the same."""
+    def __init__(
+        self, broker: Broker, tls: TlsFiles | None = None, *, metrics_open: bool = False, allowed_hosts: Collection[str] = ()
+    ) -> None:
+        """`metrics_open`: who shows no certificate may read /metrics all the same. `allowed_hosts`: see host_check.py."""
+        self._allowed_hosts = allowed_hosts
+        self._is_guarded = broker.guard is not None
         self._open_paths = METRICS_PATHS if metrics_open else frozenset()
         self._waits = LongWaits()
         self._app = HttpApp(broker, self._waits)
@@ -98,6 +105,10 @@ class HttpServer:
             protocol.certificate_required = self._tls is not None and self._tls.requires_certificate
             return protocol
 
+        if not self._is_guarded:
+            self._app.hosts = HostCheck(
+                allowed=self._allowed_hosts, is_loopback=is_loopback(port.address), is_tls=self._tls is not None
+            )
         sockets = port.listen()
         if self._tls is None:
             self._listeners = [await loop.create_server(connection, sock=each, backlog=BACKLOG) for each in sockets]

@@ -34,6 +34,9 @@ class AccessSettings:
     access_max_age_ms: float = 0.0
     """How old the broker's view of API keys, ACLs and quotas may be. A broker to which etcd has not confirmed it for this long is
     not ready, and refuses requests as UNAVAILABLE, except those of the admin key. 0: session_timeout_ms."""
+    allowed_hosts: str = ""
+    """Hosts, with commas between, that requests may name in `Host` and `Origin` where `authentication` is off, such as those of a
+    proxy. Names of the loopback and the host of advertise_http are always allowed; * allows every host. See docs/security.md."""
     metrics_open: bool = False
     """/metrics answers without credentials, although `authentication` is on."""
     audit_log: str = "stderr"
@@ -53,6 +56,12 @@ class AccessSettings:
         if bool(self.oidc_issuer) != bool(self.oidc_audience):
             missing = "oidc_audience" if self.oidc_issuer else "oidc_issuer"
             raise InvalidArgument(f"{missing} is not set", hint="oidc_issuer and oidc_audience go together.")
+        for name in self.hosts:
+            if not name.isprintable() or any(sign in name for sign in "/@: "):
+                raise InvalidArgument(
+                    f"allowed_hosts names {name[:100]!r}, which is no host",
+                    hint="Write names without scheme and port: a.example,b.example",
+                )
         if self.oidc_issuer:
             url = urlsplit(self.oidc_issuer)
             if not url.hostname or not (url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK)):
@@ -62,6 +71,11 @@ class AccessSettings:
                 )
         if not self.oidc_principal_claim or not self.audit_log:
             raise InvalidArgument("oidc_principal_claim and audit_log can't be empty", hint="Leave them out for their defaults.")
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """As `allowed_hosts` names them."""
+        return frozenset(name.strip() for name in self.allowed_hosts.split(",") if name.strip())
 
     @property
     def admins(self) -> frozenset[str]:

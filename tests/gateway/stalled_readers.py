@@ -23,13 +23,13 @@ _MAX_CONCURRENT_STREAMS, _INITIAL_WINDOW_SIZE = 3, 4
 
 def stalled_http(address: str, path: str, *, accept: str = "application/json") -> socket.socket:
     reader = _connected(address)
-    reader.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\n\r\n".encode())
+    reader.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n".encode())
     return reader
 
 
 def stalled_http_producer(address: str, path: str, body: bytes, *, content_type: str) -> socket.socket:
     reader = _connected(address)
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
     reader.sendall(head.encode() + body)
     return reader
 

@@ -154,13 +154,13 @@ def test_one_http_connection_too_many_is_told_so_and_room_comes_back(tmp_path: P
             idle = [await connected(broker.http_address) for _ in range(9)]
             await until(lambda: broker.http.connections.count == 10)
             refused = await connected(broker.http_address)
-            refused.send(b"GET /v1/topics HTTP/1.1\r\nhost: x\r\n\r\n")
+            refused.send(b"GET /v1/topics HTTP/1.1\r\nhost: localhost\r\n\r\n")
             answer = await end_of(refused)
             assert answer.startswith(b"HTTP/1.1 429 ")
             assert b"http_connections_max" in answer
             assert b"retry-after: " in answer
             probe = await connected(broker.http_address)
-            probe.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            probe.send(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
             alive = await end_of(probe)
             assert alive.startswith(b"HTTP/1.1 200 "), "else a kubelet ends a broker that is well"
             assert alive.endswith(b"\r\n\r\n")
@@ -200,7 +200,7 @@ def test_one_grpc_connection_too_many_is_closed_and_room_comes_back(tmp_path: Pa
 
 
 HARM = {
-    "no preface": b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+    "no preface": b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "half a preface": PREFACE[:10] + b"\x00" * 100,
     "tls hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 200,
     "frame above the limit": PREFACE + SETTINGS + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + b"x" * 1000,
@@ -273,7 +273,7 @@ def test_who_closes_its_half_is_answered_and_who_says_nothing_more_is_let_go(tmp
     async def scenario(broker: SmallBroker) -> None:
         async with bystander(broker):
             half = await connected(broker.http_address)
-            half.send(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            half.send(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             half.shutdown(socket.SHUT_WR)
             assert (await end_of(half)).startswith((b"HTTP/1.1 200 ", b""))
             silent = [await connected(address) for address in (broker.http_address, broker.grpc_address)]
@@ -347,7 +347,7 @@ def test_a_reader_that_takes_nothing_is_cut_off_behind_tls_as_well(tmp_path: Pat
             _, stalled = await asyncio.open_connection(sock=plain, ssl=served.context(), server_hostname="127.0.0.1", limit=4096)
             stalled.transport.pause_reading()  # type: ignore[attr-defined]  # it is one that reads
             await until(lambda: connections.count == 2)
-            stalled.write(b"GET /v1/topics/orders/partitions/0/records?max_bytes=8388608 HTTP/1.1\r\nhost: x\r\n\r\n")
+            stalled.write(b"GET /v1/topics/orders/partitions/0/records?max_bytes=8388608 HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await until(lambda: connections.count == 1)
             stalled.transport.abort()
 

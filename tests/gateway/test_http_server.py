@@ -22,7 +22,7 @@ from tests.simulation.virtual_loop import run
 
 pytestmark = pytest.mark.slow
 
-HEAD = "POST /v1/topics/single/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+HEAD = "POST /v1/topics/single/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 BODY = b'{"records":[{"value":1}]}'
 
 
@@ -156,7 +156,7 @@ def test_a_producer_that_hangs_up_before_its_answer_does_not_stop_the_others(tmp
         b"\x16\x03\x01\x02\x00\x01\x00",
         b"GET\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"GET /v1/topics HTTP/1.1\r\nhost: x\r\nbad header\r\n\r\n",
+        b"GET /v1/topics HTTP/1.1\r\nhost: localhost\r\nbad header\r\n\r\n",
         b"POST / HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
         b"POST / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
         b"POST / HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -207,7 +207,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch
                 assert (await raw.end()).startswith(b"HTTP/1.1 408 ")
         monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 60.0)
         async with connection(broker) as raw:
-            await raw.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            await raw.send(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert (await raw.answer())[0] == 200
             monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 0.05)
             await raw.send(b"GET /livez HTTP/1.1\r\nho")
@@ -223,7 +223,7 @@ def test_a_long_poll_is_not_taken_for_a_late_head(tmp_path: Path, monkeypatch: p
         status = 408
         while status == 408:  # on a busy machine the head itself may be late
             async with connection(broker) as raw:
-                await raw.send(b"GET /v1/topics/single/partitions/0/records?wait_ms=500 HTTP/1.1\r\nhost: x\r\n\r\n")
+                await raw.send(b"GET /v1/topics/single/partitions/0/records?wait_ms=500 HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 answering = asyncio.ensure_future(raw.answer())
                 await until(lambda: bool(broker.http._waits._waits) or answering.done())  # noqa: B023  # of this turn
                 has_begun = not answering.done()
@@ -244,7 +244,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pyt
         host, port = broker.http_address.split(":")
         with socket.create_connection((host, int(port))) as stalled:
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            stalled.sendall(b"GET /v1/topics/single/partitions/0/records?max_bytes=8388608 HTTP/1.1\r\nhost: x\r\n\r\n")
+            stalled.sendall(b"GET /v1/topics/single/partitions/0/records?max_bytes=8388608 HTTP/1.1\r\nhost: localhost\r\n\r\n")
             await until(lambda: len(broker.http._state.connections) == 1)
             await until(lambda: len(broker.http._state.connections) == 0)
 
@@ -299,7 +299,7 @@ def test_a_reader_that_is_too_slow_is_cut_off_with_all_that_it_did_not_take_and_
 def test_a_stream_ends_with_its_connection_though_a_request_waited_behind_it(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker) -> None:
         async with connection(broker) as raw:
-            get = b"GET /v1/topics/single/records HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n"
+            get = b"GET /v1/topics/single/records HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n"
             await raw.send(get + get)
             assert (await raw.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
             assert len(broker.http._state.tasks) == 1

@@ -277,7 +277,7 @@ def test_readers_that_never_read_do_not_stop_the_others(tmp_path: Path) -> None:
         stalled = []
         for _ in range(5):
             _, writer = await asyncio.open_connection(host, int(port), limit=1024)
-            writer.write(f"GET {PARTITION} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n".encode())
+            writer.write(f"GET {PARTITION} HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n".encode())
             stalled.append(writer)
         async with events(client, PARTITION) as stream:
             for number in range(30):

@@ -24,6 +24,8 @@ from metadata.store import MetadataStore, RangeResult
 
 # A proof is attempted this many times within the age that is allowed.
 ATTEMPTS: Final = 3
+# Seconds between an attempt that failed and the next, at most.
+AGAIN_S: Final = 0.5
 # Seconds between two looks at watches that have not caught up with the store.
 CATCH_UP_S: Final = 0.05
 
@@ -84,14 +86,15 @@ class ViewProof:
 
     async def _prove(self, age_s_max: float) -> None:
         clock = asyncio.get_running_loop().time
-        pause_s = age_s_max / ATTEMPTS
         while True:
-            asked_s = clock()
+            asked_s, pause_s = clock(), age_s_max / ATTEMPTS
             try:
-                async with asyncio.timeout(pause_s):
+                # No sooner: an attempt that is cut short never gets from a silent member of etcd to the next one.
+                async with asyncio.timeout(age_s_max):
                     await self._confirm()
             except (TidelogError, TimeoutError) as error:
-                self._why = str(error) or f"no answer within {pause_s:g} s"
+                self._why = str(error) or f"no answer within {age_s_max:g} s"
+                pause_s = min(pause_s, AGAIN_S)
             else:
                 self._proven_s, self._why = asked_s, ""
                 proved, self._proved = self._proved, asyncio.Event()

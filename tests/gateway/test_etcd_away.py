@@ -108,3 +108,57 @@ def test_members_of_groups_keep_what_they_read_for_much_longer_than_their_sessio
     with running_etcd(tmp_path) as etcd, ExitStack() as processes:
         cluster = ServedCluster(tmp_path, etcd.url, processes)
         asyncio.run(consumes([broker.url for broker in cluster.running("b1", "b2")], etcd))
+
+
+def test_with_authentication_a_broker_serves_keys_of_the_cluster_no_longer_than_its_view_of_them_may_age(tmp_path: Path) -> None:
+    admin_key = "tlk_" + "ad" * 8 + "_" + "5e" * 32
+    key_file = tmp_path / "admin.key"
+    key_file.write_text(admin_key)
+    produced = {"records": [{"value": 1}]}
+
+    async def asked(method: str, path: str, key: str = admin_key, body: object = None) -> tuple[int, Any]:
+        async with (
+            aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"}) as session,
+            session.request(method, f"{broker.url}{path}", json=body) as answer,
+        ):
+            return answer.status, await answer.json()
+
+    async def until_answered(status: int, method: str, path: str, key: str = admin_key, body: object = None) -> Any:
+        async with asyncio.timeout(60):
+            while True:
+                found, told = await asked(method, path, key, body)
+                if found == status:
+                    return told
+                await asyncio.sleep(0.1)
+
+    async def before() -> str:
+        assert (await asked("POST", "/v1/topics", body={"name": "orders", "partition_count": 1}))[0] == 201
+        acl = {"principal": "billing", "operation": "write", "resource": "topic", "name": "orders"}
+        assert (await asked("POST", "/v1/acls", body=acl))[0] == 200
+        key: str = (await asked("POST", "/v1/keys", body={"principal": "billing"}))[1]["text"]
+        assert (await asked("POST", "/v1/topics/orders/records", key, produced))[0] == 200
+        return key
+
+    async def away(key: str) -> None:
+        told = await until_answered(503, "POST", "/v1/topics/orders/records", key, produced)
+        assert (told["code"], told["retryable"], told["nothing_was_written"]) == ("UNAVAILABLE", True, True)
+        assert "cannot tell whether API keys and rights still hold" in told["detail"]
+        status, told = await asked("GET", "/readyz")
+        assert (status, told["status"]) == (503, "no access")
+        assert (await asked("GET", "/livez", key))[0] == 200
+        assert (await asked("POST", "/v1/topics/orders/records", body=produced))[0] == 200  # the admin key of the file
+
+    async def back(key: str) -> None:
+        await until_answered(200, "POST", "/v1/topics/orders/records", key, produced)
+        await until_answered(200, "GET", "/readyz")
+
+    with running_etcd(tmp_path) as etcd, ExitStack() as processes:
+        cluster = ServedCluster(tmp_path, etcd.url, processes)
+        flags = {"authentication": "true", "admin-key-file": str(key_file), "access-max-age-ms": "3000", "audit-log": "off"}
+        broker = cluster.start("b1", *(part for name, value in flags.items() for part in (f"--{name}", value)))
+        broker.until_said("others reach it at")
+        key = asyncio.run(before())
+        etcd.kill()
+        asyncio.run(away(key))
+        etcd.start()
+        asyncio.run(back(key))

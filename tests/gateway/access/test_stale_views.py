@@ -41,6 +41,8 @@ class CutOffStore:
     def __init__(self, store: EtcdModel) -> None:
         self._store = store
         self.answers = True
+        self.slow_s = 0.0
+        """How long each read takes."""
         self.told = asyncio.Event()
         """While it is not set, watches are silent."""
         self.told.set()
@@ -52,6 +54,7 @@ class CutOffStore:
         if not self.answers:
             await asyncio.sleep(1.0)
             raise Unavailable("etcd is away")
+        await asyncio.sleep(self.slow_s)
         return await self._store.range(prefix, start_after=start_after, limit=limit, revision=revision)
 
     async def watch(self, prefix: str, from_revision: Revision) -> AsyncIterator[WatchBatch]:
@@ -186,6 +189,17 @@ def test_a_quiet_store_keeps_the_view_current() -> None:
         _, key = await at.key()
         await asyncio.sleep(1_000)
         (await at.begin(key)).check("topic", "orders")
+
+    on_stage(scenario)
+
+
+def test_reads_that_first_go_to_a_silent_member_of_etcd_prove_it_all_the_same() -> None:
+    async def scenario(at: World) -> None:
+        _, key = await at.key()
+        at.store.slow_s = AGE_S / 7  # three reads take longer than the time between two attempts
+        for _ in range(100):
+            await asyncio.sleep(1.0)
+            await at.begin(key)
 
     on_stage(scenario)
 

@@ -224,7 +224,7 @@ class Broker:
             metrics_open=settings.access.metrics_open,
             allowed_hosts={settings.membership.advertise_http.rpartition(":")[0], *settings.access.hosts},
         )
-        self._grpc = GrpcServer(self, self.tls)
+        self._grpc = GrpcServer(self, self.tls, allowed_hosts=settings.access.hosts)
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout

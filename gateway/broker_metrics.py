@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.cluster_view import ClusterView
+from gateway.http_health import readiness
 from gateway.log_metrics import LogCollector, PartitionCollector
 from gateway.loop_lag import LoopLag
 from gateway.metric_families import counter, counters, gauge, gauges, histogram, histograms
@@ -88,7 +89,7 @@ class BrokerCollector(Collector):
         except TidelogError:
             led = 0
         self._seen = _Seen(
-            is_ready=broker.serving,
+            is_ready=readiness(broker).is_well,
             is_draining=mine.draining if mine is not None else broker.stopping.is_set(),
             lease_is_sure=lease_is_sure,
             is_controller=mine is not None and self._view.controller.is_it(mine),

@@ -12,6 +12,7 @@ and the first frame of HTTP/2; the head of a call may have HEAD_BYTES_MAX.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import grpc
@@ -24,6 +25,7 @@ from gateway.connection_ages import grace_given_s
 from gateway.doors import Broker
 from gateway.grpc_calls import MethodHandler
 from gateway.grpc_delivery import cut_off
+from gateway.host_check import HostCheck
 from gateway.long_waits import LongWaits
 from gateway.observed_calls import observed
 from gateway.open_calls import OpenCalls
@@ -56,7 +58,9 @@ SERVICES = frozenset({grpc_log.SERVICE, grpc_admin.TOPICS, grpc_admin.CLUSTER, r
 
 
 class GrpcServer:
-    def __init__(self, broker: Broker, tls: TlsFiles | None = None) -> None:
+    def __init__(self, broker: Broker, tls: TlsFiles | None = None, *, allowed_hosts: Collection[str] = ()) -> None:
+        """`allowed_hosts`: see host_check.py."""
+        self._allowed_hosts = allowed_hosts
         self._broker = broker
         self._tls = tls
         self._waits = LongWaits()
@@ -103,9 +107,13 @@ class GrpcServer:
             routed_groups.SERVICE: grpc_groups.GroupsService(broker, waits).handlers()
             | grpc_group_admin.GroupAdmin(broker).handlers(),
         }
-        open_calls = OpenCalls(broker.settings.grpc_streams_max)
-        waiting = OpenCalls(broker.settings.grpc_group_waits_max, setting="grpc_group_waits_max")
-        short = OpenCalls(broker.settings.grpc_streams_max)
+        pages = None
+        if self._tls is not None:  # browsers speak no HTTP/2 without it
+            asks = broker.guard is not None
+            pages = HostCheck(allowed=self._allowed_hosts, is_loopback=False, is_tls=True, asks_for_credentials=asks)
+        open_calls = OpenCalls(broker.settings.grpc_streams_max, pages=pages)
+        waiting = OpenCalls(broker.settings.grpc_group_waits_max, setting="grpc_group_waits_max", pages=pages)
+        short = OpenCalls(broker.settings.grpc_streams_max, pages=pages)
         guard = GrpcGuard(broker.guard) if broker.guard is not None else None
 
         def bounded(service: str, method: str, handler: MethodHandler) -> MethodHandler:

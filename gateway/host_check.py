@@ -5,9 +5,11 @@
     CSRF            a page of another site posts without a preflight, for example without a body. Browsers name that site in
                     `Origin`. Checked on every listener, for each method that may change something.
 
-Both matter only without `authentication`: a page of another site has no API key to show. Clients that are no browsers send the host
-that they connect to, and no Origin. gRPC needs no check: browsers speak no HTTP/2 without TLS, and gRPC refuses every content type
-for which a page needs no preflight.
+Neither concerns calls that show an API key or a token, which a page of another site does not have. A certificate, however, is shown
+by the browser itself. Clients that are no browsers send the host that they connect to, and no Origin.
+
+gRPC takes a POST of any content type that says `te: trailers`, which some browsers add over HTTP/2 by themselves. Browsers speak
+HTTP/2 over TLS alone, so Origin is checked on gRPC listeners with TLS (open_calls.py).
 """
 
 from __future__ import annotations
@@ -31,12 +33,15 @@ _AUTHORITY: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:@/?#\\\s]+))(?:
 
 
 class HostCheck:
-    """The check of one listener without authentication."""
+    """The check of one listener."""
 
-    def __init__(self, *, allowed: Iterable[str], is_loopback: bool, is_tls: bool = False) -> None:
+    def __init__(
+        self, *, allowed: Iterable[str], is_loopback: bool, is_tls: bool = False, asks_for_credentials: bool = False
+    ) -> None:
         """`allowed`: names that stand for this broker beside those of the loopback, without their ports."""
+        self._asks_for_credentials = asks_for_credentials
         self._allowed = frozenset(_plain(name) for name in allowed if name)
-        self._checks_host = is_loopback and not is_tls
+        self._checks_host = is_loopback and not is_tls and not asks_for_credentials
         self._known: set[bytes] = set()
 
     def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -49,6 +54,8 @@ class HostCheck:
                 hosts.append(value)
             elif name == b"origin":
                 origins.append(value)
+            elif name == b"authorization" and self._asks_for_credentials:
+                return  # these are checked, and no browser adds them for a page of another site
         if self._checks_host:
             for host in hosts:
                 if host not in self._known:
@@ -75,8 +82,8 @@ class HostCheck:
             return  # the page came from here, as far as the browser knows; Host is checked where that could be a trick
         if not self._names_this(_host_of(authority)):
             raise Denied(
-                f"a page of {text[:_SHOWN_CHARACTERS]!r} may not change anything here: this broker asks for no credentials",
-                hint="Where the page is meant to: add its host to allowed_hosts, or switch authentication on.",
+                f"a page of {text[:_SHOWN_CHARACTERS]!r} may not change anything here without an API key or a token",
+                hint="Where the page is meant to: add its host to allowed_hosts, or let it show a key (Authorization).",
             )
 
     def _names_this(self, host: str) -> bool:

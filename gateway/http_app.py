@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 class HttpApp:
     hosts: HostCheck | None = None
-    """Of the listener; None where it needs none."""
+    """Of the listener, once there is one."""
 
     def __init__(self, broker: Broker, waits: LongWaits) -> None:
         self._fetch = HttpFetch(broker, waits)

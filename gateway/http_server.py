@@ -105,10 +105,12 @@ class HttpServer:
             protocol.certificate_required = self._tls is not None and self._tls.requires_certificate
             return protocol
 
-        if not self._is_guarded:
-            self._app.hosts = HostCheck(
-                allowed=self._allowed_hosts, is_loopback=is_loopback(port.address), is_tls=self._tls is not None
-            )
+        self._app.hosts = HostCheck(
+            allowed=self._allowed_hosts,
+            is_loopback=is_loopback(port.address),
+            is_tls=self._tls is not None,
+            asks_for_credentials=self._is_guarded,
+        )
         sockets = port.listen()
         if self._tls is None:
             self._listeners = [await loop.create_server(connection, sock=each, backlog=BACKLOG) for each in sockets]

@@ -14,6 +14,7 @@ from typing import Any, Final
 import grpc
 
 from gateway.grpc_calls import Context, MethodHandler, ended
+from gateway.host_check import HostCheck
 from metadata.errors import Throttled
 
 HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
@@ -25,8 +26,9 @@ HANDLER_OF: Final[dict[tuple[bool, bool], Any]] = {
 
 
 class OpenCalls:
-    def __init__(self, calls_max: int, *, setting: str = "grpc_streams_max") -> None:
-        """`setting` is the one that says how many."""
+    def __init__(self, calls_max: int, *, setting: str = "grpc_streams_max", pages: HostCheck | None = None) -> None:
+        """`setting` is the one that says how many. `pages` refuses calls that a page of another site makes through a browser."""
+        self._pages = pages
         self._calls_max = calls_max
         self._setting = setting
         self._open = 0
@@ -46,7 +48,9 @@ class OpenCalls:
         return counted
 
     def take(self, context: Context) -> None:
-        """Counts this call until it has ended. Throttled where it is one too many."""
+        """Counts this call until it has ended. Throttled where it is one too many; Denied as HostCheck.check."""
+        if self._pages is not None:
+            _check_page(self._pages, context)
         if self._open >= self._calls_max:
             raise Throttled(
                 f"{self._open} calls are open at this broker, which is all that {self._setting} allows",
@@ -57,3 +61,10 @@ class OpenCalls:
 
     def _ended(self, _: object) -> None:
         self._open -= 1
+
+
+def _check_page(pages: HostCheck, context: Context) -> None:
+    metadata = context.invocation_metadata() or ()
+    if any(name == "origin" for name, _ in metadata):  # which no client of gRPC sends
+        values = ((name, value if isinstance(value, bytes) else value.encode()) for name, value in metadata)
+        pages.check("POST", [(name.encode(), value) for name, value in values])

@@ -35,8 +35,8 @@ class AccessSettings:
     """How old the broker's view of API keys, ACLs and quotas may be. A broker to which etcd has not confirmed it for this long is
     not ready, and refuses requests as UNAVAILABLE, except those of the admin key. 0: session_timeout_ms."""
     allowed_hosts: str = ""
-    """Hosts, with commas between, that requests may name in `Host` and `Origin` where `authentication` is off, such as those of a
-    proxy. Names of the loopback and the host of advertise_http are always allowed; * allows every host. See docs/security.md."""
+    """Hosts, with commas between, that requests without credentials may name in `Host` and `Origin`, such as those of a proxy.
+    Names of the loopback and the host of advertise_http are always allowed; * allows every host. See docs/security.md."""
     metrics_open: bool = False
     """/metrics answers without credentials, although `authentication` is on."""
     audit_log: str = "stderr"

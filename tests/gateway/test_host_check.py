@@ -114,6 +114,17 @@ def test_pages_of_this_machine_and_of_the_broker_itself_may_change_things() -> N
     assert is_taken(ELSEWHERE, method="POST", host=b"broker.example")
 
 
+def test_with_authentication_only_what_shows_no_key_is_checked_since_browsers_show_certificates_by_themselves() -> None:
+    check = HostCheck(allowed=(), is_loopback=True, asks_for_credentials=True)
+    foreign = [(b"host", b"broker.example"), (b"origin", b"https://evil.example")]
+    with pytest.raises(Denied, match="without an API key or a token"):
+        check.check("POST", foreign)
+    check.check("POST", [*foreign, (b"authorization", b"Bearer tlk_x")])
+    check.check("GET", foreign)
+    with pytest.raises(Denied):
+        LOOPBACK.check("POST", [*foreign, (b"authorization", b"Bearer tlk_x")])  # which nobody checks there
+
+
 def test_over_tls_the_certificate_names_the_host() -> None:
     assert is_taken(HostCheck(allowed=(), is_loopback=True, is_tls=True), host=b"broker.example")
 

@@ -82,6 +82,22 @@ def test_grpc_knows_the_client_by_its_certificate(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_page_of_another_site_calls_nothing_over_grpc_through_a_browser_that_shows_its_certificate(tmp_path: Path) -> None:
+    """gRPC takes a POST of text/plain, which needs no preflight, from browsers that add `te: trailers`."""
+
+    async def scenario(served: TlsCluster) -> None:
+        async with served.channel() as channel:
+            listing: Any = channel.unary_unary("/tidelog.v1.Topics/ListTopics")
+            await listing(b"")
+            await listing(b"", metadata=(("origin", "https://localhost:8080"),))
+            for origin in ("https://evil.example", "null"):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await listing(b"", metadata=(("origin", origin),))
+                assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+    with_tls_cluster(tmp_path, scenario)
+
+
 def test_who_shows_no_certificate_or_a_strangers_is_not_let_in(tmp_path: Path) -> None:
     async def scenario(served: TlsCluster) -> None:
         strangers = make_certificates(tmp_path / "strangers")

@@ -152,7 +152,7 @@ def test_silent_calls_of_who_is_known_count_among_the_calls_of_the_door(
 ) -> None:
     pools: list[OpenCalls] = []
 
-    def three(_: int, **more: str) -> OpenCalls:
+    def three(_: int, **more: Any) -> OpenCalls:
         pools.append(OpenCalls(3, **more))
         return pools[-1]
 

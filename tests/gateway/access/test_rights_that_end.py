@@ -124,6 +124,8 @@ def test_they_end_and_nothing_begins_while_the_broker_cannot_tell_who_may_do_wha
                 assert "not heard from etcd" in probed.json["reason"]
                 assert (await at.http.get("/livez")).status == 200
                 health = await health_stub(at.channel).Check(health_pb2.HealthCheckRequest())
+                scraped = await at.http.get("/metrics", **bearer(ADMIN_KEY))
+                assert b"\ntidelog_ready 0" in scraped.body
                 assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
                 assert (await at.http.get("/v1/topics", **bearer(ADMIN_KEY))).status == 200
             await producing.write(append("orders").SerializeToString())

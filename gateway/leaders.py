@@ -3,7 +3,11 @@
 A leader that was stopped in the middle keeps its connections and never answers. Another leads after its lease has ended: so whoever
 waits for the old one is told at once that it leads no more, and asks the new one.
 
-Invariant: nothing is asked of a leader that the metadata don't name.
+A leader may not have heard yet of a topic, or of partitions, that this broker's own view has: its watch is behind. Its answer that it
+does not know them is no final one: it becomes NoLeader, and the question is repeated until the leader has caught up.
+
+Invariants: nothing is asked of a leader that the metadata don't name; a topic or partition is called unknown only where this broker's
+own view does not have the topic.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import TypeVar
 
 from gateway.cluster_view import ClusterView
 from metadata.broker_registry import Registration
-from metadata.errors import NotLeader, TidelogError
+from metadata.errors import NoLeader, NotLeader, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import SessionId, TopicPartition
 from segments.log import Log
 from segments.log_reader import Fetched
@@ -71,7 +75,8 @@ class Leaders:
         return self._view.topics.by_id(partition.topic_id).name
 
     async def asked(self, leader: Registration, partitions: Collection[TopicPartition], answer: Awaitable[Found]) -> Found:
-        """The leader's answer. NotLeader as soon as another leads one of the partitions: only for what may be asked again."""
+        """The leader's answer. Raises NotLeader as soon as another leads one of the partitions, and NoLeader where the leader has
+        not heard of them yet: use it only for questions that may be repeated."""
         try:
             async with asyncio.timeout(None) as end:
                 question = _Question(leader.session, frozenset(partitions), end)
@@ -84,6 +89,28 @@ class Leaders:
             if not end.expired():
                 raise
             raise NotLeader(f"broker {leader.broker_id} leads no more; it has not answered") from None
+        except (UnknownTopic, UnknownPartition) as error:
+            if not all(self._is_there(partition) for partition in partitions):
+                raise
+            raise _unheard_of(leader, next(iter(partitions))) from error
+
+    def unless_unheard_of(
+        self, leader: Registration, partition: TopicPartition, answered: Found | TidelogError
+    ) -> Found | TidelogError:
+        """Returns the leader's answer for one partition; NoLeader in place of an answer that the leader does not know a partition
+        whose topic this broker's own view has."""
+        if isinstance(answered, (UnknownTopic, UnknownPartition)) and self._is_there(partition):
+            return _unheard_of(leader, partition)
+        return answered
+
+    def _is_there(self, partition: TopicPartition) -> bool:
+        """Returns whether this broker's view has this life of the topic. Partitions are only ever added, so one that is beyond the
+        count known here may have been added a moment ago."""
+        try:
+            self._view.topics.by_id(partition.topic_id)
+        except TidelogError:
+            return False
+        return True
 
     def unless_of_before(self, partition: TopicPartition, answered: Answered | TidelogError) -> Answered | TidelogError:
         """The answer, unless it comes from a leader of before the one known here: its high watermark may be of before, too."""
@@ -102,6 +129,13 @@ class Leaders:
             if any(moved.get(partition, question.session) != question.session for partition in question.partitions):
                 self._questions.discard(question)
                 question.end.reschedule(asyncio.get_running_loop().time())
+
+
+def _unheard_of(leader: Registration, partition: TopicPartition) -> NoLeader:
+    return NoLeader(
+        f"broker {leader.broker_id}, which is to lead {partition}, has not heard of it yet",
+        hint="Retry with back-off: the partition is served as soon as that broker has caught up with the metadata.",
+    )
 
 
 def itself(partition: TopicPartition) -> TopicPartition:

@@ -172,7 +172,12 @@ class RoutedFetch:
             named = [(self._leaders.topic_name(target.partition), target) for target in targets]
             answer = self._elsewhere.fetch(leader, named, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
             found = await self._leaders.asked(leader, [target.partition for target in targets], answer)
-            return [self._leaders.unless_of_before(target.partition, told) for target, told in zip(targets, found, strict=True)]
+            return [
+                self._leaders.unless_of_before(
+                    target.partition, self._leaders.unless_unheard_of(leader, target.partition, answered)
+                )
+                for target, answered in zip(targets, found, strict=True)
+            ]
         except TidelogError as error:
             return [error.with_traceback(None)] * len(targets)
 

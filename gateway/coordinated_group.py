@@ -4,6 +4,7 @@
                  ├ unavailable: the step has not happened; its caller is told, the others wait on
                  └ written by somebody else, or nobody knows: the group is given up, all are told NOT_COORDINATOR
     offsets, guarded likewise ─▶ nobody knows: its caller is told; the record is written anew before any others, which fences them
+    offsets that only move forward ─▶ wait for writes of the same keys, compare with what has landed, and are sent in that same step
 
 Invariants: steps that store happen one after the other, while it is proven that the group is coordinated here (proven_view.py);
 what a member is told of its group was stored before; after it was given up, a group answers nobody, and writes nothing more but
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,11 +24,13 @@ from msgspec.structs import replace
 
 from gateway.group_deletion import Deletion, Forgotten, half_deleted
 from gateway.group_timer import GroupTimer, uptime_ms
+from gateway.landed_offsets import LandedOffsets, OffsetWrite, key_of, operation_of
 from gateway.owned_work import OwnedWork
 from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import NotCoordinator, OutcomeUnknown, TidelogError
 from metadata.group_barrier import Answer, Step, begun_when_stored
 from metadata.group_model import NO_INSTANCE, Group, Joined, Member, MemberId, Phase, Synced, Waiter
+from metadata.group_offsets import CommittedOffset
 from metadata.group_record import encode_group, encode_handover
 from metadata.group_settings import GroupSettings
 from metadata.group_state import hang_up, tick, wakes_at_ms
@@ -73,7 +76,9 @@ class CoordinatedGroup:
         given_up: Callable[[CoordinatedGroup], None],
         work: OwnedWork,
         counts: GroupCounts,
+        read_offsets: Callable[[], Awaitable[Mapping[str, CommittedOffset]]],
     ) -> None:
+        """`read_offsets` reads from the store what the group has committed, by key."""
         self.name = name
         self.group = self._stored = replace(group, silent_in_ms={})
         self.loaded_by = loaded_by
@@ -95,6 +100,11 @@ class CoordinatedGroup:
         self._in_doubt = False
         self._committing: set[asyncio.Future[None]] = set()
         """Writes of offsets that somebody waits for."""
+        self._landed = LandedOffsets()
+        self._read_offsets = read_offsets
+        self._reading_offsets = asyncio.Lock()
+        self._sent: dict[asyncio.Future[None], Set[str]] = {}
+        """Keys of offsets that are on their way to the store, each with when that has ended."""
         self._waiting: dict[Waiter, Told] = {}
         self._silent_at_ms: dict[MemberId, int] = {}  # when a member's session ends if nothing is heard of it
         self.begin_sessions_anew()
@@ -239,6 +249,7 @@ class CoordinatedGroup:
     def doubt(self) -> None:
         """It is not known whether offsets were written; they may land later. Members need not know."""
         self._in_doubt = True
+        self._landed.forget()
 
     async def settle(self) -> None:
         """Returns when nothing that was sent before lands any more: where there is a doubt, the record is written anew."""
@@ -258,17 +269,28 @@ class CoordinatedGroup:
             if self._in_doubt:
                 await self._put(self.group)
 
-    async def write_offsets(self, writes: Sequence[Put | Delete], check: Callable[[Group], None]) -> None:
-        """At most 128. `check` raises what refuses them, and is asked again where the group changed before they were written."""
+    async def write_offsets(
+        self, writes: Sequence[OffsetWrite | Delete], check: Callable[[Group], None], *, only_forward: bool = False
+    ) -> list[OffsetWrite | Delete]:
+        """Writes at most 128 and returns those that were written. `check` raises what refuses them, and is asked again where the
+        group changed before they were written. `only_forward` leaves out those below what was committed in their generation."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._committing.add(ended)
         try:
-            await self._write_offsets(writes, check)
+            return await self._write_offsets(writes, check, ended, only_forward=only_forward)
         finally:
             self._committing.discard(ended)
+            self._sent.pop(ended, None)
             ended.set_result(None)
 
-    async def _write_offsets(self, writes: Sequence[Put | Delete], check: Callable[[Group], None]) -> None:
+    async def _write_offsets(
+        self,
+        writes: Sequence[OffsetWrite | Delete],
+        check: Callable[[Group], None],
+        ended: asyncio.Future[None],
+        *,
+        only_forward: bool,
+    ) -> list[OffsetWrite | Delete]:
         while True:
             await self.settle()
             self.check_here()
@@ -276,14 +298,22 @@ class CoordinatedGroup:
             if not self.is_stored:
                 await self._work.done(self.step(lambda group: Step(group, stored=not self.is_stored)))
                 continue
+            if only_forward and await self._waited_to_compare(writes):
+                continue
+            due = self._landed.forward(writes) if only_forward else list(writes)
+            if not due:
+                return []
             revision = self._revision
-            try:
-                await self._writes.write(Compare(self._key, revision), writes)
-                return
+            self._sent[ended] = {key_of(write) for write in due}
+            try:  # nothing may come between the comparison and this call, which puts the write in its place in the queue
+                await self._writes.write(Compare(self._key, revision), [operation_of(write) for write in due])
+                self._landed.note(due)
+                return due
             except asyncio.CancelledError:
                 self.doubt()  # it is written all the same, and nobody is told when
                 raise
             except CompareFailed as error:
+                del self._sent[ended]
                 if self._in_doubt:  # of what was under way before this
                     continue
                 if self._revision == revision and not self._steps.locked():
@@ -291,6 +321,20 @@ class CoordinatedGroup:
                     raise not_coordinator(self.name) from error
                 async with self._steps:  # a step of this group has written its record meanwhile, or is about to
                     pass
+
+    async def _waited_to_compare(self, writes: Sequence[OffsetWrite | Delete]) -> bool:
+        """Waits until it is known what has landed of these keys. Whether there was anything to wait for: then look again."""
+        keys = {key_of(write) for write in writes}
+        if others := [ended for ended, sent in self._sent.items() if not keys.isdisjoint(sent)]:
+            await asyncio.wait(others)
+            return True
+        if self._landed.is_known:
+            return False
+        async with self._reading_offsets:
+            if not self._landed.is_known:
+                self._landed.begin()
+                self._landed.read(await self._read_offsets())
+        return True
 
     async def forget(
         self, check: Callable[[Group], None], choose: Callable[[Group], Awaitable[Forgotten]], deletion: Deletion
@@ -312,6 +356,7 @@ class CoordinatedGroup:
                 await self._delete([*map(Delete, chosen.offsets), *([Delete(self._key)] if whole else [])], revision, deletion)
             finally:
                 self._revision = revision
+                self._landed.forget()
                 if whole and not self.is_gone:
                     self.give_up("it was deleted, or half of it: whoever comes next reads what is left")
 

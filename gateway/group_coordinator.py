@@ -21,6 +21,7 @@ from gateway.coordinated_group import CoordinatedGroup, GroupCounts, not_coordin
 from gateway.group_deletion import Deletion, Forgotten, half_deleted
 from gateway.group_timer import GroupTimer, uptime_ms
 from gateway.known_offsets import KnownOffsets
+from gateway.landed_offsets import OffsetWrite, key_of
 from gateway.owned_work import OwnedWork
 from gateway.proven_view import PROOF_S
 from metadata.coalesced_writes import CoalescedWrites, CompareFailed
@@ -212,10 +213,13 @@ class GroupCoordinator:
         instance_id: InstanceId,
         generation: Generation,
         offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        only_forward: bool = False,
     ) -> dict[TopicPartition, TidelogError]:
         """Answers those that were refused, each with why; at most 128 are written at one instant.
 
-        Raises what refuses all of them; OutcomeUnknown where nobody knows.
+        `only_forward` leaves an offset as it is, without refusing, where a later one was committed in this very generation: so a
+        request that is repeated late takes nothing back. Raises what refuses all of them; OutcomeUnknown where nobody knows.
         """
         held = await self._loaded(name)
         refused = {partition: why for partition, offset in offsets.items() if (why := why_not(offset, self._settings)) is not None}
@@ -228,19 +232,27 @@ class GroupCoordinator:
         at_ms = self._now_ms()
         for start in range(0, len(sound), OPERATIONS_MAX):
             part = sound[start : start + OPERATIONS_MAX]
-            written = {at: replace(offsets[at], committed_at_ms=at_ms) for at in part}
-            puts = [Put(self._layout.offset(name, at), encode_offset(offset)) for at, offset in written.items()]
+            dated = {at: replace(offsets[at], committed_at_ms=at_ms, generation=generation) for at in part}
+            writes = {at: self._write_of(name, at, offset) for at, offset in dated.items()}
             try:
-                await held.write_offsets(puts, check)
+                written = {*map(key_of, await held.write_offsets([*writes.values()], check, only_forward=only_forward))}
             except TidelogError as error:
                 if start == 0:
                     raise
                 return refused | dict.fromkeys(sound[start:], error)
-            self.counts.offsets_committed += len(part)
-            self.known_offsets.committed(name, written)
+            self.counts.offsets_committed += len(written)
+            self.known_offsets.committed(name, {at: dated[at] for at in part if key_of(writes[at]) in written})
         self.counts.commits += 1
         held.heard(member_id)
         return refused
+
+    def _write_of(self, name: str, at: TopicPartition, committed: CommittedOffset) -> OffsetWrite:
+        return OffsetWrite(Put(self._layout.offset(name, at), encode_offset(committed)), committed)
+
+    async def _committed_by_key(self, name: str) -> dict[str, CommittedOffset]:
+        """Returns what can be read: a damaged offset bounds nothing, and a commit mends it."""
+        stored = await read_offsets(self._store, self._layout, name)
+        return {self._layout.offset(name, at): committed for at, committed in stored.committed.items()}
 
     async def offsets(self, name: str) -> StoredOffsets:
         """What the group has committed. It is adopted first, and what is under way is waited for, so that nothing that was sent
@@ -376,6 +388,7 @@ class GroupCoordinator:
             given_up=self._given_up,
             work=self._work,
             counts=self.counts,
+            read_offsets=lambda: self._committed_by_key(name),
         )
 
     def _given_up(self, held: CoordinatedGroup) -> None:

@@ -113,7 +113,9 @@ class GroupsService:
         places = await partitions_named(self._broker, named)
         asked = await in_turns(wire.offset_to_commit, request.offsets)
         offsets = {place: offset for place, offset in zip(places, asked, strict=True) if isinstance(place, TopicPartition)}
-        refused = await self._broker.coordinated_groups.commit(request.group, *_member(request), offsets)
+        refused = await self._broker.coordinated_groups.commit(
+            request.group, *_member(request), offsets, only_forward=request.only_forward
+        )
         return [place if isinstance(place, TidelogError) else refused.get(place) for place in places]
 
     async def fetch_offsets(self, request: groups_pb2.OffsetFetchRequest, context: Context) -> Message:

@@ -6,7 +6,8 @@
     DELETE …/offsets?topic=…        of a group without members
 
 Offsets that can't be committed carry the error in their places, as the results of a produce request do; who may not commit at all
-is refused as a whole. Invariant: an offset is committed for the life of the topic that the client means, where it names one.
+is refused as a whole. Invariants: an offset is committed for the life of the topic that the client means, where it names one; a
+cursor commits only forward within its generation, and only named offsets may take a committed offset back.
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ class HttpGroupOffsets:
         await call.answer(CommitAnswer(offsets=await self._commit(nobody, asked.offsets)))
 
     async def commit_cursor(self, member: AsMember, cursor: Cursor) -> tuple[Cursor, list[OffsetAnswer]]:
-        """What the cursor has read. Answers the cursor of which nothing need be committed, but for what was refused."""
+        """Commits what the cursor has read, where no later offset was committed in the same generation: a request that is repeated
+        late takes nothing back. Returns the cursor of which nothing need be committed, but for what was refused."""
         topics = {partition: topic for partition in cursor.uncommitted if (topic := self._topic(partition)) is not None}
         offsets = {partition: _committed(offset) for partition, offset in cursor.uncommitted.items() if partition in topics}
-        refused = await self._committed(member, offsets)
+        refused = await self._committed(member, offsets, only_forward=True)
         places = {
             partition: place if partition in refused else place._replace(must_stay=False)
             for partition, place in cursor.places.items()
@@ -104,10 +106,12 @@ class HttpGroupOffsets:
         ]
 
     async def _committed(
-        self, member: AsMember, offsets: Mapping[TopicPartition, CommittedOffset]
+        self, member: AsMember, offsets: Mapping[TopicPartition, CommittedOffset], *, only_forward: bool = False
     ) -> Mapping[TopicPartition, TidelogError]:
         group, member_id, instance_id, generation = member
-        return await patiently(lambda: self._broker.groups.commit(group, member_id, instance_id, generation, offsets))
+        return await patiently(
+            lambda: self._broker.groups.commit(group, member_id, instance_id, generation, offsets, only_forward=only_forward)
+        )
 
     def _topic(self, partition: TopicPartition) -> Topic | None:
         """None of a topic that was deleted, since nothing of it is left to commit, and of one that the caller may not see."""

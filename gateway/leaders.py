@@ -3,11 +3,11 @@
 A leader that was stopped in the middle keeps its connections and never answers. Another leads after its lease has ended: so whoever
 waits for the old one is told at once that it leads no more, and asks the new one.
 
-A leader may not have heard yet of a topic, or of partitions, that this broker's own view has: its watch is behind. Its answer that it
-does not know them is no final one: it becomes NoLeader, and the question is repeated until the leader has caught up.
+The watch of a leader may be behind, so that it has not heard yet of a topic or partition that this broker's own view has. Its
+answer that it does not know them is not final: it becomes NoLeader, and the question is repeated until the leader has caught up.
 
-Invariants: nothing is asked of a leader that the metadata don't name; a topic or partition is called unknown only where this broker's
-own view does not have the topic.
+Invariants: nothing is asked of a leader that the metadata don't name; a topic or partition is called unknown only where this
+broker's own view does not have the topic.
 """
 
 from __future__ import annotations

@@ -143,14 +143,19 @@ class RoutedGroups:
         instance_id: InstanceId,
         generation: Generation,
         offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        only_forward: bool = False,
     ) -> dict[TopicPartition, TidelogError]:
-        """Answers those that were refused, each with why. Raises what refuses all of them; OutcomeUnknown where nobody knows."""
+        """Answers those that were refused, each with why. Raises what refuses all of them; OutcomeUnknown where nobody knows.
+        `only_forward`: as in GroupCoordinator.commit."""
         coordinator = self._coordinators.elsewhere(name)
         refused = {at: why for at in offsets if (why := self._why_unknown(at)) is not None}
         sound = {at: offset for at, offset in offsets.items() if at not in refused}
         if coordinator is None:
-            return refused | await self._here.commit(name, member_id, instance_id, generation, sound)
-        asked = groups_pb2.OffsetCommitRequest(group=name, member_id=member_id, instance_id=instance_id, generation=generation)
+            return refused | await self._here.commit(name, member_id, instance_id, generation, sound, only_forward=only_forward)
+        asked = groups_pb2.OffsetCommitRequest(
+            group=name, member_id=member_id, instance_id=instance_id, generation=generation, only_forward=only_forward
+        )
         asked.offsets.extend(
             wire.committed_offset(self._topics.by_id(at.topic_id).name, at, offset) for at, offset in sound.items()
         )

@@ -1,6 +1,6 @@
 """Committed offsets as they lie in the metadata store, under /{cluster}/offsets/{group}/{topic_id}/{p}.
 
-    {"format_version":1,"offset":1200,"leader_epoch":4,"metadata":"","committed_at_ms":1767225600000}
+    {"format_version":1,"offset":1200,"leader_epoch":4,"metadata":"","committed_at_ms":1767225600000,"generation":7}
 
 Invariant: what is here was committed by a member of the generation of its time, or by hand while the group had no members; nothing
 here is what a group "begins at": where nothing was committed, there is no key.
@@ -15,6 +15,7 @@ import msgspec
 
 from metadata.errors import Corrupt, InvalidArgument, TidelogError, TooLarge
 from metadata.etcd_layout import EtcdLayout
+from metadata.group_model import NO_GENERATION
 from metadata.group_settings import GroupSettings
 from metadata.model import TopicPartition
 from metadata.store import KeyValue, MetadataStore
@@ -31,6 +32,8 @@ class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last record that was read; -1 where it is not known."""
     metadata: str = ""
     committed_at_ms: int
+    generation: int = NO_GENERATION
+    """Of the member that committed it; -1 where it was committed by hand, or before this was stored."""
 
 
 def encode_offset(committed: CommittedOffset) -> bytes:

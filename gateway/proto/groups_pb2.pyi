@@ -157,18 +157,20 @@ class LeaveGroupResponse(_message.Message):
     def __init__(self, errors: _Optional[_Iterable[_Union[_status_pb2.Status, _Mapping]]] = ...) -> None: ...
 
 class OffsetCommitRequest(_message.Message):
-    __slots__ = ("group", "member_id", "instance_id", "generation", "offsets")
+    __slots__ = ("group", "member_id", "instance_id", "generation", "offsets", "only_forward")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ONLY_FORWARD_FIELD_NUMBER: _ClassVar[int]
     group: str
     member_id: str
     instance_id: str
     generation: int
     offsets: _containers.RepeatedCompositeFieldContainer[CommittedOffset]
-    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., generation: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ...) -> None: ...
+    only_forward: bool
+    def __init__(self, group: _Optional[str] = ..., member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., generation: _Optional[int] = ..., offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ..., only_forward: _Optional[bool] = ...) -> None: ...
 
 class CommittedOffset(_message.Message):
     __slots__ = ("topic", "partition", "offset", "leader_epoch", "metadata", "committed_at_ms", "topic_id")

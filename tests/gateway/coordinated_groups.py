@@ -113,10 +113,19 @@ class Coordinated:
         await self.groups.heartbeat(group, MemberId(member), NO_INSTANCE, Generation(generation))
 
     async def commit(
-        self, offset: int, member: str = "", generation: int = NO_GENERATION, *, group: str = "g", partition: TopicPartition = P0
+        self,
+        offset: int,
+        member: str = "",
+        generation: int = NO_GENERATION,
+        *,
+        group: str = "g",
+        partition: TopicPartition = P0,
+        only_forward: bool = False,
     ) -> dict[TopicPartition, TidelogError]:
         committed = {partition: CommittedOffset(offset=offset, committed_at_ms=0)}
-        return await self.groups.commit(group, MemberId(member) or NO_MEMBER, NO_INSTANCE, Generation(generation), committed)
+        return await self.groups.commit(
+            group, MemberId(member) or NO_MEMBER, NO_INSTANCE, Generation(generation), committed, only_forward=only_forward
+        )
 
     async def leave(self, member: str, *, group: str = "g") -> None:
         (error,) = await self.groups.leave(group, [(MemberId(member), InstanceId(""))])

@@ -338,6 +338,107 @@ def test_a_commit_that_lands_late_never_takes_an_offset_back(same_broker: bool) 
     with_cluster(scenario)
 
 
+@pytest.mark.parametrize("same_broker", [True, False])
+def test_a_commit_that_only_moves_forward_and_is_repeated_late_takes_nothing_back(same_broker: bool) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, _ = await b1.stable()
+        for offset in (3, 12):
+            assert await b1.commit(offset, first, 1, only_forward=True) == {}
+        after = b1 if same_broker else await cluster.coordinator()
+        assert await after.commit(3, first, 1, only_forward=True) == {}
+        assert await cluster.committed() == 12
+        assert after.groups.known_offsets["g"].get(P0, CommittedOffset(offset=12, committed_at_ms=0)).offset == 12
+        await after.commit(5, first, 1)
+        assert await cluster.committed() == 5, "who names an offset may go back"
+        await after.commit(6, first, 1, only_forward=True)
+        assert await cluster.committed() == 6
+
+    with_cluster(scenario)
+
+
+def test_commits_that_only_move_forward_cost_one_reading_of_the_store() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, _ = await b1.stable()
+        await b1.commit(1, first, 1, only_forward=True)
+        before = b1.link.requests
+        for offset in range(2, 12):
+            await b1.commit(offset, first, 1, only_forward=True)
+        assert b1.link.requests == before + 10
+        await b1.commit(3, first, 1, only_forward=True)
+        assert b1.link.requests == before + 10, "what goes back is not written"
+
+    with_cluster(scenario)
+
+
+@pytest.mark.parametrize("known_before", [True, False])
+def test_a_commit_that_only_moves_forward_waits_for_those_under_way(known_before: bool) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, _ = await b1.stable()
+        if known_before:
+            await b1.commit(1, first, 1, only_forward=True)
+        b1.link.pause = asyncio.Event()
+        earlier = [asyncio.ensure_future(b1.commit(offset, first, 1, only_forward=at > 0)) for at, offset in enumerate((20, 21))]
+        await asyncio.sleep(0.1)
+        late = asyncio.ensure_future(b1.commit(12, first, 1, only_forward=True))
+        await asyncio.sleep(0.1)
+        assert not late.done()
+        b1.link.pause.set()
+        assert [await each for each in (*earlier, late)] == [{}, {}, {}]
+        assert await cluster.committed() == 21
+
+    with_cluster(scenario)
+
+
+def test_a_commit_that_only_moves_forward_after_one_of_unknown_outcome_compares_with_what_landed() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, _ = await b1.stable()
+        await b1.commit(10, first, 1, only_forward=True)
+        b1.link.delay = 1
+        assert await outcome(b1.commit(20, first, 1, only_forward=True)) is OutcomeUnknown
+        assert await b1.link.land() == [True]
+        assert await b1.commit(12, first, 1, only_forward=True) == {}
+        assert await cluster.committed() == 20
+        b1.link.delay = 1
+        assert await outcome(b1.commit(30, first, 1, only_forward=True)) is OutcomeUnknown
+        assert await b1.commit(25, first, 1, only_forward=True) == {}
+        assert await b1.link.land() == [False]
+        assert await cluster.committed() == 25
+
+    with_cluster(scenario)
+
+
+def test_a_commit_that_only_moves_forward_is_not_bound_by_an_earlier_generation() -> None:
+    """The offset of before may lie behind the end of a log that was restored; then reading has begun anew."""
+
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        (first,) = await b1.stable(1)
+        await b1.commit(1_000, first, 1)
+        generation = (await b1.join(first)).generation
+        await b1.sync(first, generation, {first: b"all"})
+        await b1.commit(5, first, generation, only_forward=True)
+        assert await cluster.committed() == 5
+
+    with_cluster(scenario)
+
+
+def test_a_commit_that_only_moves_forward_is_refused_where_the_store_can_not_be_read() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, _ = await b1.stable()
+        b1.link.down = unavailable()
+        assert await outcome(b1.commit(5, first, 1, only_forward=True)) is Unavailable
+        b1.link.down = None
+        assert await b1.commit(5, first, 1, only_forward=True) == {}
+        assert await cluster.committed() == 5
+
+    with_cluster(scenario)
+
+
 def test_commits_that_queue_behind_one_of_unknown_outcome_are_not_overtaken_by_it() -> None:
     async def scenario(cluster: Cluster) -> None:
         b1 = await cluster.coordinator()

@@ -132,6 +132,28 @@ def test_records_are_committed_along_with_the_next_read(tmp_path: Path) -> None:
     serve(tmp_path, scenario)
 
 
+def test_a_read_that_commits_its_cursor_and_is_repeated_late_takes_no_committed_offset_back(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await produce(client, 36)
+        member = HttpMember(client, "g")
+        await member.join()
+        cursors: list[str] = []
+        for _ in range(4):
+            await member.read(commit="true", max_records=9)
+            cursors.append(member.cursor)
+        await member.commit()
+        assert sum((await committed(client)).values()) == 36
+        for late in cursors[:-1]:
+            assert (await member.read(commit="true", cursor=late)).status == 200
+            assert (await member.commit(cursor=late)).status == 200
+            assert sum((await committed(client)).values()) == 36
+        back = [{"topic": "orders", "partition": 0, "offset": 2}]
+        assert (await member.commit(offsets=back)).status == 200
+        assert (await committed(client))["orders", 0] == 2, "an offset that is named may go back"
+
+    serve(tmp_path, scenario)
+
+
 def test_a_member_reads_from_the_end_where_it_asks_for_that_and_misses_nothing_from_then_on(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await produce(client, 6)

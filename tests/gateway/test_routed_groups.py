@@ -164,6 +164,9 @@ def test_doors_and_brokers_that_join_in_values_are_one_group_with_those_over_grp
             found = (await groups.offsets(group.name)).committed
             assert [(at, each.offset, each.leader_epoch, each.metadata) for at, each in found.items()] == [(p0, 5, 2, "é")]
             assert found[p0].committed_at_ms > 1_700_000_000_000
+            back = {p0: CommittedOffset(offset=3, committed_at_ms=0)}
+            assert await groups.commit(group.name, me, NO_INSTANCE, generation, back, only_forward=True) == {}
+            assert (await groups.offsets(group.name)).committed[p0].offset == 5
             member = (await group.at.coordinated_groups.describe(group.name)).members[me]
             assert (member.client_host, member.client_id) == ("10.0.0.7", "door")
             left = await groups.leave(group.name, [(me, NO_INSTANCE), (NO_MEMBER, InstanceId("unheard of"))])

@@ -48,8 +48,9 @@ def lagging(broker: Broker, before: Topic) -> Iterator[Lag]:
 async def grown(cluster: Cluster, topic: Topic) -> Topic:
     """The topic with twice the partitions, once the first broker knows who leads them."""
     after = await cluster.brokers[0].alter_topic(topic.name, partition_count=GROWN)
+    view = cluster.brokers[0].view
+    await until(lambda: all(view.leader(partition_of(after, number)) is not None for number in range(GROWN)))
     for number in range(GROWN):
-        await until(lambda at=partition_of(after, number): cluster.brokers[0].view.leader(at) is not None)  # type: ignore[misc]
         await cluster.led(partition_of(after, number))
     assert any(cluster.leader(partition_of(after, number)) is cluster.brokers[1] for number in range(PARTITIONS, GROWN))
     return after

@@ -16,6 +16,7 @@ from gateway import group_coordinator
 from gateway.coordinated_group import CoordinatedGroup
 from gateway.group_coordinator import GroupCoordinator
 from gateway.group_timer import uptime_ms
+from gateway.landed_offsets import OffsetWrite, operation_of
 from metadata import group_barrier, group_joining, group_state
 from metadata.assignors import TopicPartitionName
 from metadata.coalesced_writes import CoalescedWrites, CompareFailed
@@ -110,15 +111,22 @@ def _adopted_unwritten(adopted: Callable[[GroupCoordinator, str], Awaitable[Coor
     return only_read
 
 
-async def _written_unguarded(self: CoordinatedGroup, writes: Sequence[Put | Delete], check: Callable[[Group], None]) -> None:
+async def _written_unguarded(
+    self: CoordinatedGroup,
+    writes: Sequence[OffsetWrite | Delete],
+    check: Callable[[Group], None],
+    *,
+    only_forward: bool = False,
+) -> list[OffsetWrite | Delete]:
     self.check_here()
     check(self.group)
     if not self.is_stored:
         await self.step(lambda group: Step(group, stored=not self.is_stored))
     try:
-        await self._writes.write(Compare(self._key, Revision(0), "!="), writes)
+        await self._writes.write(Compare(self._key, Revision(0), "!="), [operation_of(write) for write in writes])
     except CompareFailed as error:
         raise NotCoordinator(self.name) from error
+    return list(writes)
 
 
 def _never_refused(group: Group, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:

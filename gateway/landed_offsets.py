@@ -1,0 +1,89 @@
+"""Remembers what one group's coordinator has written as committed offsets, so that some commits only move forward. Pure.
+
+    begin ─▶ read the store, meanwhile note what lands ─▶ read: known ─▶ note each write that lands ─▶ forward
+      ▲                                                     │
+      └───────────────── forget: it is not known what has landed
+
+A coordinator is the only writer of its groups' offsets, so it need not read them again. The caller keeps two writes of one key from
+being under way at once where the second of them only moves forward.
+
+Invariant: `forward` leaves out exactly the writes whose offset is below one that was committed in the same generation. An offset
+of another generation, or one committed by hand, is no bound: it may lie behind the end of the log, and then the reader has begun
+anew below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from metadata.group_model import NO_GENERATION
+from metadata.group_offsets import CommittedOffset
+from metadata.store import Delete, Put
+
+
+class OffsetWrite(NamedTuple):
+    """A committed offset, and the operation that stores it."""
+
+    put: Put
+    committed: CommittedOffset
+
+
+class LandedOffsets:
+    def __init__(self) -> None:
+        self._landed: dict[str, tuple[int, int]] | None = None  # (generation, offset) by key; None while they are not known
+        self._since: dict[str, tuple[int, int] | None] | None = None  # what landed since a reading began; None: was deleted
+
+    @property
+    def is_known(self) -> bool:
+        return self._landed is not None
+
+    def begin(self) -> None:
+        """Call it before the store is read."""
+        self._since = {}
+
+    def read(self, stored: Mapping[str, CommittedOffset]) -> None:
+        """Takes what the store held, unless `forget` was called since the reading began."""
+        if self._since is None:
+            return
+        self._landed = {key: (committed.generation, committed.offset) for key, committed in stored.items()}
+        since, self._since = self._since, None
+        for key, place in since.items():
+            self._put(key, place)
+
+    def forget(self) -> None:
+        """Call it where the outcome of a write is not known."""
+        self._landed = self._since = None
+
+    def note(self, writes: Iterable[OffsetWrite | Delete]) -> None:
+        """These have landed."""
+        for write in writes:
+            if isinstance(write, Delete):
+                self._put(write.key, None)
+            else:
+                self._put(write.put.key, (write.committed.generation, write.committed.offset))
+
+    def forward(self, writes: Sequence[OffsetWrite | Delete]) -> list[OffsetWrite | Delete]:
+        """Returns those that do not take back an offset of their own generation."""
+        return [write for write in writes if isinstance(write, Delete) or not self._goes_back(write)]
+
+    def _goes_back(self, write: OffsetWrite) -> bool:
+        assert self._landed is not None, "they were read"
+        generation, offset = self._landed.get(write.put.key, (NO_GENERATION, 0))
+        return generation == write.committed.generation != NO_GENERATION and write.committed.offset < offset
+
+    def _put(self, key: str, place: tuple[int, int] | None) -> None:
+        if self._since is not None:
+            self._since[key] = place
+        elif self._landed is not None and place is None:
+            self._landed.pop(key, None)
+        elif self._landed is not None and place is not None:
+            self._landed[key] = place
+
+
+def key_of(write: OffsetWrite | Delete) -> str:
+    return write.key if isinstance(write, Delete) else write.put.key
+
+
+def operation_of(write: OffsetWrite | Delete) -> Put | Delete:
+    return write if isinstance(write, Delete) else write.put

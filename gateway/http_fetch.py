@@ -4,8 +4,8 @@
     GET /v1/topics/{t}/records                    NDJSON, events: a stream over all partitions
 
 Where to begin: `offset` (a number, earliest, latest), `timestamp` or `tail`; the earliest, where nothing is said. A stream of
-events resumes at its Last-Event-ID instead (http_stream.py). Invariant: the answer begins at the asked offset, or is 416 with
-the range.
+events resumes at its Last-Event-ID instead (event_ids.py), and is refused where the topic was deleted or made again since.
+Invariant: the answer begins at the asked offset, or is 416 with the range.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import Final
 
 from gateway import http_pace, record_answers
 from gateway.answer_room import AnswerPlace, AnswerRoom
-from gateway.doors import Broker, naming, partition_of
+from gateway.doors import Broker, check_topic_id, naming, partition_of
+from gateway.event_ids import decode_event_id
 from gateway.http_produce import ARROW, JSON, NDJSON
 from gateway.http_request import INT64_MAX, Headers, Query, Request
 from gateway.http_stream import Limits, RecordStream
 from gateway.led_here import LedHere
 from gateway.long_waits import LongWaits
+from gateway.named_partitions import topic_heard_of
 from gateway.produce import topic_named
 from gateway.reads import RECORDS_MAX, open_records, room_for
 from gateway.record_answers import Formats
@@ -63,9 +65,11 @@ class HttpFetch:
                 "a stream of events goes on over changes of leader",
                 hint="Leave current_leader_epoch out, or ask for one answer with Accept: application/json.",
             )
-        resumed_at = _resumed_at(request) if answer_type == EVENTS else None
+        resumed: dict[int, int] = {}
+        if answer_type == EVENTS:
+            topic, resumed = await self._resumed(request, topic, partition.partition)
         with naming(topic), _remedy_in_the_query():
-            start = await self._start(query, partition) if resumed_at is None else resumed_at
+            start = resumed[partition.partition] if resumed else await self._start(query, partition)
             if answer_type == EVENTS:
                 positions: dict[int, int] = {partition.partition: start}
                 stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=True)
@@ -82,11 +86,17 @@ class HttpFetch:
         answer_type = request.accepted((NDJSON, EVENTS))
         if query.is_integer("offset"):
             raise InvalidArgument("an offset is of one partition", hint="Use offset=earliest or latest, timestamp or tail here.")
-        positions = _resumed_positions(request, topic) if answer_type == EVENTS else {}
+        positions: dict[int, int] = {}
+        if answer_type == EVENTS:
+            topic, positions = await self._resumed(request, topic, None)
+        is_resumed = bool(positions)
         with naming(topic), _remedy_in_the_query():
-            for number in range(topic.partition_count):
-                if number not in positions:
-                    positions[number] = await self._start(query, partition_of(topic, number))
+            for number in range(len(positions), topic.partition_count):
+                partition = partition_of(topic, number)
+                if is_resumed:  # it was added since: from the query's `latest` on, its first records would be skipped
+                    positions[number] = (await self._broker.routed_log.bounds(partition)).log_start_offset
+                else:
+                    positions[number] = await self._start(query, partition)
             stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=False)
             await stream.send(request, events=answer_type == EVENTS)
 
@@ -110,6 +120,23 @@ class HttpFetch:
         named = {"earliest": bounds.log_start_offset, "latest": bounds.high_watermark}
         chosen = query.choice("offset", named)
         return bounds.log_start_offset if chosen is None else chosen
+
+    async def _resumed(self, request: Request, topic: Topic, partition: int | None) -> tuple[Topic, dict[int, int]]:
+        """Where a stream goes on, behind the event that Last-Event-ID names; no positions where there is no such header.
+
+        Raises UnknownTopic for a place in a topic that was deleted, also where it was made again: its offsets mean nothing in the
+        new one. Raises Unavailable where this broker does not know yet what the id names.
+        """
+        last = request.headers.get(b"last-event-id", b"").decode("latin-1")
+        if not last:
+            return topic, {}
+        place = decode_event_id(last, partition=partition)
+        if place.topic_id != topic.id or len(place.positions) > topic.partition_count:
+            topic = await topic_heard_of(self._broker, topic.name)
+            check_topic_id(topic, place.topic_id)
+        for number in place.positions:
+            partition_of(topic, number)
+        return topic, place.positions
 
     # ── one answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -231,30 +258,3 @@ def _partition_number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise InvalidArgument(f"{text[:60]!r} is not a partition: partitions are numbered from 0")
     return int(text)
-
-
-def _resumed_at(request: Request) -> int | None:
-    """Where a stream over one partition goes on, after the event that Last-Event-ID names."""
-    last = request.headers.get(b"last-event-id", b"")
-    if not last:
-        return None
-    if not last.isdigit() or len(last) > 18:
-        raise InvalidArgument(
-            "the Last-Event-ID is not one of this stream", hint="It is the offset of the last record that was read."
-        )
-    return int(last) + 1
-
-
-def _resumed_positions(request: Request, topic: Topic) -> dict[int, int]:
-    """The same over all partitions, by partition; empty where there is no Last-Event-ID."""
-    last = request.headers.get(b"last-event-id", b"").decode("latin-1")
-    positions: dict[int, int] = {}
-    for pair in last.split(",") if last else ():
-        partition, _, offset = pair.partition(":")
-        if not (partition.isdecimal() and offset.isdecimal() and pair.isascii() and len(pair) <= 30):
-            raise InvalidArgument(
-                "the Last-Event-ID is not one of this stream", hint="Give back the id of the last event as it came."
-            )
-        partition_of(topic, int(partition))
-        positions[int(partition)] = int(offset)
-    return positions

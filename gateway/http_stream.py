@@ -6,11 +6,9 @@
 
 A stream goes on until the client hangs up, the broker stops, `max_records` were sent, or nothing new came for `wait_ms`. Over all
 partitions it goes on with the others while some have no leader, and with these once they have one; it does not end by silence
-meanwhile. Where a failover would be over and there is none, that is told, and ends it. Its events carry ids, so that a client that
-lost it resumes with Last-Event-ID and misses nothing:
-
-    one partition   17                the offset of the record
-    all             0:18,1:4,2:0      of each partition, where to read on
+meanwhile. Where a failover would be over and there is none, that is told, and ends it. Its events carry ids
+(event_ids.py), so that a client that lost it resumes with Last-Event-ID and misses nothing. The first event has an id and no data:
+a client that is cut off before the first record resumes where its stream began, and not at a later end of the log.
 
 Invariants: within a partition records come in order, each once; a stream holds room for one answer while that is on its way, and
 none while it waits; a reader that does not take what is sent is cut off, and stops nobody else.
@@ -24,6 +22,7 @@ from typing import Final, NamedTuple
 from gateway import http_pace, record_answers
 from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.doors import Broker, named, partition_of
+from gateway.event_ids import encode_event_id
 from gateway.http_request import Request
 from gateway.long_waits import LongWaits
 from gateway.problem_details import error_members
@@ -76,7 +75,7 @@ class RecordStream:
         *,
         one_partition: bool,
     ) -> None:
-        """`positions`: the offset to read next, by partition."""
+        """`positions`: the offset to read next, by partition. `one_partition`: partitions that are added are not read."""
         self._broker = broker
         self._waits = waits
         self._room = room
@@ -99,6 +98,8 @@ class RecordStream:
     async def _send_on(self, request: Request, found: bool, events: bool) -> None:
         idle_ms = 0
         try:
+            if events:
+                await self._stream(request, record_answers.place_event(encode_event_id(self._topic.id, self._positions)))
             while True:
                 if found:
                     await self._send_next(request, events)
@@ -202,12 +203,12 @@ class RecordStream:
         return lambda records: record_answers.as_lines(records, partition, self._limits.formats)
 
     def _as_events(self, partition: int, positions: dict[int, int]) -> Encode:
-        """With the ids that resume behind each of the records."""
+        """With the ids that resume behind each of the records, as encode_event_id makes them."""
         before = "".join(f"{at}:{next_offset}," for at, next_offset in sorted(positions.items()) if at < partition)
         after = "".join(f",{at}:{next_offset}" for at, next_offset in sorted(positions.items()) if at > partition)
 
         def event_id(offset: int) -> str:
-            return str(offset) if self._one_partition else f"{before}{partition}:{offset + 1}{after}"
+            return f"{self._topic.id}/{before}{partition}:{offset + 1}{after}"
 
         return lambda records: record_answers.as_events(records, partition, self._limits.formats, event_id)
 

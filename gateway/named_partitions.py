@@ -62,6 +62,22 @@ async def topics_named(broker: Broker, named: Sequence[NamedTopic]) -> list[Topi
     return [_topic(broker, name, fresh) if isinstance(topic, NotFound) else topic for name, topic in zip(named, found, strict=True)]
 
 
+async def topic_heard_of(broker: Broker, name: str) -> Topic:
+    """Returns the topic as it is in the metadata store, once this broker's view has it, too: for what a client has learnt at
+    another broker. Raises UnknownTopic; Unavailable where the store does not answer, or this broker does not hear of it in time.
+    """
+    check_topic(name)
+    try:
+        async with asyncio.timeout(LOOK_UP_S):
+            topic = await broker.topics.get(check_topic_name(name))
+            await broker.topic_cache.wait_for(topic.revision, timeout_s=None)
+    except TimeoutError:
+        raise Unavailable(
+            f"this broker has not heard yet of the present state of topic {name}", hint="Retry with back-off.", topic=name
+        ) from None
+    return broker.topic_cache.get(name)
+
+
 _Fresh = dict[str, Topic | TidelogError]
 
 

@@ -89,11 +89,16 @@ def as_lines(records: Iterable[RecordTuple], partition: int, formats: Formats) -
 
 
 def as_events(records: Sequence[RecordTuple], partition: int, formats: Formats, event_id: Callable[[int], str]) -> bytes:
-    """`event_id` names the place of the record with this offset: what Last-Event-ID brings back."""
+    """`event_id` names the place behind the record with this offset: what Last-Event-ID brings back."""
     pieces = []
     for record, told in zip(records, _told(records, partition, formats), strict=True):
         pieces.append(b"id: %b\ndata: %b\n\n" % (event_id(record[0]).encode(), _encoder.encode(told)))
     return b"".join(pieces)
+
+
+def place_event(event_id: str) -> bytes:
+    """An event without data: clients do not dispatch it, but reconnect with its id (HTML standard, 9.2.6)."""
+    return b"id: %b\n\n" % event_id.encode()
 
 
 def error_event(members: dict[str, Any]) -> bytes:

@@ -367,7 +367,7 @@ class EventReader(StreamReader):
                         self.ended(HTTPStatus.SERVICE_UNAVAILABLE, json.loads(event["data"]))
                     elif "data" in event:
                         self.took(json.loads(event["data"]))
-                        last_id = event["id"]
+                    last_id = event.get("id", last_id)
                     event = {}
             await asyncio.sleep(PAUSE_S)
 

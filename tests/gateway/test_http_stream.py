@@ -12,6 +12,7 @@ import pytest
 from gateway import answer_room, http_stream
 from gateway.doors import partition_of
 from gateway.settings import GatewaySettings
+from metadata.model import Revision
 from segments.compression import Codec
 from segments.record_columns import encode_records
 from segments.settings import KIB, MIB
@@ -33,6 +34,8 @@ class Events:
         self._lines = lines
         self.last_id = ""
         self.pings = 0
+        self.places = 0
+        """Events without data, which are not dispatched."""
 
     async def next(self) -> Any:
         """The data of the next event, or None at the end of the stream."""
@@ -46,7 +49,10 @@ class Events:
                 fields[name] = value
             elif fields:
                 self.last_id = fields.get("id", self.last_id)
-                return msgspec.json.decode(fields["data"])
+                if "data" in fields:
+                    return msgspec.json.decode(fields["data"])
+                self.places += 1
+                fields = {}
         return None
 
     async def take(self, count: int) -> list[Any]:
@@ -68,6 +74,18 @@ async def produce(client: Client, *values: int, partition: int = 1) -> None:
     assert answer.status == 200
 
 
+def topic_id(broker: SmallBroker) -> str:
+    return broker.topic_cache.get("orders").id
+
+
+async def id_at_the_end(client: Client, path: str) -> str:
+    """Of a stream that begins at the end of the log and is cut off before a record comes."""
+    async with client.session.get(f"{path}?offset=latest", headers=EVENTS) as response:
+        first = await response.content.readuntil(b"\n\n")
+        assert first.startswith(b"id: ")
+        return first.decode().removeprefix("id: ").rstrip("\n")
+
+
 def values(records: list[Any]) -> list[Any]:
     return [record["value"] for record in records]
 
@@ -83,7 +101,8 @@ def test_events_come_as_they_are_produced(tmp_path: Path) -> None:
             for number in (2, 3):
                 await produce(client, number)
                 assert (await stream.next())["value"] == number
-                assert stream.last_id == str(number)
+                assert stream.last_id == f"{topic_id(broker)}/1:{number + 1}"
+            assert stream.places == 1
 
     serve(tmp_path, scenario)
 
@@ -95,11 +114,71 @@ def test_a_stream_resumes_behind_its_last_event(tmp_path: Path) -> None:
             assert values(await stream.take(2)) == [1, 2]
         async with events(client, f"{PARTITION}?offset=1", **{"last-event-id": stream.last_id}) as stream:
             assert values(await stream.take(3)) == [3, 4, 5]
-        for wrong in ("x", "-1", "1.5", "0:1", "9" * 30):
+        for wrong in ("x", "17", f"{topic_id(broker)}/0:1", f"{topic_id(broker)}/1:-1", "9" * 30):
             answer = client.get(PARTITION, accept="text/event-stream", last_event_id=wrong)
             assert await client.refused(answer) == (400, "INVALID_ARGUMENT")
-        beyond = client.get(PARTITION, accept="text/event-stream", last_event_id="6")
+        beyond = client.get(PARTITION, accept="text/event-stream", last_event_id=f"{topic_id(broker)}/1:7")
         assert await client.refused(beyond) == (416, "OFFSET_OUT_OF_RANGE")
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("path", [PARTITION, TOPIC])
+def test_a_stream_from_the_end_that_is_lost_before_its_first_record_resumes_where_it_began(tmp_path: Path, path: str) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await produce(client, 0)
+        last_id = await id_at_the_end(client, path)
+        await produce(client, 1, 2)
+        async with events(client, f"{path}?offset=latest", **{"last-event-id": last_id}) as stream:
+            assert values(await stream.take(2)) == [1, 2]
+
+    serve(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("path", [PARTITION, TOPIC])
+def test_a_place_in_a_topic_that_was_made_again_is_refused(tmp_path: Path, path: str) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await produce(client, 0, 1, 2)
+        last_id = await id_at_the_end(client, path)
+        await broker.delete_topic("orders")
+        again = await broker.create_topic("orders", 3)
+        await produce(client, *range(10, 20))
+        answer = await client.get(path, accept="text/event-stream", last_event_id=last_id)
+        assert (answer.status, answer.json["code"], answer.json["new_topic_id"]) == (404, "UNKNOWN_TOPIC", again.id)
+
+    serve(tmp_path, scenario)
+
+
+def test_partitions_that_were_added_while_no_stream_was_open_are_read_from_their_beginning(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        last_id = await id_at_the_end(client, TOPIC)
+        await broker.alter_topic("orders", partition_count=4)
+        await produce(client, 1, 2, partition=3)
+        async with events(client, f"{TOPIC}?offset=latest", **{"last-event-id": last_id}) as stream:
+            assert values(await stream.take(2)) == [1, 2]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_stream_that_resumes_at_a_broker_that_is_behind_waits_until_that_has_heard_of_the_topic(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        before, get = broker.topic_cache.get("orders"), broker.topic_cache.get
+        await broker.alter_topic("orders", partition_count=4)
+        await produce(client, 1, partition=3)
+        last_id = f"{before.id}/0:0,1:0,2:0,3:0"
+        waited: list[str] = []
+
+        async def heard(revision: Revision, timeout_s: float | None) -> bool:
+            waited.append("yes")
+            patched.setattr(broker.topic_cache, "get", get)
+            return True
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(broker.topic_cache, "get", lambda name: before)
+            patched.setattr(broker.topic_cache, "wait_for", heard)
+            async with events(client, TOPIC, **{"last-event-id": last_id}) as stream:
+                assert values(await stream.take(1)) == [1]
+        assert waited == ["yes"]
 
     serve(tmp_path, scenario)
 
@@ -231,10 +310,12 @@ def test_all_partitions_resume_where_each_was_left(tmp_path: Path) -> None:
         async with events(client, TOPIC, **{"last-event-id": stream.last_id}) as stream:
             rest = await stream.take(5)
         assert sorted(values([*first, *rest])) == list(range(9))
-        assert dict(pair.split(":") for pair in stream.last_id.split(",")) == {"0": "3", "1": "3", "2": "3"}
-        for wrong in ("5", "a:b", "0:1,", "9:1", "0:-1", "0:1;1:1"):
-            answer = await client.get(TOPIC, accept="text/event-stream", last_event_id=wrong)
-            assert answer.status in {400, 404}
+        assert stream.last_id == f"{topic_id(broker)}/0:3,1:3,2:3"
+        for wrong in ("0:3,1:3,2:3", f"{topic_id(broker)}/1:1", f"{topic_id(broker)}/0:1,"):
+            answer = client.get(TOPIC, accept="text/event-stream", last_event_id=wrong)
+            assert await client.refused(answer) == (400, "INVALID_ARGUMENT")
+        unknown = client.get(TOPIC, accept="text/event-stream", last_event_id=f"{topic_id(broker)}/0:1,1:1,2:1,3:1")
+        assert await client.refused(unknown) == (404, "UNKNOWN_PARTITION")
 
     serve(tmp_path, scenario)
 

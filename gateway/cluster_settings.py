@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from math import isfinite
 
 from metadata.errors import InvalidArgument
+from metadata.plain_names import why_not_plain
 from metadata.rack import RACK_CHARACTERS_MAX
 
 KIB = 1 << 10
@@ -49,6 +50,8 @@ class ClusterSettings:
                 )
         if len(self.rack) > RACK_CHARACTERS_MAX:
             raise InvalidArgument(f"rack has {len(self.rack)} characters; at most {RACK_CHARACTERS_MAX} are taken")
+        if (why := why_not_plain(self.rack)) is not None:
+            raise InvalidArgument(f"rack is {self.rack[:60]!a}: {why}")
         for name, address in (("advertise_http", self.advertise_http), ("advertise_grpc", self.advertise_grpc)):
             if address:
                 _check_advertised(name, address)

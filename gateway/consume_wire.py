@@ -115,7 +115,7 @@ def _member(start: log_pb2.ConsumeStart) -> MemberSettings:
             client_id=start.client_id or default.client_id,
         )
     except InvalidArgument as error:  # of numbers, 0 is the default, and none is below it
-        error.details["field"] = "start.assignors"
+        error.details["field"] = f"start.{error.details.get('field', 'assignors')}"
         raise
 
 

@@ -38,6 +38,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from metadata.errors import Corrupt, InvalidArgument, TidelogError
+from metadata.plain_names import why_not_plain
 from metadata.store import KeyValue
 
 Operation = Literal["describe", "read", "write", "admin", "all"]
@@ -96,11 +97,16 @@ def check_principal(name: str) -> str:
     """InvalidArgument unless it can name somebody. `*` is nobody's name."""
     if not 1 <= len(name) <= PRINCIPAL_CHARACTERS_MAX or not name.isprintable() or name != name.strip() or name == EVERYONE:
         raise InvalidArgument(
-            f"{name[:60]!r} is no name of a principal",
+            f"{name[:60]!r} is no name of a principal{_because(name)}",
             hint=f"Use 1 to {PRINCIPAL_CHARACTERS_MAX} printable characters, no space at either end, and not *.",
             field="principal",
         )
     return name
+
+
+def _because(name: str) -> str:
+    why = why_not_plain(name)
+    return f": {why}" if why is not None else ""
 
 
 def check_acl(acl: Acl) -> Acl:
@@ -128,7 +134,7 @@ def check_scope(scope: Scope) -> Scope:
         return msgspec.structs.replace(scope, name=CLUSTER_NAME)
     if not 1 <= len(scope.name) <= NAME_CHARACTERS_MAX or not scope.name.isprintable():
         raise InvalidArgument(
-            f"{scope.name[:60]!r} is no name of a {scope.resource}, and no beginning of one",
+            f"{scope.name[:60]!r} is no name of a {scope.resource}, and no beginning of one{_because(scope.name)}",
             hint="Use * for every name, or a beginning with the pattern prefix.",
             field="name",
         )

@@ -23,7 +23,6 @@ from metadata.group_barrier import (
     without,
 )
 from metadata.group_model import (
-    NAME_CHARACTERS_MAX,
     NO_INSTANCE,
     NO_MEMBER,
     Group,
@@ -32,7 +31,7 @@ from metadata.group_model import (
     MemberId,
     Phase,
     Waiter,
-    is_plain,
+    check_member_name,
     shown,
 )
 from metadata.group_record import check_group_size
@@ -99,7 +98,7 @@ def _check_join(group: Group, request: JoinRequest, settings: GroupSettings) -> 
         if not named:
             raise InconsistentProtocol("who joins names a protocol type, and at least one protocol", field=field)
     for field in ("client_id", "client_host", "instance_id", "protocol_type"):
-        _check_plain(field, getattr(request, field))
+        check_member_name(field, getattr(request, field))
     size_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
     if size_bytes > settings.group_metadata_bytes_max:
         raise TooLarge(
@@ -111,7 +110,7 @@ def _check_join(group: Group, request: JoinRequest, settings: GroupSettings) -> 
     if len(set(names)) < len(names) or not all(names):
         raise InconsistentProtocol("each protocol has a name, and is offered once", field="protocols")
     for name in names:
-        _check_plain("protocols", name)
+        check_member_name("protocols", name)
     others = [member for member in group.members.values() if not _is_the_same(member, request)]
     if not others:
         return
@@ -126,15 +125,6 @@ def _check_join(group: Group, request: JoinRequest, settings: GroupSettings) -> 
             f"the others in the group offer {shown(', '.join(sorted(offered_by_all(others))))}; none of these is offered here",
             hint="Offer an assignor that all members know: change one member after the other, with both for a while.",
             field="protocols",
-        )
-
-
-def _check_plain(field: str, text: str) -> None:
-    if not is_plain(text):
-        raise InvalidArgument(
-            f"{field} is {shown(text)!a}, of {len(text)} characters",
-            hint=f"Use at most {NAME_CHARACTERS_MAX} characters, none of them a control character.",
-            field=field,
         )
 
 

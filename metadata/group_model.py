@@ -10,14 +10,14 @@ What is stored of it is group_record.py's, and what happens to it group_state.py
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, NewType
 
 import msgspec
 
-from metadata.errors import InvalidGroupName
+from metadata.errors import InvalidArgument, InvalidGroupName
+from metadata.plain_names import why_not_plain
 
 MemberId = NewType("MemberId", str)
 InstanceId = NewType("InstanceId", str)
@@ -163,20 +163,33 @@ class Synced(NamedTuple):
 
 
 def check_group_name(name: str) -> str:
-    """The name itself where it is one, else InvalidGroupName.
+    """Returns the name itself where it is one, else raises InvalidGroupName.
 
-    Kafka takes any text, and so do we, but for control characters: names are printed on terminals and in logs, and stand in URLs.
+    Kafka takes any text. Here control and format characters are refused (plain_names.py): names are printed on terminals and in
+    logs, and stand in URLs.
     """
-    if not name or not is_plain(name):
-        raise InvalidGroupName(f"{shown(name)!a} is not a name for a consumer group ({len(name)} characters)", field="group")
+    why = f"it has {len(name)} characters; 1 to {NAME_CHARACTERS_MAX} are taken" if not name else why_no_name(name)
+    if why is not None:
+        raise InvalidGroupName(f"{shown(name)!a} is not a name for a consumer group: {why}", field="group")
     return name
 
 
-def is_plain(text: str) -> bool:
-    """Whether it may be the name of a group, or what a member calls itself."""
+def why_no_name(text: str) -> str | None:
+    """Why this may not be the name of a group, nor what a member calls itself; None where it may."""
     if len(text) > NAME_CHARACTERS_MAX:
-        return False
-    return text.isprintable() or not any(unicodedata.category(character) in {"Cc", "Cs"} for character in text)
+        return f"it has {len(text)} characters; {NAME_CHARACTERS_MAX} is the most"
+    return why_not_plain(text)
+
+
+def check_member_name(field: str, text: str) -> str:
+    """Returns what a member calls itself where it may, else raises InvalidArgument."""
+    if (why := why_no_name(text)) is not None:
+        raise InvalidArgument(
+            f"{field} is {shown(text)!a}: {why}",
+            hint=f"Use at most {NAME_CHARACTERS_MAX} characters, none of them a control or format character.",
+            field=field,
+        )
+    return text
 
 
 def shown(text: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from metadata.assignors import ASSIGNORS
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument
+from metadata.group_model import check_member_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,9 @@ class MemberSettings:
                 raise InvalidArgument(
                     f"there is no assignor {name!r}", hint=did_you_mean(name, ASSIGNORS) or f"There are: {', '.join(ASSIGNORS)}."
                 )
+
+        for name in ("instance_id", "client_id"):
+            check_member_name(name, getattr(self, name))
 
     @property
     def rebalance_timeout_ms(self) -> int:

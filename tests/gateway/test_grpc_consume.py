@@ -711,6 +711,9 @@ def test_the_loop_of_the_guide_reads_and_commits(tmp_path: Path) -> None:
 
 ORDERS_0 = log_pb2.ConsumeFrom(topic="orders", offset=0)
 REFUSED: list[tuple[dict[str, Any], type[TidelogError], str]] = [
+    ({"start": start(group="billing", client_id="evil\u202ecod")}, InvalidArgument, "start.client_id"),
+    ({"start": start(group="billing", instance_id="evil\u202ecod")}, InvalidArgument, "start.instance_id"),
+    ({"start": start(client_rack="evil\u202ecod")}, InvalidArgument, "start.client_rack"),
     ({"credit_bytes": 1}, InvalidArgument, "start"),
     ({"start": log_pb2.ConsumeStart()}, InvalidArgument, "start.topics"),
     ({"start": start("orders", "orders")}, InvalidArgument, "start.topics[1]"),

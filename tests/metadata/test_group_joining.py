@@ -524,7 +524,7 @@ def test_a_member_that_would_make_the_group_too_large_to_be_stored_is_refused_an
     assert played.group.phase is Phase.COMPLETING
 
 
-@pytest.mark.parametrize("name", ["", "g" * 250, "a\nb", "\0", "\x7f", "\ud800"])
+@pytest.mark.parametrize("name", ["", "g" * 250, "a\nb", "\0", "\x7f", "\ud800", "a\u202eb", "\u200b", "a\u2028b"])
 def test_a_name_that_would_spoil_a_terminal_or_is_too_long_is_none(name: str) -> None:
     with pytest.raises(InvalidGroupName):
         check_group_name(name)

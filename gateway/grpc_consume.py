@@ -32,6 +32,7 @@ from gateway.grpc_fetch import GrpcFetch
 from gateway.long_waits import LongWaits
 from gateway.named_partitions import NamedTopic, topics_named
 from gateway.proto import groups_pb2, log_pb2
+from gateway.topic_states import LOOK_UP_S
 from metadata.errors import InvalidArgument, Stopping, TidelogError, TooLarge, Unavailable
 from metadata.group_model import shown
 from metadata.topic import Topic
@@ -81,6 +82,10 @@ class GrpcConsume:
                 topic.details["field"] = field
                 raise topic
             topics[name] = topic
+        # What was looked up in the metadata store is read by this broker's view: until that has it, the topic would pass for gone.
+        revision = max(topic.revision for topic in topics.values())
+        if not await self._broker.topic_cache.wait_for(revision, timeout_s=LOOK_UP_S):
+            raise Unavailable("this broker has not heard yet of all topics that are named", hint="Retry with back-off.")
         return topics
 
 

@@ -29,6 +29,7 @@ from gateway.http_request import Headers, Query
 from gateway.http_stream import Limits
 from gateway.long_waits import LongWaits
 from gateway.member_reading import MemberReading
+from gateway.named_partitions import why_not_heard_of
 from gateway.reads import room_for
 from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, RebalanceInProgress, Stopping, TidelogError, Unavailable
@@ -111,7 +112,15 @@ class HttpGroupRecords:
             cursor, _ = await self._offsets.commit_cursor(member, cursor)
         assigned = await self._assigned(member)
         client_rack = asked.limits.client_rack
-        reading = MemberReading(self._broker, assigned, cursor, from_latest=asked.from_latest, client_rack=client_rack)
+        unheard_of = await why_not_heard_of(self._broker, assigned)  # another member, at another broker, has assigned them
+        reading = MemberReading(
+            self._broker,
+            assigned,
+            cursor,
+            from_latest=asked.from_latest,
+            client_rack=client_rack,
+            unheard_of=unheard_of,
+        )
         pieces: list[bytes] = []
         if await self._alive(member, self._found(reading, asked, place)):
             pieces = await reading.read(asked.limits, place, self._room)

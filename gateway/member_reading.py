@@ -63,9 +63,10 @@ class MemberReading:
         *,
         from_latest: bool,
         client_rack: str = "",
+        unheard_of: Mapping[str, TidelogError] | None = None,
     ) -> None:
-        """`from_latest`: where nothing is committed, or the place is gone; else from the earliest record. InvalidArgument for a
-        cursor that tells of partitions of others."""
+        """`from_latest`: where nothing is committed, or the place is gone; else from the earliest record. `unheard_of`: by topic,
+        why partitions that are not known here can't be read. InvalidArgument for a cursor that tells of partitions of others."""
         self._broker = broker
         self._from_latest = from_latest
         self._client_rack = client_rack
@@ -77,11 +78,11 @@ class MemberReading:
                 topic = known[topic_name] = _topic(broker, topic_name)
             try:
                 if isinstance(topic, TidelogError):
-                    self._unknown[topic_name, number] = topic
+                    self._unknown[topic_name, number] = (unheard_of or {}).get(topic_name, topic)
                 else:
                     self._topics[partition_of(topic, number)] = topic
             except TidelogError as error:
-                self._unknown[topic_name, number] = error.with_traceback(None)
+                self._unknown[topic_name, number] = (unheard_of or {}).get(topic_name, error.with_traceback(None))
         self.positions = MemberPositions(list(self._topics), cursor)
         self._failed: dict[TopicPartition, TidelogError] = {}
         self._unled: dict[TopicPartition, TidelogError] = {}

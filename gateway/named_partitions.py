@@ -14,6 +14,7 @@ from gateway.access.caller import check_topic
 from gateway.doors import Broker, check_topic_id, partition_of
 from gateway.long_work import LoopTurns
 from gateway.topic_states import LOOK_UP_S
+from metadata.assignors import TopicPartitionName
 from metadata.errors import NotFound, TidelogError, Unavailable
 from metadata.model import TopicPartition, check_topic_name
 from metadata.topic import Topic
@@ -76,6 +77,24 @@ async def topic_heard_of(broker: Broker, name: str) -> Topic:
             f"this broker has not heard yet of the present state of topic {name}", hint="Retry with back-off.", topic=name
         ) from None
     return broker.topic_cache.get(name)
+
+
+async def why_not_heard_of(broker: Broker, partitions: Iterable[TopicPartitionName]) -> dict[str, TidelogError]:
+    """Waits a moment for topics that this broker's view does not have, or not with all of these partitions. Returns by topic why it
+    still does not: the topic is gone, it may not be read, or this broker does not hear of it at the moment (Unavailable)."""
+    last: dict[str, int] = {}
+    for name, number in partitions:
+        last[name] = max(number, last.get(name, 0))
+    unknown = [name for name, number in last.items() if isinstance(_partition(broker, NamedPartition(name, number)), NotFound)]
+    missing = unknown[:LOOK_UPS_MAX]
+    heard = await asyncio.gather(*(topic_heard_of(broker, name) for name in missing), return_exceptions=True)
+    why: dict[str, TidelogError] = {}
+    for name, topic in zip(missing, heard, strict=True):
+        if isinstance(topic, TidelogError):
+            why[name] = topic.with_traceback(None)
+        elif isinstance(topic, BaseException):
+            raise topic
+    return why
 
 
 _Fresh = dict[str, Topic | TidelogError]

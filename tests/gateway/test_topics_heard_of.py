@@ -1,0 +1,148 @@
+"""Topics that the metadata store has and this broker's view has not yet: on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from gateway.consume_wire import ConsumeTerms
+from gateway.consumed_partitions import Whence
+from gateway.doors import Broker
+from gateway.group_cursor import Cursor
+from gateway.grpc_consume import GrpcConsume
+from gateway.member_reading import MemberReading
+from gateway.named_partitions import topic_heard_of, why_not_heard_of
+from gateway.topic_states import LOOK_UP_S
+from metadata.errors import Unavailable, UnknownTopic
+from metadata.group_model import Generation
+from metadata.member_settings import MemberSettings
+from metadata.model import Revision
+from metadata.topic import Topic
+from tests.gateway.told_log import Topics, topic
+from tests.simulation.virtual_loop import run, virtual_loop
+
+LAG_S = 0.3
+
+
+class View(Topics):
+    """This broker's view. It hears what the store has after a while, or never."""
+
+    def __init__(self, *topics: Topic) -> None:
+        super().__init__(*topics)
+        self.news = asyncio.Event()
+
+    async def wait_for(self, revision: Revision, timeout_s: float | None) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def hears(self, after_s: float, now: Topic) -> None:
+        def heard() -> None:
+            self.topics[now.name] = now
+            self.news.set()
+
+        virtual_loop().call_later(after_s, heard)
+
+
+class World:
+    def __init__(self, here: Topic | None, store: Topic | None) -> None:
+        self.view = View(*([here] if here else []))
+        self.look_ups = 0
+        self._store = Topics(*([store] if store else []))
+        self.broker = cast(Broker, SimpleNamespace(topic_cache=self.view, topics=SimpleNamespace(get=self._get)))
+
+    async def _get(self, name: str) -> Topic:
+        self.look_ups += 1
+        return self._store.get(name)
+
+
+def simulated(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario()
+
+    run(main(), seed=1)
+
+
+def read_by(world: World, unheard_of: dict[str, Exception]) -> list[str]:
+    """The codes of what a member that was assigned partitions 0 and 5 is told in their places."""
+    reading = MemberReading(
+        world.broker,
+        [("orders", 0), ("orders", 5)],
+        Cursor(Generation(1), {}),
+        from_latest=False,
+        unheard_of=unheard_of,  # type: ignore[arg-type]
+    )
+    return [error.code for error in reading._unknown.values()]
+
+
+@pytest.mark.parametrize("here", [None, topic(partition_count=2)], ids=["made", "grown"])
+def test_a_member_is_read_the_partitions_that_this_broker_hears_of_a_moment_later(here: Topic | None) -> None:
+    async def scenario() -> None:
+        now = topic(partition_count=8)
+        world = World(here, now)
+        world.view.hears(LAG_S, now)
+        why = await why_not_heard_of(world.broker, [("orders", 0), ("orders", 5)])
+        assert why == {}
+        assert read_by(world, {}) == []
+        assert world.look_ups == 1
+
+    simulated(scenario)
+
+
+def test_a_partition_that_this_broker_does_not_hear_of_in_time_is_no_unknown_one() -> None:
+    async def scenario() -> None:
+        world = World(topic(partition_count=2), topic(partition_count=8))
+        why = await why_not_heard_of(world.broker, [("orders", 0), ("orders", 5)])
+        assert {name: type(error) for name, error in why.items()} == {"orders": Unavailable}
+        assert virtual_loop().time() <= LOOK_UP_S + 0.1
+        assert read_by(world, dict(why)) == ["UNAVAILABLE"], "and the partition that is known is read"
+
+    simulated(scenario)
+
+
+def test_a_topic_that_the_store_has_not_either_is_unknown_and_what_is_known_is_not_looked_up() -> None:
+    async def scenario() -> None:
+        world = World(None, None)
+        why = await why_not_heard_of(world.broker, [("orders", 0), ("orders", 5)])
+        assert {name: type(error) for name, error in why.items()} == {"orders": UnknownTopic}
+        known = World(topic(partition_count=8), None)
+        assert await why_not_heard_of(known.broker, [("orders", 0), ("orders", 5)]) == {}
+        assert known.look_ups == 0
+
+    simulated(scenario)
+
+
+def test_a_topic_is_told_once_this_broker_has_heard_of_it() -> None:
+    async def scenario() -> None:
+        now = topic(partition_count=8)
+        world = World(topic(partition_count=2), now)
+        world.view.hears(LAG_S, now)
+        assert await topic_heard_of(world.broker, "orders") == now
+        assert LAG_S <= virtual_loop().time() < LAG_S + 0.1
+
+    simulated(scenario)
+
+
+def test_a_consume_stream_begins_when_this_broker_has_heard_of_what_it_names() -> None:
+    async def scenario() -> None:
+        now, member = topic(), MemberSettings()
+        terms = ConsumeTerms(("orders",), "", member, (), Whence.EARLIEST, 1_000, structured=False, heartbeat_s=5.0)
+        world = World(None, now)
+        service = GrpcConsume.__new__(GrpcConsume)
+        service._broker = world.broker
+        with pytest.raises(Unavailable, match="not heard yet"):
+            await service._topics(terms)
+        world.view.hears(LAG_S, now)
+        began_s = virtual_loop().time()
+        assert await service._topics(terms) == {"orders": now}
+        assert world.view.by_id(now.id) == now
+        assert LAG_S <= virtual_loop().time() - began_s < LAG_S + 0.1
+
+    simulated(scenario)

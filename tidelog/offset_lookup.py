@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gateway.proto import log_pb2
-from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownPartition
+from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from tidelog.connection import Connection, Stubs
 from tidelog.descriptions import EpochEnd, OffsetRange
 from tidelog.positions import AtOffset, AtOffsets, Earliest, LastRecords, Latest, SinceTimestamp, Start
@@ -47,7 +47,8 @@ async def end_of_epoch(connection: Connection, route: TopicRoute, partition: int
         answer: log_pb2.OffsetForLeaderEpochResponse = await to.log.OffsetForLeaderEpoch(request, timeout=timeout_s)
         [end] = answer.ends
         if end.HasField("error"):
-            raise _heeded(connection, route, partition, error_of_status(end.error, address=to.address))
+            error = _heeded(connection, route, partition, error_of_status(end.error, address=to.address))
+            raise await _Passing(connection, route).said(error, to) or error
         return end
 
     found = await connection.call(ask, writes=False)
@@ -69,11 +70,12 @@ async def ends_of_epochs(
         request = log_pb2.OffsetForLeaderEpochRequest(queries=queries)
         answer: log_pb2.OffsetForLeaderEpochResponse = await to.log.OffsetForLeaderEpoch(request, timeout=timeout_s)
         found: dict[int, EpochEnd | TidelogError | None] = {}
+        passing = _Passing(connection, route)
         for query, end in zip(queries, answer.ends, strict=True):
             if end.HasField("error"):
                 error = _heeded(connection, route, query.partition, error_of_status(end.error, address=to.address))
-                if error.retryable:
-                    raise error if isinstance(error, Unavailable) else Unavailable(error.message, address=to.address)
+                if (again := await passing.said(error, to)) is not None:
+                    raise again
                 found[query.partition] = error
             else:
                 is_there = end.end_offset >= 0
@@ -169,18 +171,50 @@ async def _look_up(connection: Connection, route: TopicRoute, queries: Sequence[
         request = log_pb2.ListOffsetsRequest(queries=queries)
         answer: log_pb2.ListOffsetsResponse = await to.log.ListOffsets(request, timeout=timeout_s)
         found: list[int | TidelogError] = []
+        passing = _Passing(connection, route)
         for query, result in zip(queries, answer.results, strict=True):
             if not result.HasField("error"):
                 connection.epochs.note(route.topic_id, query.partition, result.leader_epoch)
                 found.append(result.offset)
                 continue
             error = _heeded(connection, route, query.partition, error_of_status(result.error, address=to.address))
-            if error.retryable or isinstance(error, UnknownPartition):  # the route has it: not every broker has heard of it yet
-                raise error if isinstance(error, Unavailable) else Unavailable(error.message, hint=error.hint, address=to.address)
+            if (again := await passing.said(error, to)) is not None:
+                raise again
             found.append(error)
         return found
 
     return await connection.call(ask, writes=False) if queries else []
+
+
+class _Passing:
+    """Tells errors of one answer that pass, so that the question is repeated, from those that stand.
+
+    A broker whose view is behind does not know a topic or partition that the route has. That a topic is gone is believed once a
+    fresh route says so, too.
+    """
+
+    def __init__(self, connection: Connection, route: TopicRoute) -> None:
+        self._connection = connection
+        self._route = route
+        self._is_there: bool | None = None  # not asked yet
+
+    async def said(self, error: TidelogError, by: Stubs) -> Unavailable | None:
+        """Returns the error to be raised, which is tried again; None where `error` stands."""
+        if not (error.retryable or isinstance(error, UnknownPartition)):
+            if not isinstance(error, UnknownTopic):
+                return None
+            if self._is_there is None:
+                self._is_there = await self._is_still_there()
+            if not self._is_there:
+                return None
+        return error if isinstance(error, Unavailable) else Unavailable(error.message, hint=error.hint, address=by.address)
+
+    async def _is_still_there(self) -> bool:
+        try:
+            fresh = await self._connection.route(self._route.name, fresh=True)
+        except UnknownTopic:
+            return False
+        return fresh.topic_id == self._route.topic_id
 
 
 def _name_epoch(connection: Connection, route: TopicRoute, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> None:

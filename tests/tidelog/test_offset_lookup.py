@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tidelog
-from metadata.errors import Corrupt, TidelogError, UnknownPartition
+from metadata.errors import Corrupt, TidelogError, UnknownPartition, UnknownTopic
 from tests.tidelog.consuming import read, with_records
 from tests.tidelog.small_broker import SmallBroker
 from tidelog.connection import Connection
@@ -82,17 +82,40 @@ def test_no_question_is_asked_about_nothing() -> None:
     with_records(test)
 
 
-def test_a_broker_that_has_not_heard_of_a_new_partition_yet_is_asked_again() -> None:
+class Once(dict[tuple[str, int], TidelogError]):
+    """Each fault passes when it has been met."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return self.pop(key, default)
+
+
+UNHEARD_OF = [UnknownPartition("orders has the partitions 0 to 0"), UnknownTopic("there is no topic orders")]
+
+
+@pytest.mark.parametrize("error", UNHEARD_OF, ids=lambda error: error.code)
+def test_a_broker_that_has_not_heard_of_a_new_partition_yet_is_asked_again(error: TidelogError) -> None:
     """The route, from another broker, has it already."""
 
-    class Once(dict[tuple[str, int], TidelogError]):
-        def get(self, key: Any, default: Any = None) -> Any:
-            return self.pop(key, default)
-
     async def test(broker: SmallBroker, log: tidelog.Client) -> None:
-        broker.read_faults = Once({("orders", 1): UnknownPartition("orders has the partitions 0 to 0")})
+        broker.read_faults = Once({("orders", 1): error})
         everything = await read(log, from_="earliest")
         assert {partition for partition, _, _ in everything} == {0, 1, 2}
         assert not broker.read_faults
+
+    with_records(test)
+
+
+def test_a_topic_that_a_fresh_route_has_not_either_is_gone() -> None:
+    async def test(broker: SmallBroker, log: tidelog.Client) -> None:
+        connection = Connection([broker.address], ClientSettings(retry_pause_ms=1, retry_pause_ms_max=5))
+        await connection.open()
+        try:
+            route = await connection.route("orders")
+            broker.read_faults = {("orders", number): UnknownTopic("there is no topic orders") for number in range(3)}
+            broker.topics.pop("orders")
+            answers = await ranges_or_errors(connection, route, [0, 1, 2])
+            assert {type(answer) for answer in answers.values()} == {UnknownTopic}
+        finally:
+            await connection.close()
 
     with_records(test)

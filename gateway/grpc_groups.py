@@ -121,22 +121,32 @@ class GroupsService:
     async def fetch_offsets(self, request: groups_pb2.OffsetFetchRequest, context: Context) -> Message:
         _check_count("topics", sum(max(1, len(topic.partitions)) for topic in request.topics), 0, OFFSETS_MAX)
         _check_whole_once(request.topics)
+        if not is_forwarded(context):
+            request.of_unknown_topics = False  # a client is told only of topics that it may see
 
         async def here() -> groups_pb2.OffsetFetchResponse:
             stored = await self._broker.coordinated_groups.offsets(request.group)
             told: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
-            found = await self._asked_for(request.topics, told) if request.topics else await self._all(told)
+            found = (
+                await self._asked_for(request.topics, told)
+                if request.topics
+                else await self._all(told, of_unknown_topics=request.of_unknown_topics)
+            )
             return groups_pb2.OffsetFetchResponse(offsets=found)
 
         return await self._answered(context, "OffsetFetch", request, groups_pb2.OffsetFetchResponse, here)
 
-    async def _all(self, committed: Mapping[TopicPartition, CommittedOffset | TidelogError]) -> list[groups_pb2.FetchedOffset]:
-        """Of topics that are there, as far as is known here, and that the caller may see."""
+    async def _all(
+        self, committed: Mapping[TopicPartition, CommittedOffset | TidelogError], *, of_unknown_topics: bool
+    ) -> list[groups_pb2.FetchedOffset]:
+        """Of topics that are there, as far as is known here, and that the caller may see. `of_unknown_topics`: also of others,
+        without their names, for a broker that may have heard of them."""
         names = {topic.id: topic.name for topic in self._broker.topic_cache.topics()}
         turns, found = LoopTurns(), list[groups_pb2.FetchedOffset]()
         for at, each in committed.items():
-            if (name := names.get(at.topic_id)) is not None and may_see_topic(name):
-                found.append(wire.fetched_offset(name, at, each))
+            name = names.get(at.topic_id)
+            if of_unknown_topics if name is None else may_see_topic(name):
+                found.append(wire.fetched_offset(name or "", at, each))
             await turns.give()
         return found
 

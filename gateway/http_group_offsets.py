@@ -70,12 +70,13 @@ class HttpGroupOffsets:
 
     async def commit_cursor(self, member: AsMember, cursor: Cursor) -> tuple[Cursor, list[OffsetAnswer]]:
         """Commits what the cursor has read, where no later offset was committed in the same generation: a request that is repeated
-        late takes nothing back. Returns the cursor of which nothing need be committed, but for what was refused."""
+        late takes nothing back. Returns the cursor of which nothing need be committed, but for what was refused, and for topics
+        that this broker does not know: it may not have heard of them yet."""
         topics = {partition: topic for partition in cursor.uncommitted if (topic := self._topic(partition)) is not None}
         offsets = {partition: _committed(offset) for partition, offset in cursor.uncommitted.items() if partition in topics}
         refused = await self._committed(member, offsets, only_forward=True)
         places = {
-            partition: place if partition in refused else place._replace(must_stay=False)
+            partition: place._replace(must_stay=False) if partition in offsets and partition not in refused else place
             for partition, place in cursor.places.items()
         }
         told = [

@@ -30,7 +30,7 @@ from metadata.broker_registry import Registration
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, TidelogError, Unavailable
 from metadata.group_model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from metadata.group_offsets import CommittedOffset, StoredOffsets
-from metadata.model import Revision, TopicPartition
+from metadata.model import Revision, TopicId, TopicPartition
 from metadata.topic_cache import TopicCache
 
 SERVICE: Final = "tidelog.v1.Groups"
@@ -164,17 +164,26 @@ class RoutedGroups:
         return refused | {at: error for at, error in zip(sound, errors, strict=True) if error is not None}
 
     async def offsets(self, name: str) -> StoredOffsets:
-        """All that the group has committed, but for topics that are not there any more."""
+        """Returns all that the group has committed, but for topics that are not there any more, by this broker's own view: the
+        coordinator's may be behind, and what it left out would pass for never committed."""
         coordinator = self._coordinators.elsewhere(name)
         if coordinator is None:
-            committed, damaged = await self._here.offsets(name)
-            return StoredOffsets(
-                {at: offset for at, offset in committed.items() if self._why_unknown(at) is None},
-                {at: error for at, error in damaged.items() if self._why_unknown(at) is None},
-            )
-        asked = groups_pb2.OffsetFetchRequest(group=name)
-        answer = await self._asked(coordinator, name, "OffsetFetch", asked, groups_pb2.OffsetFetchResponse, ANSWER_S)
-        return wire.fetched_offsets(answer.offsets)
+            stored = await self._here.offsets(name)
+        else:
+            asked = groups_pb2.OffsetFetchRequest(group=name, of_unknown_topics=True)
+            answer = await self._asked(coordinator, name, "OffsetFetch", asked, groups_pb2.OffsetFetchResponse, ANSWER_S)
+            stored = wire.fetched_offsets(answer.offsets)
+        return StoredOffsets(
+            {at: offset for at, offset in stored.committed.items() if self._is_there(at.topic_id)},
+            {at: error for at, error in stored.damaged.items() if self._is_there(at.topic_id)},
+        )
+
+    def _is_there(self, topic_id: TopicId) -> bool:
+        try:
+            self._topics.by_id(topic_id)
+        except TidelogError:
+            return False
+        return True
 
     def _why_unknown(self, at: TopicPartition) -> TidelogError | None:
         try:

@@ -40,6 +40,7 @@ from metadata.model import Partition, TopicId, TopicPartition
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.group_calls import SESSION_MS, GroupCalls, answered_by_the_next, offset, refused
 from tests.gateway.small_broker import until
+from tests.gateway.stubs import groups_stub
 
 pytestmark = pytest.mark.slow
 
@@ -333,5 +334,26 @@ def test_nothing_of_a_group_is_in_memory_where_it_is_not_coordinated(tmp_path: P
                 error = refusal
             assert isinstance(error, NotCoordinator)
             assert len(broker.coordinated_groups) == 0
+
+    with_group(tmp_path, scenario)
+
+
+def test_what_is_committed_is_told_though_the_coordinator_has_not_heard_of_the_topic(tmp_path: Path) -> None:
+    async def scenario(group: Group) -> None:
+        topic = group.at.topic_cache.get("orders")
+        p0, _, _ = partitions_of(topic)
+        committed = {p0: CommittedOffset(offset=5, committed_at_ms=0)}
+        other = next(broker for broker in group.brokers if broker is not group.at)
+        assert await other.groups.commit(group.name, NO_MEMBER, NO_INSTANCE, NO_GENERATION, committed) == {}
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(group.at.topic_cache, "topics", tuple)
+            assert (await other.groups.offsets(group.name)).committed[p0].offset == 5
+            asked = groups_pb2.OffsetFetchRequest(group=group.name, of_unknown_topics=True)
+            for broker in group.brokers:
+                async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
+                    assert not (await groups_stub(channel).OffsetFetch(asked)).offsets, "a client is not told of it"
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(other.topic_cache, "by_id", group.at.topic_cache.get)  # which knows names only
+            assert not (await other.groups.offsets(group.name)).committed, "of a topic that is gone here"
 
     with_group(tmp_path, scenario)

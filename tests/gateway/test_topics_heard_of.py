@@ -12,17 +12,19 @@ import pytest
 from gateway.consume_wire import ConsumeTerms
 from gateway.consumed_partitions import Whence
 from gateway.doors import Broker
-from gateway.group_cursor import Cursor
+from gateway.group_cursor import Cursor, Place
 from gateway.grpc_consume import GrpcConsume
+from gateway.http_group_call import AsMember
+from gateway.http_group_offsets import HttpGroupOffsets
 from gateway.member_reading import MemberReading
 from gateway.named_partitions import topic_heard_of, why_not_heard_of
 from gateway.topic_states import LOOK_UP_S
 from metadata.errors import Unavailable, UnknownTopic
-from metadata.group_model import Generation
+from metadata.group_model import NO_INSTANCE, Generation, MemberId
 from metadata.member_settings import MemberSettings
-from metadata.model import Revision
+from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.topic import Topic
-from tests.gateway.told_log import Topics, topic
+from tests.gateway.told_log import P0, Topics, topic
 from tests.simulation.virtual_loop import run, virtual_loop
 
 LAG_S = 0.3
@@ -144,5 +146,25 @@ def test_a_consume_stream_begins_when_this_broker_has_heard_of_what_it_names() -
         assert await service._topics(terms) == {"orders": now}
         assert world.view.by_id(now.id) == now
         assert LAG_S <= virtual_loop().time() - began_s < LAG_S + 0.1
+
+    simulated(scenario)
+
+
+def test_a_cursor_keeps_what_it_has_read_of_a_topic_that_this_broker_has_not_heard_of() -> None:
+    async def scenario() -> None:
+        committed: list[TopicPartition] = []
+
+        async def commit(*who: object, only_forward: bool) -> dict[TopicPartition, Exception]:
+            committed.extend(who[-1])  # type: ignore[arg-type]
+            return {}
+
+        broker = SimpleNamespace(topic_cache=Topics(topic()), groups=SimpleNamespace(commit=commit))
+        unheard_of = TopicPartition(TopicId("b" * 32), Partition(0))
+        read = {P0: Place(7, must_stay=True), unheard_of: Place(9, must_stay=True)}
+        member = AsMember("g", MemberId("m"), NO_INSTANCE, Generation(1))
+        cursor, told = await HttpGroupOffsets(cast(Broker, broker)).commit_cursor(member, Cursor(Generation(1), read))
+        assert committed == [P0]
+        assert [answer.offset for answer in told] == [7]
+        assert cursor.uncommitted == {unheard_of: 9}, "it is committed with a later request"
 
     simulated(scenario)

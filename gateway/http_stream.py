@@ -30,7 +30,7 @@ from gateway.produce import topic_named
 from gateway.reads import RECORDS_MAX, Encode, open_records, room_for
 from gateway.record_answers import Formats
 from gateway.routed_fetch import may_be_led_soon
-from metadata.errors import Stopping, Throttled, TidelogError, UnknownTopic
+from metadata.errors import OutOfRange, Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.topic import Topic
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
@@ -86,6 +86,8 @@ class RecordStream:
         self._records_left = limits.records_max
         self._unled_since_s: dict[int, float] = {}
         """Partitions that nobody leads at the moment."""
+        self._added: set[int] = set()
+        """Partitions that were added since, of which nothing was answered yet."""
 
     async def send(self, request: Request, *, events: bool) -> None:
         """Raises what the first look meets (OutOfRange and so on), before the answer begins; later errors end the stream."""
@@ -166,7 +168,11 @@ class RecordStream:
         for partition, answer in zip(self._positions, answers, strict=True):
             if isinstance(answer, Fetched):
                 self._unled_since_s.pop(partition, None)
+                self._added.discard(partition)
                 fetched[partition] = answer
+                continue
+            if isinstance(answer, OutOfRange) and partition in self._added:  # its first records were deleted already
+                self._positions[partition] = int(answer.details["log_start_offset"])
                 continue
             now_s = asyncio.get_running_loop().time()
             unled_s = now_s - self._unled_since_s.setdefault(partition, now_s)
@@ -224,3 +230,4 @@ class RecordStream:
         if not self._one_partition:
             for partition in range(len(self._positions), topic.partition_count):
                 self._positions[partition] = 0
+                self._added.add(partition)

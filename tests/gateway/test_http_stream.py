@@ -336,6 +336,21 @@ def test_partitions_that_are_added_are_read_too_and_a_deleted_topic_ends_the_str
     serve(tmp_path, scenario)
 
 
+def test_a_partition_that_was_added_and_trimmed_before_the_stream_heard_of_it_is_read_from_what_is_left(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, client: Client) -> None:
+        await produce(client, 0)
+        async with events(client, TOPIC) as stream:
+            assert (await stream.next())["value"] == 0
+            topic = await broker.alter_topic("orders", partition_count=4)
+            for number in range(3):
+                await produce(client, 30 + number, partition=3)
+            assert await broker.routed_log.delete_records(partition_of(topic, 3), 2) == 2
+            await produce(client, 1)
+            assert sorted(values(await stream.take(2))) == [1, 32]
+
+    serve(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("accept", ["application/json", "application/vnd.apache.arrow.stream", "text/html"])
 def test_a_stream_over_all_partitions_comes_as_lines_or_events_only(tmp_path: Path, accept: str) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:

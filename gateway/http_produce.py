@@ -30,8 +30,9 @@ from gateway.current_call import trace_produced
 from gateway.doors import Broker, named, partition_of
 from gateway.http_pace import PIECE_BYTES
 from gateway.http_request import INT64_MAX, Request
-from gateway.idempotency_key import ProducerFields, partition_for_keyless, partitions_routed_over, producer_of
+from gateway.idempotency_key import ProducerFields, producer_of
 from gateway.json_bodies import parse_json, parse_lines
+from gateway.keyed_produce import Routing, plan_once
 from gateway.led_here import LedHere
 from gateway.long_work import WorkThreads
 from gateway.produce import (
@@ -58,7 +59,6 @@ from gateway.record_routing import Plan, PlannedBatch, plan_records, route, sing
 from metadata.errors import InvalidArgument, InvalidTimestamp, OutcomeUnknown, Throttled, TidelogError, TooLarge
 from metadata.model import Partition, ProducerId, TopicPartition
 from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
-from metadata.topic_settings import MESSAGE_BYTES_LIMIT
 from segments.log import Acks
 from segments.record_batch import SEQUENCE_MAX, parse_header
 
@@ -95,15 +95,6 @@ class Options(NamedTuple):
     expected_offset: int | None
     producer: ProducerFields | None
     idempotency_key: bytes | None
-
-
-class Routing(NamedTuple):
-    """How the records of a request go to partitions."""
-
-    partition_count: int
-    keyless_partition: int
-    batch_bytes_max: int
-    producer: ProducerFields | None
 
 
 class HttpProduce:
@@ -206,11 +197,7 @@ class HttpProduce:
         return Routing(partition_count, next(self._turns) % partition_count, target.batch_bytes_max, producer)
 
     async def _plan_once(self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: LedHere) -> Plan:
-        """The plan of a request with an Idempotency-Key, which fits what the key has written when this returns.
-
-        Planning may take its time, and meanwhile another request with the same key may have been appended: then this one is planned
-        as that one was, to be its repeat. The caller appends at once, so of two that are new one is first.
-        """
+        """Returns the plan of a request with an Idempotency-Key: see keyed_produce.plan_once. The caller appends it at once."""
         long_body = takes_long(media_type, body)
         producer = await self._worked(
             lambda: producer_of(
@@ -223,27 +210,18 @@ class HttpProduce:
             ),
             takes_long=long_body,
         )
-        plan, routed_over = None, 0
-        while True:
-            topic = self._broker.topic_cache.by_id(target.topic.id)  # as it is now
-            places = [_place(target, number) for number in range(topic.partition_count)]
-            elsewhere = await log.written_elsewhere(places, producer.producer_id)
-            written = elsewhere | log.written_once(places, producer.producer_id)
-            partition_count = partitions_routed_over(producer, written.values(), present=target.topic.partition_count)
-            if plan is not None and partition_count == routed_over:
-                break
-            routing = Routing(
-                partition_count,
-                partition_for_keyless(producer, partition_count),
-                MESSAGE_BYTES_LIMIT if written else target.batch_bytes_max,
-                producer._replace(producer_epoch=partition_count),
-            )
-            plan, routed_over = await self._plan(media_type, body, options, routing, log), partition_count
-            if not long_body:
-                break  # nothing else ran meanwhile
-        _check_sizes(plan, written, target)
-        check_dates(_ready(plan, target), target, written=written)
-        return plan
+        keyed = await plan_once(
+            log,
+            self._broker.topic_cache,
+            target.topic.id,
+            producer,
+            lambda routing: self._plan(media_type, body, options, routing, log),
+            batch_bytes_max=target.batch_bytes_max,
+            waits=long_body,
+        )
+        _check_sizes(keyed.plan, keyed.written, target)
+        check_dates(_ready(keyed.plan, target), target, written=keyed.written)
+        return keyed.plan
 
     async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LedHere) -> Plan:
         decompressed_bytes_max = log.settings.decompressed_bytes_max

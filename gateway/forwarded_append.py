@@ -13,6 +13,7 @@ from metadata.errors import (
     OutOfOrderSequence,
     ProducerFenced,
     SessionFenced,
+    StaleRouting,
     Stopping,
     TidelogError,
     Unauthenticated,
@@ -27,15 +28,15 @@ from segments.record_batch import BatchHeader
 
 NOT_LED: Final = (NoLeader, NotLeader, SessionFenced, Stopping)
 """Errors of a broker that does not lead, or leads no more: nothing was written, and another may lead by now."""
-_OF_ITS_PRODUCER: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced, InvalidTimestamp, Unauthenticated)
+_OF_ITS_PRODUCER: Final = (OutOfOrderSequence, UnknownProducer, ProducerFenced, InvalidTimestamp, StaleRouting, Unauthenticated)
 UNTOLD: Final = Appended(Offset(-1), Offset(-1), LeaderEpoch(-1))
 """What a producer learns that does not wait (acks=none)."""
 
 
 def refuses_alone(error: TidelogError) -> bool:
     """Whether batches behind the refused one are looked at all the same: it was refused for its producer's own sequence, clock or
-    API key.
-    What follows of that producer is refused as well; others, which share a message with it, have nothing to do with it."""
+    routing or API key. What follows of that producer is refused as well; others, which share a message with it, have nothing to do
+    with it."""
     return isinstance(error.refusal if isinstance(error, DoubtedRefusal) else error, _OF_ITS_PRODUCER)
 
 
@@ -67,6 +68,7 @@ class ForwardedAppend:
         "batch",
         "bytes_charged",
         "charged_to",
+        "continues",
         "dates",
         "deadline_s",
         "expected_offset",
@@ -92,6 +94,7 @@ class ForwardedAppend:
         bytes_charged: int,
         charged_to: str,
         key_id: str = "",
+        continues: bool = False,
     ) -> None:
         """`key_id`: of the API key that the client has shown. A leader that knows that it was revoked refuses the batch."""
         self.partition = partition
@@ -102,6 +105,8 @@ class ForwardedAppend:
         self.expected_offset = expected_offset
         self.dates = dates
         self.key_id = key_id
+        self.continues = continues
+        """As in Log.append."""
         self.message: ClientMessage | None = None
         """Set by the lane that it waits in."""
         self.bytes_charged = bytes_charged

@@ -62,6 +62,8 @@ def _add(request: log_pb2.ProduceRequest, topics: TopicCache, append: ForwardedA
         record_batch=bytes(append.batch),
         expected_offset=append.expected_offset,
         key_id=append.key_id,
+        topic_revision=topic.revision,
+        continues=append.continues,
     )
     return None
 

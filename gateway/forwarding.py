@@ -113,6 +113,7 @@ class Forwarding:
         deadline_s: float,
         expected_offset: int | None,
         dates: Dates,
+        continues: bool = False,
     ) -> ForwardedAppend:
         """Takes a checked batch, and its bytes over from the admission, which stands for its message. Throttled, Stopping."""
         if self._tasks is None:
@@ -132,6 +133,7 @@ class Forwarding:
             deadline_s=deadline_s,
             expected_offset=expected_offset,
             dates=dates,
+            continues=continues,
             bytes_charged=bytes_charged,
             charged_to=charged_to,
             key_id=present_key_id(),
@@ -237,6 +239,7 @@ class Forwarding:
                         Admission(self._budget, append.bytes_charged, timeout_s=0),
                         expected_offset=append.expected_offset,
                         dates=append.dates,
+                        continues=append.continues,
                     )
                 except NOT_LED:
                     raise

@@ -13,7 +13,7 @@ from gateway.grpc_calls import MethodHandler, unary, unary_by_origin
 from gateway.grpc_status import status_of
 from gateway.produce import topic_named
 from gateway.proto import admin_pb2
-from gateway.topic_states import PartitionState, described_topic, listed_topics, partition_leaders, partition_states
+from gateway.topic_states import PartitionState, described_topic, fresh_topic, listed_topics, partition_leaders, partition_states
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.topic import Topic
 from metadata.topic_settings import TopicSettings
@@ -46,7 +46,7 @@ class TopicsService:
         return _told(made)
 
     async def get(self, request: admin_pb2.GetTopicRequest) -> Message:
-        topic = await described_topic(self._broker, request.name)
+        topic = await (fresh_topic if request.fresh else described_topic)(self._broker, request.name)
         told = _told(topic)
         settings = TopicSettings.parse(topic.settings, skip_unknown=True)
         told.batch_bytes_max = min(settings.max_message_bytes, self._broker.settings.message_bytes_max)

@@ -13,13 +13,13 @@ from gateway.grpc_fetch import GrpcFetch
 from gateway.grpc_produce import GrpcProduce
 from gateway.grpc_status import status_of
 from gateway.leader_epochs import checked_epoch, current_epoch_of
-from gateway.led_here import EpochQuestion, LedHere
+from gateway.led_here import HEARD_S, EpochQuestion, LedHere
 from gateway.long_waits import LongWaits
 from gateway.produce import topic_named
 from gateway.producer_streams import ProducerStreams
 from gateway.proto import log_pb2
-from metadata.errors import FencedLeaderEpoch, InvalidArgument, TidelogError
-from metadata.model import ProducerId, TopicPartition
+from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, TidelogError
+from metadata.model import ProducerId, Revision, TopicPartition
 from segments.partition_log import Bounds, check_epoch
 from segments.producer_state import ONE_SHOT
 
@@ -130,20 +130,23 @@ class LogService:
             return error
 
     async def find_written_once(self, request: log_pb2.FindWrittenOnceRequest) -> log_pb2.FindWrittenOnceResponse:
-        """NotLeader, NoLeader where one of the partitions is not led here: then nobody knows what was written to it."""
+        """Raises NotLeader or NoLeader where one of the partitions is not led here, or where this broker knows less of the topic
+        than the one that asks: then it can't tell what was written."""
         if request.producer_id < ONE_SHOT or len(request.partitions) > QUERIES_MAX:
             raise InvalidArgument(
                 f"{request.producer_id} is a producer of many batches, or more than {QUERIES_MAX} partitions are asked for",
                 field="producer_id",
             )
+        if not request.partitions:
+            raise InvalidArgument("the request names no partition", field="partitions")
+        revision = Revision(request.topic_revision)
+        if not await self._broker.topic_cache.wait_for(revision, timeout_s=HEARD_S):
+            raise NoLeader(f"this broker has not read the topic {request.topic} at revision {revision} yet")
         topic = topic_named(self._broker, request.topic)
         check_topic_id(topic, request.topic_id)
         with naming(topic):
             partitions = [partition_of(topic, partition) for partition in request.partitions]
-            for bounds in await self._broker.led_here.bounds_of(partitions):
-                if isinstance(bounds, TidelogError):
-                    raise bounds
-        written = self._broker.led_here.written_once(partitions, ProducerId(request.producer_id))
+            written = await self._broker.led_here.written_once(partitions, ProducerId(request.producer_id), topic_revision=revision)
         return log_pb2.FindWrittenOnceResponse(
             written=[
                 log_pb2.WrittenOnce(
@@ -154,8 +157,9 @@ class LogService:
                     base_offset=batch.base_offset,
                     last_offset=batch.last_offset,
                 )
-                for partition, batch in written.items()
-            ]
+                for partition, batch in written.batches.items()
+            ],
+            topic_revision=written.topic_revision,
         )
 
 

@@ -32,7 +32,7 @@ from gateway.http_pace import PIECE_BYTES
 from gateway.http_request import INT64_MAX, Request
 from gateway.idempotency_key import ProducerFields, producer_of
 from gateway.json_bodies import parse_json, parse_lines
-from gateway.keyed_produce import Routing, plan_once
+from gateway.keyed_produce import KeyedPlan, Routing, plan_once
 from gateway.led_here import LedHere
 from gateway.long_work import WorkThreads
 from gateway.produce import (
@@ -44,7 +44,8 @@ from gateway.produce import (
     check_ready_batch,
     limit_named,
     outcomes,
-    target_named,
+    target_caught_up,
+    target_known,
     told_with_trouble,
 )
 from gateway.produce_results import (
@@ -56,8 +57,17 @@ from gateway.produce_results import (
     shared_error,
 )
 from gateway.record_routing import Plan, PlannedBatch, plan_records, route, single_partition
-from metadata.errors import InvalidArgument, InvalidTimestamp, OutcomeUnknown, Throttled, TidelogError, TooLarge
-from metadata.model import Partition, ProducerId, TopicPartition
+from metadata.errors import (
+    InvalidArgument,
+    InvalidTimestamp,
+    OutcomeUnknown,
+    StaleRouting,
+    Throttled,
+    TidelogError,
+    TooLarge,
+    UnknownPartition,
+)
+from metadata.model import Partition, ProducerId, Revision, TopicPartition
 from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
 from segments.log import Acks
 from segments.record_batch import SEQUENCE_MAX, parse_header
@@ -117,10 +127,10 @@ class HttpProduce:
         media_type = request.media_type(_BODIES)
         answer_type = request.accepted(_ANSWERS[media_type])
         options = _options(request, timeout_ms_max=settings.produce_timeout_ms)
-        target = target_named(self._broker, topic)
         log = self._broker.routed_log
         began_s = asyncio.get_running_loop().time()
         deadline_s = began_s + options.timeout_s
+        target = await target_known(self._broker, topic, deadline_s=deadline_s)
         async with log.admit(log.memory_bytes(length or 0), timeout_s=options.timeout_s) as admission:
             body = await request.body(
                 admission,
@@ -128,33 +138,36 @@ class HttpProduce:
                 bytes_max=settings.request_bytes_max,
                 timeout_s=settings.body_read_timeout_ms / 1000,
             )
-            with limit_named(target):
-                if media_type == RECORD_BATCH:
-                    plan = await self._ready_batch(body, options, target, log)
-                elif options.idempotency_key is not None:
+            while True:
+                with limit_named(target):
                     try:
-                        plan = await self._plan_once(options.idempotency_key, media_type, body, options, target, log)
-                    except (TooLarge, InvalidTimestamp):
-                        await log.check_not_sealed()  # else the next leader may have taken what is refused here
-                        raise
-                else:
-                    plan = await self._plan(media_type, body, options, self._routing(target, options.producer), log)
-            batches = _ready(plan, target)
-            if options.idempotency_key is None:
-                check_dates(batches, target)
-            pending = append(
-                log,
-                target,
-                batches,
-                admission,
-                acks=options.acks,
-                deadline_s=deadline_s,
-                expected_offset=options.expected_offset,
-            )
+                        plan, continues = await self._planned(media_type, body, options, target, log, deadline_s)
+                    except UnknownPartition:
+                        caught_up = await target_caught_up(self._broker, topic, deadline_s=deadline_s)
+                        if caught_up.topic == target.topic:
+                            raise
+                        target = caught_up
+                        continue
+                batches = _ready(plan, target)
+                if options.idempotency_key is None:
+                    check_dates(batches, target)
+                pending = append(
+                    log,
+                    target,
+                    batches,
+                    admission,
+                    acks=options.acks,
+                    deadline_s=deadline_s,
+                    expected_offset=options.expected_offset,
+                    continues=continues,
+                )
+                if not all(isinstance(each, StaleRouting) for each in pending):
+                    break  # else the topic has grown since it was planned, and nothing of it was taken
             plan = _without_records(plan)
         request_bytes = len(body)
         del body, batches  # what waits for the bucket is in the buffer, and counted there
         found = await outcomes(log, pending, acks=options.acks, timeout_s=options.timeout_s, deadline_s=deadline_s)
+        await self._catch_up_with(found, deadline_s)
         for outcome in found:
             if isinstance(outcome, TidelogError):
                 named(outcome, target.topic)
@@ -185,6 +198,28 @@ class HttpProduce:
             pause_s = settings.answer_timeout_ms / 1000
             await http_pace.answer(request, answer, headers, pause_s=pause_s, status=status)
 
+    async def _planned(
+        self, media_type: str, body: bytes, options: Options, target: Target, log: LedHere, deadline_s: float
+    ) -> tuple[Plan, bool]:
+        """The batches, and whether they continue a request of which a part is committed (Log.append)."""
+        if media_type == RECORD_BATCH:
+            return await self._ready_batch(body, options, target, log), False
+        if options.idempotency_key is None:
+            return await self._plan(media_type, body, options, self._routing(target, options.producer), log), False
+        try:
+            keyed = await self._plan_once(options.idempotency_key, media_type, body, options, target, log, deadline_s)
+        except (TooLarge, InvalidTimestamp):
+            await log.check_not_sealed()  # else the next leader may have taken what is refused here
+            raise
+        return keyed.plan, keyed.continues
+
+    async def _catch_up_with(self, found: Iterable[Outcome], deadline_s: float) -> None:
+        """Waits until this broker knows the topic as the leaders that refused a request for its routing: so a retry succeeds."""
+        revisions = [int(each.details.get("topic_revision", 0)) for each in found if isinstance(each, StaleRouting)]
+        if revisions:
+            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+            await self._broker.topic_cache.wait_for(Revision(max(revisions)), timeout_s=left_s)
+
     async def _room_for(self, bytes_count: int, place: AnswerPlace) -> None:
         """Waits for room for a whole answer. At a stop it goes out as it is: nobody may take what was written for refused."""
         try:
@@ -196,7 +231,9 @@ class HttpProduce:
         partition_count = target.topic.partition_count
         return Routing(partition_count, next(self._turns) % partition_count, target.batch_bytes_max, producer)
 
-    async def _plan_once(self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: LedHere) -> Plan:
+    async def _plan_once(
+        self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: LedHere, deadline_s: float
+    ) -> KeyedPlan:
         """Returns the plan of a request with an Idempotency-Key: see keyed_produce.plan_once. The caller appends it at once."""
         long_body = takes_long(media_type, body)
         producer = await self._worked(
@@ -217,11 +254,12 @@ class HttpProduce:
             producer,
             lambda routing: self._plan(media_type, body, options, routing, log),
             batch_bytes_max=target.batch_bytes_max,
+            deadline_s=deadline_s,
             waits=long_body,
         )
         _check_sizes(keyed.plan, keyed.written, target)
         check_dates(_ready(keyed.plan, target), target, written=keyed.written)
-        return keyed.plan
+        return keyed
 
     async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LedHere) -> Plan:
         decompressed_bytes_max = log.settings.decompressed_bytes_max
@@ -341,7 +379,7 @@ def _place(target: Target, partition: int) -> TopicPartition:
 
 def _options(request: Request, *, timeout_ms_max: int) -> Options:
     query = request.query(_QUERY)
-    idempotency_key = request.headers.get(b"idempotency-key")
+    idempotency_key = request.only(b"idempotency-key")
     producer_id = query.integer("producer_id", least=0, most=IDEMPOTENCY_KEY_IDS - 1)
     producer_epoch = query.integer("producer_epoch", least=0, most=2**15 - 1)
     base_sequence = query.integer("base_sequence", least=0, most=SEQUENCE_MAX)

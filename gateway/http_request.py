@@ -65,11 +65,12 @@ def traceparent_of(scope: Scope) -> str:
 class Request:
     """A request whose route is known. The send and receive of ASGI stay visible: streams need them."""
 
-    __slots__ = ("headers", "method", "query_string", "receive", "send")
+    __slots__ = ("header_list", "headers", "method", "query_string", "receive", "send")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.header_list: Headers = scope["headers"]
+        self.headers: dict[bytes, bytes] = dict(self.header_list)
         self.query_string: bytes = scope["query_string"]
         self.receive = receive
         self.send = send
@@ -78,6 +79,17 @@ class Request:
 
     def query(self, known: frozenset[str]) -> Query:
         return Query(self.query_string, known)
+
+    def only(self, header: bytes) -> bytes | None:
+        """The value of a header that may be given once; None where it is not given. InvalidArgument where it is given twice."""
+        if header not in self.headers:
+            return None
+        given = sum(name == header for name, _ in self.header_list)
+        if given > 1:
+            raise InvalidArgument(
+                f"the request has {given} headers {header.decode('latin-1')}; it may have one", hint="Send the header once."
+            )
+        return self.headers[header]
 
     def media_type(self, known: Iterable[str]) -> str:
         """The body's Content-Type without its parameters, one of `known`; UnsupportedMediaType otherwise."""

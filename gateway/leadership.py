@@ -29,6 +29,7 @@ from gateway.compaction_watch import FollowCompactions, TellDeletions
 from gateway.controller import Controller
 from gateway.handover import Handover
 from gateway.membership import Membership
+from gateway.proven_routing import ProvenRouting
 from gateway.session_claims import SessionClaims
 from gateway.takeover import TakeOver
 from metadata.broker_registry import Registration
@@ -64,6 +65,7 @@ class _Parts(NamedTuple):
     takeover: TakeOver
     handover: Handover
     reach: BucketReach
+    routing: ProvenRouting
 
 
 class Leadership:
@@ -303,8 +305,9 @@ class Leadership:
             waits_for_s=lambda: takeover.reading_for_s,
             new_nonce=self._new_writer,
         )
+        routing = session_log.routing = ProvenRouting(session_log, self._view.topics)
         self._log = session_log
-        self._parts = _Parts(membership, takeover, handover, reach)
+        self._parts = _Parts(membership, takeover, handover, reach, routing)
         async with asyncio.TaskGroup() as tasks:
             stopping = tasks.create_task(self._stopping.wait())
             controller = Controller(
@@ -329,6 +332,7 @@ class Leadership:
                 tasks.create_task(handover.run(), name="hand over"),
                 tasks.create_task(reach.run(), name="reach of the bucket"),
                 tasks.create_task(following.run(), name="follow compactions"),
+                tasks.create_task(routing.run(), name="prove routing of keyed requests"),
                 tasks.create_task(_look_for_seal(session_log, membership), name="look for a seal"),
             ]
             self._advance()
@@ -400,6 +404,8 @@ class Leadership:
         advanced.set()
 
     def _took_over(self) -> None:
+        if self._parts is not None:
+            self._parts.routing.look()
         self._advance()
         for took_over in tuple(self._subscribers):
             took_over()

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from gateway.cluster_view import ClusterView
 from gateway.forwarded_append import ForwardedAppend
 from metadata.broker_registry import Registration
-from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, Stopping, TidelogError
-from metadata.model import Offset, ProducerId, TopicPartition
+from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, Stopping, TidelogError, Unavailable
+from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission
 from segments.log import Acks, FetchTarget, Log, PendingAppend
 from segments.log_reader import Explanation, Fetched, TimestampedOffset
@@ -33,6 +33,13 @@ TAKEOVER_S: Final = 0.5
 """So long a forwarded message waits for a takeover that has begun."""
 
 
+# How long a leader waits for its watch to tell of the topic as the asking broker knows it.
+HEARD_S: Final = 2.0
+# How long, and how often, a leader looks whether a batch is committed that an earlier routing of a keyed request has written.
+COMMITTED_S: Final = 5.0
+COMMITTED_PAUSE_S: Final = 0.02
+
+
 class TakenOver(Protocol):
     def __call__(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> Awaitable[None]: ...
 
@@ -44,6 +51,15 @@ class EpochQuestion(NamedTuple):
     leader_epoch: int
     current_leader_epoch: int | None = None
     """As in FetchTarget."""
+
+
+class WrittenOnce(NamedTuple):
+    """What a one-shot producer has written to the partitions that were asked for, as their leaders know."""
+
+    batches: Mapping[TopicPartition, SequencedBatch]
+    topic_revision: Revision
+    """The newest revision of the topic that one of the leaders knows. From now on the leaders take no new batch of the producer
+    that was routed over fewer partitions than they knew when they answered."""
 
 
 class LedHere:
@@ -91,11 +107,14 @@ class LedHere:
         deadline_s: float,
         expected_offset: int | None = None,
         dates: Dates = AS_PRODUCED,
+        continues: bool = False,
     ) -> Pending:
         """As Log.append. `deadline_s`, of the loop's clock: until when a batch may wait for the leader of its partition."""
         log = self._log()
         try:
-            pending = log.append(partition, batch, header, admission, expected_offset=expected_offset, dates=dates)
+            pending = log.append(
+                partition, batch, header, admission, expected_offset=expected_offset, dates=dates, continues=continues
+            )
         except NoLeader as error:
             raise self.not_led(partition, error) from None
         self._appended_to = log
@@ -109,9 +128,39 @@ class LedHere:
         assert self._appended_to is not None, "it was appended"
         return await self._appended_to.committed(pending, timeout_s=timeout_s)  # whichever: the batch knows its segment
 
-    def written_once(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
-        """As Log.written_once."""
+    def written_here(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
+        """As Log.written_once: at once, of those of the partitions that are led here."""
         return self._log().written_once(partitions, producer_id)
+
+    async def written_once(
+        self, partitions: Sequence[TopicPartition], producer_id: ProducerId, *, topic_revision: Revision
+    ) -> WrittenOnce:
+        """What a one-shot producer has written to partitions of one topic, of which the caller knows this revision.
+
+        A batch that was routed over another number of partitions than the topic has now is told only once it is committed: then the
+        routing of its request is fixed. Raises NoLeader, NotLeader, SessionFenced, Unavailable, UnknownTopic.
+        """
+        log = self._log()
+        topics = self._view.topics if self._view is not None else None
+        if topics is not None and not await topics.wait_for(topic_revision, timeout_s=HEARD_S):
+            raise NoLeader(f"the leader of {partitions[0]} has not read its topic at revision {topic_revision} yet")
+        committed_by_s = asyncio.get_running_loop().time() + COMMITTED_S
+        try:
+            while True:
+                while not all(map(log.routing.is_proven, partitions)):
+                    await log.routing.prove(partitions)
+                topic = topics.by_id(partitions[0].topic_id) if topics is not None else None
+                found = await log.surely_written_once(partitions, producer_id)
+                if topic is None:
+                    return WrittenOnce(found, topic_revision)
+                rerouted = {at: batch for at, batch in found.items() if batch.producer_epoch != topic.partition_count}
+                if all(batch.last_offset < log.bounds(at).high_watermark for at, batch in rerouted.items()):
+                    return WrittenOnce(found, topic.revision)
+                if asyncio.get_running_loop().time() >= committed_by_s:
+                    raise Unavailable(f"a part of the request is still being written to {next(iter(rerouted))}")
+                await asyncio.sleep(COMMITTED_PAUSE_S)
+        except NoLeader as error:
+            raise self.not_led(partitions[0], error) from None
 
     async def check_not_sealed(self) -> None:
         """As Log.check_not_sealed, where there is a session."""
@@ -120,12 +169,6 @@ class LedHere:
         except (NoLeader, Stopping):
             return
         await log.check_not_sealed()
-
-    async def written_elsewhere(
-        self, partitions: Iterable[TopicPartition], producer_id: ProducerId
-    ) -> dict[TopicPartition, SequencedBatch]:
-        """The same, of partitions that others lead."""
-        return {}
 
     async def bounds(self, partition: TopicPartition) -> Bounds:
         [found] = await self.bounds_of([partition])

@@ -22,12 +22,21 @@ from gateway.forwarded_append import refuses_alone
 from gateway.json_bodies import RECORDS_MAX
 from gateway.led_here import LedHere, Pending
 from gateway.long_work import WorkThreads
-from gateway.produce import ReadyBatch, Target, append, check_dates, check_ready_batch, limit_named, target_named
+from gateway.produce import (
+    ReadyBatch,
+    Target,
+    append,
+    check_dates,
+    check_ready_batch,
+    limit_named,
+    target_caught_up,
+    target_named,
+)
 from gateway.produce_wire import AppendRequest
 from gateway.record_routing import Plan, plan_records, route, single_partition
 from gateway.structured_records import RecordLimits, decode_records, takes_long
-from metadata.errors import InvalidArgument, TidelogError, Unavailable
-from metadata.model import TopicId, TopicPartition
+from metadata.errors import InvalidArgument, InvalidName, NoLeader, TidelogError, Unavailable, UnknownPartition, UnknownTopic
+from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topic_settings import MESSAGE_BYTES_LIMIT
 from segments.byte_budget import Admission
 from segments.doubted_refusal import DoubtedRefusal
@@ -80,6 +89,8 @@ class MessageAppends:
         self._turns = turns
         self._threads = threads
         self._targets: dict[str, Target | TidelogError] = {}
+        self._caught_up: dict[str, TidelogError | None] = {}
+        """Topics that were read from the metadata store for this message; why they could not be, where that is so."""
         self._refused: dict[TopicPartition | TopicId, Refused] = {}
         self._records_left = RECORDS_MAX
 
@@ -88,20 +99,12 @@ class MessageAppends:
         try:
             if self._is_forwarded:
                 self._check_key(request.key_id)
-            target = self._target(request.topic)
-            check_topic_id(target.topic, request.topic_id)
-            partition = None if request.partition is None else partition_of(target.topic, request.partition)
-            for destination in (target.topic.id, partition):
-                if destination in self._refused:
-                    raise _following(at, self._refused[destination])
             try:
-                with limit_named(target):
-                    plan, batches = await self._batches(at, request, target, partition)
-                if not self._is_forwarded:
-                    check_dates(batches, target)
-            except TidelogError as error:
-                self._refused[partition or target.topic.id] = Refused(at, error)
-                raise
+                target, plan, batches = await self._checked(at, request)
+            except (UnknownTopic, UnknownPartition):
+                if not await self._knows_more(at, request):
+                    raise
+                target, plan, batches = await self._checked(at, request)
         except TidelogError as error:
             return error.with_traceback(None)  # the frames in there hold the message
         return Taken(self._log, self._append(at, request, target, batches), batches[0].partition.partition, plan, request.topic)
@@ -112,6 +115,56 @@ class MessageAppends:
         guard = self._broker.guard
         if key_id and guard is not None:
             guard.check_forwarded_key(key_id)
+
+    async def _checked(self, at: int, request: AppendRequest) -> tuple[Target, Plan | None, list[ReadyBatch]]:
+        target = self._target(request.topic)
+        check_topic_id(target.topic, request.topic_id)
+        partition = None if request.partition is None else partition_of(target.topic, request.partition)
+        for destination in (target.topic.id, partition):
+            if destination in self._refused:
+                raise _following(at, self._refused[destination])
+        try:
+            with limit_named(target):
+                plan, batches = await self._batches(at, request, target, partition)
+            if not self._is_forwarded:
+                check_dates(batches, target)
+        except TidelogError as error:
+            may_know_more = isinstance(error, UnknownPartition) and not self._is_forwarded and request.topic not in self._caught_up
+            if not may_know_more:
+                self._refused[partition or target.topic.id] = Refused(at, error)
+            raise
+        return target, plan, batches
+
+    async def _knows_more(self, at: int, request: AppendRequest) -> bool:
+        """Whether this broker knows the topic better than a moment ago, when it did not know it, or one of its partitions.
+
+        A client's topic is read from the metadata store, once for a message: it may have been created, or have grown, through
+        another broker. What a broker forwards is refused as NoLeader where that broker knows the topic better, and comes again.
+        """
+        topic = request.topic
+        if self._is_forwarded:
+            if self._broker.topic_cache.revision < request.topic_revision:
+                raise NoLeader(f"this broker has not read the topic {topic} at revision {request.topic_revision} yet")
+            return False
+        if topic in self._caught_up:
+            if (error := self._caught_up[topic]) is not None:
+                raise error
+            return False
+        try:
+            self._targets[topic] = await target_caught_up(self._broker, topic, deadline_s=self._deadline_s)
+            self._caught_up[topic] = None
+        except (UnknownTopic, InvalidName) as error:
+            self._targets[topic] = error
+            self._caught_up[topic] = None
+        except TidelogError as error:
+            self._caught_up[topic] = error
+            target = self._targets[topic]
+            if isinstance(target, Target):
+                topic_id, partition = target.topic.id, request.partition
+                place = topic_id if partition is None else TopicPartition(topic_id, Partition(partition))
+                self._refused[place] = Refused(at, error)
+            raise
+        return True
 
     def _target(self, topic: str) -> Target:
         target = self._targets.get(topic)
@@ -167,6 +220,7 @@ class MessageAppends:
             acks=self._acks,
             deadline_s=self._deadline_s,
             expected_offset=request.expected_offset,
+            continues=request.continues and self._is_forwarded,
         )
         for batch, outcome in zip(free, pending, strict=True):
             if isinstance(outcome, TidelogError) and not (self._is_forwarded and refuses_alone(outcome)):

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from gateway.grpc_status import error_of
-from gateway.led_here import EpochQuestion
+from gateway.led_here import EpochQuestion, WrittenOnce
 from gateway.peers import Peers
 from gateway.places_wire import located_from
 from gateway.proto import admin_pb2, log_pb2
 from metadata.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from metadata.model import LeaderEpoch, Offset, ProducerId, SegmentSeq, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SegmentSeq, SessionId, TopicPartition
 from segments.led_history import COMMIT_TIMEOUT_S
 from segments.log import FetchTarget
 from segments.log_reader import Explanation, Fetched, TimestampedOffset
@@ -163,20 +163,27 @@ class PeerReads:
         )
 
     async def written_once(
-        self, leader: Registration, topic: str, partitions: Sequence[TopicPartition], producer_id: ProducerId
-    ) -> dict[TopicPartition, SequencedBatch]:
-        """As Log.written_once, of partitions of one topic. NotLeader where one of them is not led there."""
+        self,
+        leader: Registration,
+        topic: str,
+        partitions: Sequence[TopicPartition],
+        producer_id: ProducerId,
+        *,
+        topic_revision: Revision,
+    ) -> WrittenOnce:
+        """As LedHere.written_once at that leader. NotLeader where one of them is not led there."""
         request = log_pb2.FindWrittenOnceRequest(
             topic=topic,
             topic_id=partitions[0].topic_id,
             partitions=[partition.partition for partition in partitions],
             producer_id=producer_id,
+            topic_revision=topic_revision,
         )
         answer = await self._peers.call(
             leader, _LOG + "FindWrittenOnce", request, log_pb2.FindWrittenOnceResponse, timeout_s=TIMEOUT_S
         )
         by_number = {int(partition.partition): partition for partition in partitions}
-        return {
+        batches = {
             by_number[batch.partition]: SequencedBatch(
                 producer_id,
                 batch.producer_epoch,
@@ -188,6 +195,7 @@ class PeerReads:
             for batch in answer.written
             if batch.partition in by_number
         }
+        return WrittenOnce(batches, Revision(answer.topic_revision))
 
     async def _list_offsets(self, leader: Registration, queries: Sequence[log_pb2.OffsetQuery]) -> Sequence[log_pb2.OffsetResult]:
         request = log_pb2.ListOffsetsRequest(queries=queries)

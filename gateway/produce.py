@@ -49,6 +49,9 @@ THREAD_BYTES: Final = 8 << 10
 OPENED_AT_ONCE_BYTES: Final = 64 << 10
 """And a shorter one that opens to more: two kilobytes of zstd may open to 60 MiB."""
 
+# Upper bound for a look at the metadata store, for a topic or a partition that this broker does not know.
+LOOK_UP_S: Final = 1.0
+
 Outcome = Appended | TidelogError
 
 
@@ -110,6 +113,27 @@ def target_named(broker: Broker, name: str) -> Target:
         None if log_append_time else settings.message_timestamp_after_max_ms,
         broker.settings.message_bytes_max,
     )
+
+
+async def target_known(broker: Broker, name: str, *, deadline_s: float) -> Target:
+    """As target_named. A topic that this broker does not know is looked up in the metadata store: it may have been created through
+    another broker a moment ago."""
+    try:
+        return target_named(broker, name)
+    except UnknownTopic:
+        return await target_caught_up(broker, name, deadline_s=deadline_s)
+
+
+async def target_caught_up(broker: Broker, name: str, *, deadline_s: float) -> Target:
+    """As target_named, once this broker knows what the metadata store held of the topic when this was called.
+
+    Raises Unavailable where that is not known in time: a client must not take it for a missing topic or partition.
+    """
+    check_topic(name)
+    check_topic_name(name)
+    left_s = deadline_s - asyncio.get_running_loop().time()
+    await broker.topic_cache.catch_up(name, timeout_s=max(0.0, min(LOOK_UP_S, left_s)))
+    return target_named(broker, name)
 
 
 @contextmanager
@@ -200,8 +224,12 @@ def append(
     acks: Acks,
     deadline_s: float,
     expected_offset: int | None = None,
+    continues: bool = False,
 ) -> list[Pending | TidelogError]:
-    """Appends one batch after the other, without waiting in between. An error stands in the place of its batch."""
+    """Appends one batch after the other, without waiting in between. An error stands in the place of its batch.
+
+    `continues`: as in Log.append.
+    """
     newest_ms = target.timestamp_ms_max()
     pending: list[Pending | TidelogError] = []
     refused: dict[TopicPartition, TidelogError] = {}
@@ -221,6 +249,7 @@ def append(
                     deadline_s=deadline_s,
                     expected_offset=expected_offset,
                     dates=Dates(target.log_append_time, newest_ms if _leader_decides(header) else None),
+                    continues=continues,
                 )
             )
             expected_offset = None  # of the first batch; those behind it follow at once

@@ -4,7 +4,8 @@ protobuf copies a `bytes` field twice on its way into Python, which is most of w
 makes objects of what it reads, a hundred bytes for two on the wire. So what encoders write is read here by hand:
 
     ProduceRequest   1 correlation_id varint · 2 acks varint · 3 timeout_ms varint · 4 append, length-delimited, repeated
-    Append           1 topic · 2 partition varint · 3 record_batch · 4 records · 5 expected_offset varint · 6 topic_id · 12 key_id
+    Append           1 topic · 2 partition varint · 3 record_batch · 4 records · 5 expected_offset varint · 6 topic_id
+                     7 topic_revision varint · 8 continues varint · 12 key_id
 
 Structured records stay bytes (structured_records.py reads them), fields of newer clients are skipped. What no encoder writes (a
 payload given twice, groups, bytes that are wrong) goes through protobuf, which decides. Invariants: both ways give the same
@@ -47,6 +48,8 @@ class AppendRequest(NamedTuple):
     """A RecordList as it came."""
     expected_offset: int | None
     topic_id: str = ""
+    topic_revision: int = 0
+    continues: bool = False
     key_id: str = ""
     """Of what another broker forwards: the API key that its client has shown."""
 
@@ -149,6 +152,7 @@ def _parse_by_hand(view: memoryview) -> ProduceCall:
 
 def _parse_append(view: memoryview) -> AppendRequest:
     topic, partition, record_batch, records, expected_offset, topic_id, key_id, at = "", None, None, None, None, "", "", 0
+    topic_revision = continues = 0
     while at < len(view):
         tag = view[at]
         if tag == 0x0A:
@@ -178,11 +182,18 @@ def _parse_append(view: memoryview) -> AppendRequest:
             size, at = length(view, at + 1)
             key_id = str(view[at : at + size], "utf-8")
             at += size
+        elif tag == 0x38:
+            value, at = varint(view, at + 1)
+            topic_revision = signed(value, 64)
+        elif tag == 0x40:
+            continues, at = varint(view, at + 1)
         else:
             at = skipped(view, at)
     if at != len(view):
         raise UnusualError
-    return AppendRequest(topic, partition, record_batch, records, expected_offset, topic_id, key_id)
+    return AppendRequest(
+        topic, partition, record_batch, records, expected_offset, topic_id, topic_revision, bool(continues), key_id
+    )
 
 
 def _parse_with_protobuf(message: bytes) -> ProduceCall:
@@ -200,6 +211,8 @@ def _parse_with_protobuf(message: bytes) -> ProduceCall:
             memoryview(append.records.SerializeToString()) if append.HasField("records") else None,
             append.expected_offset if append.HasField("expected_offset") else None,
             append.topic_id,
+            append.topic_revision,
+            append.continues,
             append.key_id,
         )
         for append in request.appends

@@ -23,14 +23,14 @@ from gateway.cluster_view import ClusterView
 from gateway.forwarded_append import NOT_LED, UNTOLD, ForwardedAppend, LedMeanwhile
 from gateway.forwarding import Forwarding
 from gateway.leaders import Leaders, itself
-from gateway.led_here import EpochQuestion, LedHere, Pending
+from gateway.led_here import EpochQuestion, LedHere, Pending, WrittenOnce
 from gateway.peer_reads import PeerReads
 from gateway.preferred_brokers import PreferredBrokers
 from gateway.rack_reads import RackReads
 from gateway.routed_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, RoutedFetch, may_be_led_soon
 from metadata.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
-from metadata.model import Offset, ProducerId, TopicPartition
+from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.concurrent_work import all_of
 from segments.log import Acks, FetchTarget, Log
@@ -102,12 +102,15 @@ class RoutedLog(LedHere):
         deadline_s: float,
         expected_offset: int | None = None,
         dates: Dates = AS_PRODUCED,
+        continues: bool = False,
     ) -> Pending:
         """At once where the partition is led here and nothing waits before it, else through its lane."""
         if not self._forwarding.holds(partition):
             try:
                 log = self._log()
-                pending = log.append(partition, batch, header, admission, expected_offset=expected_offset, dates=dates)
+                pending = log.append(
+                    partition, batch, header, admission, expected_offset=expected_offset, dates=dates, continues=continues
+                )
             except NOT_LED:
                 if (final := self._forwarding.why_nobody()) is not None:
                     raise final from None
@@ -123,6 +126,7 @@ class RoutedLog(LedHere):
             deadline_s=deadline_s,
             expected_offset=expected_offset,
             dates=dates,
+            continues=continues,
         )
 
     async def outcome(self, pending: Pending, *, acks: Acks, timeout_s: float) -> Appended:
@@ -139,30 +143,28 @@ class RoutedLog(LedHere):
             return await decided.log.committed(decided.pending, timeout_s=left_s)
         return await super().outcome(pending, acks=acks, timeout_s=timeout_s)
 
-    def written_once(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
+    def written_here(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
         try:
-            return self._log().written_once(partitions, producer_id)
+            return super().written_here(partitions, producer_id)
         except NOT_LED:
             return {}  # nothing is led here
 
-    async def written_elsewhere(
-        self, partitions: Iterable[TopicPartition], producer_id: ProducerId
-    ) -> dict[TopicPartition, SequencedBatch]:
-        elsewhere = [partition for partition in partitions if not self._leaders.here(partition)]
-        if not elsewhere:
-            return {}
+    async def written_once(
+        self, partitions: Sequence[TopicPartition], producer_id: ProducerId, *, topic_revision: Revision
+    ) -> WrittenOnce:
+        """Asks the leaders of all the partitions, this broker among them."""
 
-        async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> dict[TopicPartition, SequencedBatch]:
+        async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> WrittenOnce:
             if leader is None:
-                for partition in asked:
-                    self._log().bounds(partition)  # NoLeader, unless it has come to be led here
-                return self._log().written_once(asked, producer_id)
-            answer = self._peers.written_once(leader, self._leaders.topic_name(asked[0]), asked, producer_id)
+                return await LedHere.written_once(self, asked, producer_id, topic_revision=topic_revision)
+            topic = self._leaders.topic_name(asked[0])
+            answer = self._peers.written_once(leader, topic, asked, producer_id, topic_revision=topic_revision)
             return await self._leaders.asked(leader, asked, answer)
 
-        async def ask_all() -> dict[TopicPartition, SequencedBatch]:
-            found = await all_of(ask(leader, asked) for leader, asked in self._leaders.grouped(elsewhere, itself))
-            return {partition: batch for part in found for partition, batch in part.items()}
+        async def ask_all() -> WrittenOnce:
+            parts = await all_of(ask(leader, asked) for leader, asked in self._leaders.grouped(partitions, itself))
+            batches = {partition: batch for part in parts for partition, batch in part.batches.items()}
+            return WrittenOnce(batches, max(part.topic_revision for part in parts))
 
         return await self._patiently(ask_all)
 

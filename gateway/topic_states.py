@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from gateway.access.caller import check_topic, may_see_topic
@@ -54,6 +55,16 @@ async def described_topic(broker: Broker, name: str) -> Topic:
         raise Unavailable(
             f"there was no topic {name} when this broker last heard from the metadata store, which does not answer", topic=name
         ) from None
+
+
+async def fresh_topic(broker: Broker, name: str) -> Topic:
+    """As described_topic, with what was changed through another broker before the call. Where the metadata store does not answer,
+    the topic is told as this broker knows it."""
+    topic = await described_topic(broker, name)
+    with suppress(Unavailable):
+        await broker.topic_cache.catch_up(name, timeout_s=LOOK_UP_S)
+        return broker.topic_cache.get(name)
+    return topic
 
 
 def listed_topics(broker: Broker, *, page_size: int, page_token: str) -> TopicPage:

@@ -55,6 +55,7 @@ from metadata.errors import (
     SessionFenced,
     StaleGeneration,
     StaleMember,
+    StaleRouting,
     Stopping,
     Throttled,
     TidelogError,
@@ -106,6 +107,7 @@ WIRE_CODES: Final[dict[type[TidelogError], WireCodes]] = {
     Throttled: WireCodes(StatusCode.RESOURCE_EXHAUSTED, 429, 89),  # THROTTLING_QUOTA_EXCEEDED
     NotLeader: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER
     NoLeader: WireCodes(StatusCode.UNAVAILABLE, 503, 5),  # LEADER_NOT_AVAILABLE
+    StaleRouting: WireCodes(StatusCode.UNAVAILABLE, 503, 5),  # LEADER_NOT_AVAILABLE
     FencedLeaderEpoch: WireCodes(StatusCode.UNAVAILABLE, 503, 74),  # FENCED_LEADER_EPOCH
     UnknownLeaderEpoch: WireCodes(StatusCode.UNAVAILABLE, 503, 75),  # UNKNOWN_LEADER_EPOCH
     Stopping: WireCodes(StatusCode.UNAVAILABLE, 503, 6),  # NOT_LEADER_OR_FOLLOWER: its partitions move to another broker

@@ -21,6 +21,7 @@
         Throttled                after `retry_after_s`
         NotLeader                another broker leads; names it where it is known
         NoLeader                 nobody leads yet
+        StaleRouting             the topic has grown since the request was routed over its partitions
         FencedLeaderEpoch        the reader names a leader of before; names the present one
         UnknownLeaderEpoch       the reader knows a newer leader than the broker that it asks
         Stopping                 this broker is shutting down
@@ -213,6 +214,16 @@ class NotLeader(Unavailable):
 
 class NoLeader(Unavailable):
     code = "NO_LEADER"
+
+
+class StaleRouting(Unavailable):
+    """A request with an Idempotency-Key was routed over fewer partitions than its topic has now.
+
+    `details`: partition_count and topic_revision, as the leader knows them.
+    """
+
+    code = "STALE_ROUTING"
+    default_hint = "Retry the same request with the same Idempotency-Key: it is routed over all partitions then."
 
 
 class FencedLeaderEpoch(Unavailable):

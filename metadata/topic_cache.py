@@ -6,8 +6,11 @@ is here, in order. While the store can't be reached, the cache goes on answering
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from metadata.did_you_mean import KNOWN_MAX, did_you_mean
 from metadata.errors import Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownTopic
@@ -24,6 +27,22 @@ TopicChanged = Callable[[Topic | None, Topic | None], None]
 log = logging.getLogger(__name__)
 
 
+# The revision of a topic that is not in the store.
+ABSENT = Revision(0)
+
+
+@dataclass(slots=True)
+class _CatchingUp:
+    """The reads of one topic from the store, on behalf of all callers that wait for them."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    begun: int = -1
+    """The turn of the last read that was answered."""
+    revision: Revision = ABSENT
+    """Of the topic, as that read found it; 0 where there was none."""
+
+
 class TopicCache:
     """Its owner runs `run()` as a task; until that has read all topics once, look-ups raise Unavailable."""
 
@@ -36,6 +55,9 @@ class TopicCache:
         self._subscribers: list[TopicChanged] = []
         self.may_suggest: Callable[[str], bool] = lambda name: True
         """Whether a hint may name the topic."""
+        self._store = store
+        self._catching_up: dict[str, _CatchingUp] = {}
+        self._turns = itertools.count()
         self._watched = WatchedRange(store, self._layout.topics, replace=self._replace, apply=self._apply)
         self.run = self._watched.run
         self.wait_for = self._watched.wait_for
@@ -60,6 +82,32 @@ class TopicCache:
             self._check_loaded()
             raise UnknownTopic(f"there is no topic with the id {topic_id}", hint="It was deleted.", topic_id=topic_id)
         return topic
+
+    async def catch_up(self, name: str, *, timeout_s: float) -> None:
+        """Reads the topic from the store, and returns when this cache holds at least what was read.
+
+        So a caller finds here what was created or altered before the call, through whatever broker. A deletion is not waited for.
+        Concurrent callers share a read that begins after all of them have called. Raises Unavailable where the store, or the
+        watch, does not answer in time.
+        """
+        came = next(self._turns)
+        reading = self._catching_up.setdefault(name, _CatchingUp())
+        reading.waiting += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with reading.lock:
+                    if reading.begun < came:
+                        begun = next(self._turns)
+                        kept = await self._store.get(self._layout.topic(name))
+                        reading.begun, reading.revision = begun, kept.mod_revision if kept is not None else ABSENT
+                    revision = reading.revision
+                await self.wait_for(revision, timeout_s=None)
+        except TimeoutError:
+            raise Unavailable(f"the metadata store did not tell in time whether the topic {name} has changed", topic=name) from None
+        finally:
+            reading.waiting -= 1
+            if not reading.waiting:
+                del self._catching_up[name]
 
     def settings(self, topic_id: TopicId) -> TopicSettings:
         """The settings of by_id(topic_id), defaults filled in."""

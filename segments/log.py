@@ -23,6 +23,7 @@ from segments.byte_budget import Admission, ByteBudget
 from segments.disk_tier import DiskTier
 from segments.doubted_refusal import DoubtedRefusal
 from segments.hot_pool import BATCH_MEMORY_BYTES
+from segments.keyed_routing import AnyRouting, KeyedRouting
 from segments.led_history import LedHistory
 from segments.led_partition import LedPartition
 from segments.led_partitions import LedPartitions
@@ -36,7 +37,7 @@ from segments.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.pending_append import Acks as Acks  # what callers of `produce` and `append` know it by
 from segments.pending_append import PendingAppend as PendingAppend
 from segments.pending_segment import PendingSegment
-from segments.producer_state import ProducerRoom, SequencedBatch
+from segments.producer_state import ONE_SHOT, ProducerRoom, SequencedBatch
 from segments.read_path import ReadPath
 from segments.record_batch import BatchHeader, parse_header, stamp, with_log_append_time
 from segments.recovered_partition import RecoveredPartition
@@ -93,6 +94,8 @@ class Log:
         self.surely_appointed: Callable[[], bool] = lambda: True
         """Whether nobody can lead in this session's place by now: its owner knows. While it is not certain, readers are answered
         only after a look at the bucket that shows no seal."""
+        self.routing: KeyedRouting = AnyRouting()
+        """Over how many partitions requests with an Idempotency-Key may be routed: its owner knows the topics."""
         self.tell_of_deletion: Callable[[TopicPartition, int], None] = lambda partition, version: None
         """Called when DeleteRecords has sent this version of a manifest to the bucket, unless it surely does not count. It must not
         block."""
@@ -285,15 +288,22 @@ class Log:
         *,
         expected_offset: int | None = None,
         dates: Dates = AS_PRODUCED,
+        continues: bool = False,
     ) -> PendingAppend:
         """Gives a checked batch its offsets and puts it into the open segment. Takes its bytes over from the admission.
 
-        Raises NoLeader, SessionFenced, Stopping, and what PartitionLog.append raises; then nothing has changed. Where another
-        leader might have taken the batch: DoubtedRefusal, which knows how to find out.
+        `continues`: a part of the batch's request with an Idempotency-Key is committed. Its routing is fixed then, and not checked.
+
+        Raises NoLeader, SessionFenced, Stopping, StaleRouting, and what PartitionLog.append raises; then nothing has changed. Where
+        another leader might have taken the batch: DoubtedRefusal, which knows how to find out.
         """
         led = self._led.writable(partition)
         self._writer.check_open()
         now_ms = self._now_ms()
+        if header.producer_id >= ONE_SHOT and not continues:
+            is_new = led.log.written_once(ProducerId(header.producer_id), now_ms=now_ms) is None
+            if is_new:
+                self.routing.check(partition, header.producer_epoch)
         if dates.by_broker:
             batch = with_log_append_time(batch, now_ms)
             header = parse_header(batch)
@@ -331,6 +341,19 @@ class Log:
             led = self._led.get(partition)
             if led is not None and (batch := led.log.written_once(producer_id, now_ms=now_ms)) is not None:
                 found[partition] = batch
+        return found
+
+    async def surely_written_once(
+        self, partitions: Sequence[TopicPartition], producer_id: ProducerId
+    ) -> dict[TopicPartition, SequencedBatch]:
+        """As `written_once`, of partitions that are all led here, and certainly nowhere else when this was called.
+
+        Raises NoLeader, Corrupt, SessionFenced, Unavailable.
+        """
+        for partition in partitions:
+            self._led.readable(partition)
+        found = self.written_once(partitions, producer_id)
+        await self.check_appointed()
         return found
 
     async def committed(self, pending: PendingAppend, *, timeout_s: float) -> Appended:

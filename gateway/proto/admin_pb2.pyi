@@ -63,12 +63,14 @@ class CreateTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class GetTopicRequest(_message.Message):
-    __slots__ = ("name", "leaders_only")
+    __slots__ = ("name", "leaders_only", "fresh")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LEADERS_ONLY_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
     name: str
     leaders_only: bool
-    def __init__(self, name: _Optional[str] = ..., leaders_only: _Optional[bool] = ...) -> None: ...
+    fresh: bool
+    def __init__(self, name: _Optional[str] = ..., leaders_only: _Optional[bool] = ..., fresh: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ("page_size", "page_token")

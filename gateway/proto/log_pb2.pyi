@@ -65,13 +65,15 @@ class ProduceRequest(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[_Union[Acks, str]] = ..., timeout_ms: _Optional[int] = ..., appends: _Optional[_Iterable[_Union[Append, _Mapping]]] = ...) -> None: ...
 
 class Append(_message.Message):
-    __slots__ = ("topic", "partition", "record_batch", "records", "expected_offset", "topic_id", "key_id")
+    __slots__ = ("topic", "partition", "record_batch", "records", "expected_offset", "topic_id", "topic_revision", "continues", "key_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     RECORD_BATCH_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_REVISION_FIELD_NUMBER: _ClassVar[int]
+    CONTINUES_FIELD_NUMBER: _ClassVar[int]
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
@@ -79,8 +81,10 @@ class Append(_message.Message):
     records: RecordList
     expected_offset: int
     topic_id: str
+    topic_revision: int
+    continues: bool
     key_id: str
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., record_batch: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., expected_offset: _Optional[int] = ..., topic_id: _Optional[str] = ..., key_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., record_batch: _Optional[bytes] = ..., records: _Optional[_Union[RecordList, _Mapping]] = ..., expected_offset: _Optional[int] = ..., topic_id: _Optional[str] = ..., topic_revision: _Optional[int] = ..., continues: _Optional[bool] = ..., key_id: _Optional[str] = ...) -> None: ...
 
 class RecordList(_message.Message):
     __slots__ = ("records",)
@@ -347,22 +351,26 @@ class DeleteRecordsResponse(_message.Message):
     def __init__(self, log_start_offset: _Optional[int] = ...) -> None: ...
 
 class FindWrittenOnceRequest(_message.Message):
-    __slots__ = ("topic", "topic_id", "partitions", "producer_id")
+    __slots__ = ("topic", "topic_id", "partitions", "producer_id", "topic_revision")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_REVISION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     producer_id: int
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., producer_id: _Optional[int] = ...) -> None: ...
+    topic_revision: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., producer_id: _Optional[int] = ..., topic_revision: _Optional[int] = ...) -> None: ...
 
 class FindWrittenOnceResponse(_message.Message):
-    __slots__ = ("written",)
+    __slots__ = ("written", "topic_revision")
     WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_REVISION_FIELD_NUMBER: _ClassVar[int]
     written: _containers.RepeatedCompositeFieldContainer[WrittenOnce]
-    def __init__(self, written: _Optional[_Iterable[_Union[WrittenOnce, _Mapping]]] = ...) -> None: ...
+    topic_revision: int
+    def __init__(self, written: _Optional[_Iterable[_Union[WrittenOnce, _Mapping]]] = ..., topic_revision: _Optional[int] = ...) -> None: ...
 
 class WrittenOnce(_message.Message):
     __slots__ = ("partition", "producer_epoch", "base_sequence", "last_sequence", "base_offset", "last_offset")

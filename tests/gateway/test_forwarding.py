@@ -18,7 +18,7 @@ from gateway.peers import Peers
 from gateway.proto import log_pb2
 from metadata.broker_registry import Registration
 from metadata.errors import ConditionFailed, NoLeader, NotLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, Unavailable
-from metadata.model import Partition, SessionId, TopicId, TopicPartition
+from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.log import Acks, Log
 from segments.partition_log import AS_PRODUCED
@@ -84,7 +84,7 @@ class Lanes:
         self._changed: Callable[[set[TopicPartition]], None] = lambda _: None
         view = SimpleNamespace(
             leader=lambda _: self.leads,
-            topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders", id=PLACE.topic_id)),
+            topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders", id=PLACE.topic_id, revision=Revision(7))),
             partitions=SimpleNamespace(
                 subscribe=lambda changed: setattr(self, "_changed", changed),
                 get=lambda _: SimpleNamespace(leader_session=self.leads.session) if self.leads else None,

@@ -16,9 +16,7 @@ from gateway.broker_process import running
 from gateway.doors import partition_of
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.errors import SessionFenced
-from metadata.model import LeaderEpoch
 from segments.log import Log
-from segments.recovered_partition import empty_partition
 from segments.settings import KIB
 from tests.gateway.http_client import Answer, Client, serve
 from tests.gateway.small_broker import PATIENCE_S, SmallBroker, until
@@ -263,12 +261,12 @@ def test_whose_answer_does_not_come_in_time_is_told_how_to_ask_again(tmp_path: P
 def test_a_repeat_completes_what_was_half_written(tmp_path: Path, grown_to: int) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         lost = partition_of(broker.topic_cache.get("orders"), 1)
-        broker.log.drop(lost)
+        broker.log.pause(lost)
         first = await client.produce(ORDERS, KEYED, idempotency_key="k")
         failed = ["error" in result for result in first.json["results"]]
         assert {result["partition"] for result, bad in zip(first.json["results"], failed, strict=True) if bad} == {1}
         assert {result["partition"] for result, bad in zip(first.json["results"], failed, strict=True) if not bad} == {0, 2}
-        broker.log.lead(empty_partition(lost, broker.segments), LeaderEpoch(8))
+        broker.log.resume(lost)
         if grown_to > 3:
             await grow(broker, grown_to)
         second = await client.produce(ORDERS, KEYED, idempotency_key="k")
@@ -287,9 +285,9 @@ def test_a_repeat_completes_what_was_half_written(tmp_path: Path, grown_to: int)
 def test_what_was_half_written_is_completed_by_the_same_request_only(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker, client: Client) -> None:
         lost = partition_of(broker.topic_cache.get("orders"), 1)
-        broker.log.drop(lost)
+        broker.log.pause(lost)
         await client.produce(ORDERS, [{"value": 1, "partition": 0}, {"value": 1, "partition": 1}], idempotency_key="k")
-        broker.log.lead(empty_partition(lost, broker.segments), LeaderEpoch(8))
+        broker.log.resume(lost)
         assert await client.refused(client.produce(ORDERS, [{"value": 1, "partition": 1}], idempotency_key="k")) == (
             422,
             "IDEMPOTENCY_KEY_REUSED",

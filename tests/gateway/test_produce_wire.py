@@ -29,6 +29,8 @@ appends = st.builds(
     expected_offset=st.none() | st.integers(-(2**63), 2**63 - 1),
     topic_id=st.text(max_size=40),
     key_id=st.text(max_size=20),
+    topic_revision=st.integers(-(2**63), 2**63 - 1),
+    continues=st.booleans(),
 )
 structured_appends = st.builds(
     log_pb2.Append,
@@ -54,8 +56,8 @@ def told(message: bytes, parse: Callable[[bytes], ProduceCall]) -> object:
     try:
         call = parse(message)
         appends = [
-            append._replace(records=None) if append.records is None else (append._replace(records=None), known(append.records))
-            for append in call.appends
+            (topic, partition, batch, None if records is None else known(records), *others)
+            for topic, partition, batch, records, *others in call.appends
         ]
     except (InvalidArgument, DecodeError):
         return "refused"

@@ -36,7 +36,7 @@ from gateway.produce_wire import AppendRequest
 from gateway.record_routing import Plan, plan_records, route, single_partition
 from gateway.structured_records import RecordLimits, decode_records, takes_long
 from metadata.errors import InvalidArgument, InvalidName, NoLeader, TidelogError, Unavailable, UnknownPartition, UnknownTopic
-from metadata.model import Partition, TopicId, TopicPartition
+from metadata.model import TopicId, TopicPartition
 from metadata.topic_settings import MESSAGE_BYTES_LIMIT
 from segments.byte_budget import Admission
 from segments.doubted_refusal import DoubtedRefusal
@@ -159,10 +159,8 @@ class MessageAppends:
         except TidelogError as error:
             self._caught_up[topic] = error
             target = self._targets[topic]
-            if isinstance(target, Target):
-                topic_id, partition = target.topic.id, request.partition
-                place = topic_id if partition is None else TopicPartition(topic_id, Partition(partition))
-                self._refused[place] = Refused(at, error)
+            if isinstance(target, Target) and request.partition is None:
+                self._refused[target.topic.id] = Refused(at, error)
             raise
         return True
 

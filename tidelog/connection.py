@@ -327,24 +327,28 @@ class Connection:
 
     # ── topics and leaders ──
 
-    async def route(self, topic: str, *, fresh: bool = False, at: str | None = None) -> TopicRoute:
+    async def route(self, topic: str, *, fresh: bool = False, from_store: bool = False, at: str | None = None) -> TopicRoute:
         """The topic's partitions and their leaders; `fresh` asks anew. `at` an address, that broker is asked, and only once.
+
+        `from_store`: the broker reads the topic from the metadata store first, so that partitions are found that were added through
+        another broker a moment ago.
 
         Raises UnknownTopic, Unavailable. Who comes while another asks shares its failure: they do not wait one after the other.
         """
         came_s = time.monotonic()
-        wanted_since_s = came_s - (0.0 if fresh else self._settings.topic_age_ms_max / 1000)
-        if (route := self._known_route(topic, wanted_since_s)) is not None:
+        wanted_since_s = came_s - (0.0 if fresh or from_store else self._settings.topic_age_ms_max / 1000)
+        if (route := self._known_route(topic, wanted_since_s)) is not None and not from_store:
             return route
         question = self._questions.setdefault(topic, _Question())
         async with question.lock:
-            if (route := self._known_route(topic, wanted_since_s)) is not None:  # somebody else has asked meanwhile
+            route = self._known_route(topic, wanted_since_s)
+            if route is not None and not from_store:  # somebody else has asked meanwhile
                 return route
             if question.failure is not None and question.failed_s >= came_s:
                 raise copy(question.failure)
             asked_s = time.monotonic()
             try:
-                route = await self._ask_for_route(topic, at)
+                route = await self._ask_for_route(topic, at, from_store=from_store)
             except TidelogError as error:
                 if isinstance(error, UnknownTopic):
                     self._routes.pop(topic, None)
@@ -372,10 +376,10 @@ class Connection:
         route = self._routes.get(topic)
         return route if route is not None and route.learnt_s >= wanted_since_s else None
 
-    async def _ask_for_route(self, name: str, at: str | None) -> TopicRoute:
+    async def _ask_for_route(self, name: str, at: str | None, *, from_store: bool) -> TopicRoute:
         asked_s = time.monotonic()
         try:
-            request = admin_pb2.GetTopicRequest(name=name, leaders_only=True)
+            request = admin_pb2.GetTopicRequest(name=name, leaders_only=True, fresh=from_store)
         except (TypeError, ValueError) as error:  # a lone surrogate, as JSON may bring, is no mistake of ours
             raise InvalidArgument(f"{name!r} is no topic's name: {error}") from None
 

@@ -111,6 +111,12 @@ async def starting_offsets(
             return {partition: _within(start, ends) for partition, ends in ranges.items()}
 
 
+def names_known_partitions(route: TopicRoute, start: Start, partitions: list[int] | None) -> bool:
+    """Whether the route has every partition that a reader names."""
+    named = partitions if partitions is not None else start.by_partition if isinstance(start, AtOffsets) else ()
+    return not any(isinstance(partition, int) and partition >= route.partition_count for partition in named)
+
+
 def _partitions_to_read(route: TopicRoute, start: Start, partitions: list[int] | None) -> list[int]:
     if partitions is None:
         wanted = sorted(start.by_partition) if isinstance(start, AtOffsets) else list(range(route.partition_count))

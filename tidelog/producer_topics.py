@@ -1,7 +1,8 @@
 """The topics that a producer writes to, and when the cluster is asked about them.
 
     first record of a topic                                       the record waits for the answer
-    a partition that is not known, a record that is too large     the same, at most once in `retry_pause_ms_max`
+    a partition that is not known                                 the same, at most once in `retry_pause_ms`
+    a record that is too large                                    the same, at most once in `retry_pause_ms_max`
     a route older than `topic_age_ms_max`                         in the background, when a batch is opened
     an answer that says that the topic is not as it was           in the background
     a stream that broke, before anything is sent again            the stream waits for the answer
@@ -15,6 +16,7 @@ that nothing was sent to for IDLE_S, are forgotten once nothing of theirs is on 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -29,6 +31,15 @@ from tidelog.topic_book import TopicBook
 
 IDLE_S = 300.0
 FORGETS_EVERY_S = 10.0
+
+
+class _Looking:
+    """Looks for partitions of one topic that are not known, one after the other."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.begun_s = -math.inf
+        """When the last one began."""
 
 
 class ProducerTopics:
@@ -51,6 +62,7 @@ class ProducerTopics:
         self._closed = closed
         self._learnt = learnt
         self._loop = asyncio.get_running_loop()
+        self._looking: dict[str, _Looking] = {}
         self._asking: set[str] = set()
         """Topics that a background task asks about."""
         self._forgets_again_s = 0.0
@@ -72,6 +84,18 @@ class ProducerTopics:
         """Something does not fit what is known: asks, unless that was done a moment ago. Raises UnknownTopic, Unavailable."""
         if self.learnt_long_ago(book.name):
             await self._learn(book.name, fresh=True)
+
+    async def look_for_partitions(self, book: TopicBook) -> None:
+        """A partition is named that the topic did not have when it was asked about last: returns after a look at what the metadata
+        store holds. Looks begin `retry_pause_ms` after each other at least, and are shared. Raises UnknownTopic, Unavailable."""
+        came_s = self._loop.time()
+        looking = self._looking.setdefault(book.name, _Looking())
+        async with looking.lock:
+            if looking.begun_s >= came_s:
+                return
+            await asyncio.sleep(max(0.0, looking.begun_s + self._settings.retry_pause_ms / 1000 - self._loop.time()))
+            looking.begun_s = self._loop.time()
+            await self._learn(book.name, fresh=True, from_store=True)
 
     async def learn_before_resending(self, topics: Iterable[str], at: str) -> None:
         """Asks the broker at this address, once. Where it does not answer, things stay as they are."""
@@ -116,9 +140,9 @@ class ProducerTopics:
         finally:
             self._asking.discard(topic)
 
-    async def _learn(self, topic: str, *, fresh: bool, at: str | None = None) -> None:
+    async def _learn(self, topic: str, *, fresh: bool, from_store: bool = False, at: str | None = None) -> None:
         try:
-            route = await self._connection.route(topic, fresh=fresh, at=at)
+            route = await self._connection.route(topic, fresh=fresh, from_store=from_store, at=at)
         except UnknownTopic:
             if (book := self.books.get(topic)) is not None:
                 book.is_gone = True
@@ -141,4 +165,5 @@ class ProducerTopics:
         for book in list(self.books.values()):
             if (book.is_gone or book.used_s < old_s) and book.is_idle() and book.name not in self._asking:
                 del self.books[book.name]
+                self._looking.pop(book.name, None)
                 self._accumulator.drop(book.lanes, Unavailable("the topic was forgotten"))

@@ -69,7 +69,12 @@ class TopicBook:
         self._partitioning = Partitioning(1, start=0)
 
     def take_route(self, route: TopicRoute, now_s: float) -> None:
-        """Takes over what the cluster says of the topic now."""
+        """Takes over what the cluster says of the topic now.
+
+        A topic never loses partitions while it keeps its id. A route that has fewer comes from a broker that has not heard of those
+        that were added: they keep their lanes, and what waits there.
+        """
+        is_same = bool(self.lanes) and self.lanes[0].topic_id == route.topic_id
         lanes = []
         for partition, led in enumerate(route.partitions):
             lane = self._accumulator.lane(self.name, partition, way=led.way, topic_id=route.topic_id)
@@ -77,7 +82,10 @@ class TopicBook:
                 self._accumulator.made_anew(lane, route.topic_id, now_s)
             self._accumulator.lead(lane, led.way, leader_epoch=led.leader_epoch)
             lanes.append(lane)
-        surplus, self.lanes = self.lanes[len(lanes) :], lanes
+        surplus = self.lanes[len(lanes) :]
+        if is_same:
+            lanes, surplus = lanes + surplus, []
+        self.lanes = lanes
         for lane in surplus:
             self._accumulator.drop((lane,), self.unknown_partition(lane.partition))
         if self._partitioning.partition_count != len(lanes) or not self.batch_bytes_max:

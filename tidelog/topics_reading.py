@@ -17,7 +17,7 @@ from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownT
 from tidelog.connection import Connection
 from tidelog.descriptions import OffsetRange
 from tidelog.fetching import Fetching
-from tidelog.offset_lookup import ranges_or_errors, starting_offsets
+from tidelog.offset_lookup import names_known_partitions, ranges_or_errors, starting_offsets
 from tidelog.owned_tasks import all_of
 from tidelog.positions import AtOffsets, Start
 from tidelog.read_progress import named
@@ -89,6 +89,8 @@ class TopicsReading:
         """None where a topic that matched is gone already. Raises UnknownTopic where it was named."""
         try:
             route = await self._connection.route(topic, fresh=True)
+            if not names_known_partitions(route, self._start, self._partitions):  # they may have been added a moment ago
+                route = await self._connection.route(topic, from_store=True)
         except UnknownTopic:
             if self.subscription.pattern is None:
                 raise

@@ -1,4 +1,4 @@
-"""Brokers of one cluster under virtual time, with their listeners' handlers and no socket; what each hears of topics is held by choice.
+"""Brokers of one cluster under virtual time, with the handlers of their listeners and no socket; their views lag by choice.
 
 A client calls `http` or `produce`; what one broker forwards to another passes through the messages and statuses of the wire.
 """

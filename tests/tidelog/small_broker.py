@@ -123,6 +123,7 @@ class SmallBroker:
         """Calls that may be open at the same time; gRPC refuses the next."""
         self.before_call: Callable[[str], None] = lambda method: None
         """Called for each call but Fetch with its method; raises what the broker shall answer."""
+        self.asked_for_topics: list[admin_pb2.GetTopicRequest] = []
         self.requests: list[log_pb2.ProduceRequest] = []
         """With something to append."""
         self.rack = ""
@@ -415,6 +416,7 @@ class _Topics(admin_pb2_grpc.TopicsServicer):
         self._broker = broker
 
     async def GetTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._broker.asked_for_topics.append(request)
         await _refuse(self._broker, "GetTopic", context)
         if not request.leaders_only:
             await self._broker.bounds_told.wait()

@@ -11,7 +11,7 @@ import tidelog
 from metadata.errors import NotLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from segments.partitioner import partition_of
 from segments.record_batch import BatchHeader
-from tests.tidelog.producing import impatient, once_not_refused, outcome_of, quick, until, with_broker
+from tests.tidelog.producing import impatient, outcome_of, quick, until, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog import producer_topics
 from tidelog.producer import Producer
@@ -74,22 +74,38 @@ def test_a_partition_that_was_added_can_be_named_at_once() -> None:
         async with tidelog.connect(broker.address, **quick()) as log:
             await log.produce("orders", 1, partition=0)
             broker.topics["orders"].partition_count = 5
-            assert (await once_not_refused(lambda: log.produce("orders", 1, partition=4), UnknownPartition)).offset == 0
+            assert (await log.produce("orders", 1, partition=4)).offset == 0
             with pytest.raises(UnknownPartition, match="partitions 0 to 4; 5 was asked for"):
                 await log.produce("orders", 1, partition=5)
 
     with_broker(test, partitions=2)
 
 
-def test_a_program_that_names_a_wrong_partition_again_and_again_does_not_ask_the_cluster_each_time() -> None:
+def test_a_partition_that_was_added_right_after_it_was_refused_can_be_named() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **quick(retry_pause_ms_max=60_000)) as log:
-            calls = asked(broker, "GetTopic")
-            for _ in range(50):
-                with pytest.raises(UnknownPartition):
-                    await log.produce("orders", 1, partition=9)
-            assert len(calls) == 1
+            with pytest.raises(UnknownPartition):
+                await log.produce("orders", 1, partition=4)
+            broker.topics["orders"].partition_count = 5
+            assert (await log.produce("orders", 1, partition=4)).offset == 0
+            assert broker.asked_for_topics[-1].fresh, "the broker looks at the metadata store"
 
+    with_broker(test, partitions=2)
+
+
+def test_a_program_that_names_a_wrong_partition_again_and_again_does_not_ask_the_cluster_each_time() -> None:
+    async def test(broker: SmallBroker) -> None:
+        async with tidelog.connect(broker.address, **quick(retry_pause_ms=200)) as log:
+            calls = asked(broker, "GetTopic")
+            clock = asyncio.get_running_loop().time
+            began_s = clock()
+            for _ in range(3):
+                sent = [log.produce("orders", 1, partition=9) for _ in range(50)]
+                refused = await asyncio.gather(*sent, return_exceptions=True)
+                assert {type(error) for error in refused} == {UnknownPartition}
+            assert len(calls) <= 2 + (clock() - began_s) / 0.2, "one question opens the topic, and looks come 200 ms apart"
+
+    with_broker(test)
     with_broker(test)
 
 
@@ -312,9 +328,9 @@ def test_many_who_open_a_topic_at_once_share_one_question_and_its_failure(monkey
             questions: list[str] = []
             ask = log._connection._ask_for_route
 
-            async def count(topic: str, at: str | None) -> TopicRoute:
+            async def count(topic: str, at: str | None, *, from_store: bool) -> TopicRoute:
                 questions.append(topic)
-                return await ask(topic, at)
+                return await ask(topic, at, from_store=from_store)
 
             monkeypatch.setattr(log._connection, "_ask_for_route", count)
             impatient(log, retry_pause_ms=120_000)  # longer than a call may take: what fails is not asked again

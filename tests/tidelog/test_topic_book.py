@@ -112,6 +112,18 @@ def test_of_a_topic_that_was_made_anew_with_fewer_partitions_the_surplus_fails()
     assert [lane.producer for lane in shelf.book.lanes] == [None], "it begins anew there"
 
 
+def test_a_route_of_a_broker_that_has_not_heard_of_new_partitions_drops_none_of_their_records() -> None:
+    shelf = Shelf()
+    waiting = shelf.put(shelf.book.lanes[2])
+    shelf.book.take_route(route(1, leader=B, epoch=1), 0.0)
+    assert waiting.error is None
+    assert len(shelf.book.lanes) == 3
+    assert shelf.book.has(2)
+    assert [lane.next_way.address for lane in shelf.book.lanes] == [B, A, A]
+    key = next(b"%d" % number for number in range(100) if partition_of(b"%d" % number, 3) == 2)
+    assert shelf.book.lane_for(None, key, 10).partition == 2
+
+
 def test_a_partition_that_comes_back_does_not_begin_again_under_a_producer_id_that_it_had() -> None:
     shelf = Shelf()
     shelf.accumulator.identify(7, 0)

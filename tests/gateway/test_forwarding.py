@@ -17,7 +17,17 @@ from gateway.grpc_status import status_of
 from gateway.peers import Peers
 from gateway.proto import log_pb2
 from metadata.broker_registry import Registration
-from metadata.errors import ConditionFailed, NoLeader, NotLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, Unavailable
+from metadata.errors import (
+    ConditionFailed,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    SessionFenced,
+    Stopping,
+    Throttled,
+    TidelogError,
+    Unavailable,
+)
 from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
 from segments.log import Acks, Log
@@ -43,6 +53,8 @@ class Leader:
         self.at_once = self.at_once_peak = 0
         self.open = asyncio.Event()
         self.open.set()
+        self.slow: dict[str, asyncio.Event] = {}
+        """By broker id: its calls wait for this, too."""
 
     async def call(self, peer: Registration, _method: str, request: log_pb2.ProduceRequest, *_: object, **__: object) -> object:
         batches = [append.record_batch for append in request.appends]
@@ -53,6 +65,8 @@ class Leader:
             if peer.broker_id in self.frozen:
                 await asyncio.Event().wait()
             await self.open.wait()
+            if peer.broker_id in self.slow:
+                await self.slow[peer.broker_id].wait()
         finally:
             self.at_once -= 1
         answer = self.answers.pop(0) if self.answers else [None] * len(batches)
@@ -79,15 +93,17 @@ class Lanes:
     def __init__(self, leader: Leader, *, leads: Registration | None = LEADER) -> None:
         self.budget = ByteBudget(400 * KIB)
         self.leads = leads
+        self.leads_alone: dict[TopicPartition, Registration] = {}
+        """Where others lead a partition than the rest."""
         self.others = {"broker-2": LEADER}
         self.is_stopping = False
         self._changed: Callable[[set[TopicPartition]], None] = lambda _: None
         view = SimpleNamespace(
-            leader=lambda _: self.leads,
+            leader=self._leader,
             topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders", id=PLACE.topic_id, revision=Revision(7))),
             partitions=SimpleNamespace(
                 subscribe=lambda changed: setattr(self, "_changed", changed),
-                get=lambda _: SimpleNamespace(leader_session=self.leads.session) if self.leads else None,
+                get=lambda place: SimpleNamespace(leader_session=led.session) if (led := self._leader(place)) else None,
             ),
             brokers=SimpleNamespace(subscribe=lambda _: None, brokers=self.others),
         )
@@ -99,6 +115,9 @@ class Lanes:
             budget=self.budget,
             is_stopping=lambda: self.is_stopping,
         )
+
+    def _leader(self, partition: TopicPartition) -> Registration | None:
+        return self.leads_alone.get(partition, self.leads)
 
     def led_by(self, leader: Registration | None, *partitions: TopicPartition) -> None:
         """What the watches tell."""
@@ -262,6 +281,32 @@ def test_what_a_frozen_leader_was_sent_goes_to_the_next_one_and_what_could_be_wr
             await lane.offset(plain)
         assert leader.taken == [*sequenced, sequenced_batch(5, 2)]
         assert leader.at_once == 0, "the call to the frozen one was ended"
+
+    run(scenario)
+
+
+def test_the_late_answer_to_a_message_that_was_given_up_is_not_taken_for_that_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "OVERTAKEN_S", 0.0)
+
+    async def scenario(lane: Lanes, leader: Leader) -> None:
+        stays = TopicPartition(PLACE.topic_id, Partition(4))
+        leader.slow = {"broker-2": asyncio.Event(), "broker-3": asyncio.Event()}
+        moved, kept = lane.append(sequenced_batch(5, 0)), lane.append(sequenced_batch(6, 0), partition=stays)
+        await until_seen(leader, 1)
+        assert len(leader.seen[0]) == 2, "both go with one message"
+        lane.leads_alone[PLACE] = NEXT
+        lane.led_by(LEADER, PLACE)
+        await until_seen(leader, 2)
+        assert leader.seen[1] == [sequenced_batch(5, 0)], "given up, and sent to the next leader"
+        leader.answers = [[SessionFenced("it leads no more"), None]]
+        leader.slow["broker-2"].set()
+        assert await lane.offset(kept) == 0
+        assert not moved.outcome.done()
+        behind = lane.append(sequenced_batch(5, 1))
+        await asyncio.sleep(0.05)
+        assert len(leader.seen) == 2, "one message of a partition is on its way, and nothing is sent a third time"
+        leader.slow["broker-3"].set()
+        assert [await lane.offset(moved), await lane.offset(behind)] == [1, 2]
 
     run(scenario)
 

@@ -360,3 +360,86 @@ async def stored(store: MetadataStore, name: str) -> KeyValue:
     held = await store.get(LAYOUT.topic(name))
     assert held is not None
     return held
+
+
+# ── catching up with the store ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class CountedGets(FaultyStore):
+    """Counts the reads of single keys, and holds them while `open` is cleared."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        super().__init__(store)
+        self.open = asyncio.Event()
+        self.open.set()
+        self.gets = 0
+
+    async def get(self, key: str) -> KeyValue | None:
+        self.gets += 1
+        found = await super().get(key)
+        await self.open.wait()
+        return found
+
+
+def catching_up(test: Callable[[CountedGets, Topics, TopicCache], Awaitable[None]]) -> None:
+    async def opened() -> None:
+        sqlite = SqliteStore(Path(":memory:"))
+        store = CountedGets(sqlite)
+        cache = TopicCache(store)
+        following = asyncio.ensure_future(cache.run())
+        try:
+            assert await cache.wait_for(Revision(0), PATIENCE_S)
+            await test(store, Topics(sqlite), cache)
+        finally:
+            following.cancel()
+            await asyncio.wait((following,))
+            await sqlite.close()
+
+    run(opened())
+
+
+def test_a_topic_is_known_after_the_cache_has_caught_up_with_the_store() -> None:
+    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+        made = await topics.create("orders", 3)
+        await cache.catch_up("orders", timeout_s=PATIENCE_S)
+        assert cache.get("orders") == made
+        grown = await topics.alter("orders", partition_count=5)
+        await cache.catch_up("orders", timeout_s=PATIENCE_S)
+        assert cache.by_id(made.id) == grown
+        await cache.catch_up("missing", timeout_s=PATIENCE_S)
+        assert store.gets == 3
+
+    catching_up(test)
+
+
+def test_those_who_catch_up_at_once_share_a_read_that_begins_after_all_of_them_have_asked() -> None:
+    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+        store.open.clear()
+        early = asyncio.ensure_future(cache.catch_up("orders", timeout_s=PATIENCE_S))
+        await until(lambda: store.gets == 1)
+        await asyncio.sleep(0)  # it has read that there is no such topic
+        made = await topics.create("orders", 3)
+        late = [asyncio.ensure_future(cache.catch_up("orders", timeout_s=PATIENCE_S)) for _ in range(50)]
+        await asyncio.sleep(0)
+        store.open.set()
+        await asyncio.gather(early, *late)
+        assert cache.get("orders") == made
+        assert store.gets == 2
+
+    catching_up(test)
+
+
+def test_who_can_t_catch_up_is_to_ask_again() -> None:
+    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+        store.open.clear()
+        with pytest.raises(Unavailable, match="did not tell in time"):
+            await cache.catch_up("orders", timeout_s=0.01)
+        store.open.set()
+        store.down = Unavailable("the store is away")
+        with pytest.raises(Unavailable, match="the store is away"):
+            await cache.catch_up("orders", timeout_s=PATIENCE_S)
+        store.down = None
+        await cache.catch_up("orders", timeout_s=PATIENCE_S)
+        assert not cache._catching_up, "nothing is kept of those who asked"
+
+    catching_up(test)

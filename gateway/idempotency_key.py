@@ -5,7 +5,7 @@
     base_sequence   first 31 bits of BLAKE2b(media type, ?partition=, ?expected_offset=, body)    the fingerprint
 
 So the producer state of the partitions, which is rebuilt from the segments' footers, is the memory of the key. Before anything is
-appended it is asked in all partitions of the topic that are led here, and decides:
+appended it is asked in all partitions of the topic (keyed_produce.py), and decides:
 
     nothing is there             a new request, routed over the partitions that the topic has now
     the same fingerprint         a repeat: routed as the first time, so it meets what was written and adds what is missing

@@ -22,7 +22,7 @@ from segments.log import Acks, FetchTarget, Log, PendingAppend
 from segments.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.object_store import Buffer
 from segments.partition_log import AS_PRODUCED, Appended, Bounds, Dates
-from segments.producer_state import SequencedBatch
+from segments.producer_state import NOT_ROUTED, SequencedBatch
 from segments.record_batch import BatchHeader
 from segments.run_index import EpochEnd
 from segments.settings import SegmentSettings
@@ -153,7 +153,8 @@ class LedHere:
                 found = await log.surely_written_once(partitions, producer_id)
                 if topic is None:
                     return WrittenOnce(found, topic_revision)
-                rerouted = {at: batch for at, batch in found.items() if batch.producer_epoch != topic.partition_count}
+                usual = (NOT_ROUTED, topic.partition_count)
+                rerouted = {at: batch for at, batch in found.items() if batch.producer_epoch not in usual}
                 if all(batch.last_offset < log.bounds(at).high_watermark for at, batch in rerouted.items()):
                     return WrittenOnce(found, topic.revision)
                 if asyncio.get_running_loop().time() >= committed_by_s:

@@ -58,13 +58,13 @@ class ProvenRouting:
             )
 
     def is_proven(self, partition: TopicPartition) -> bool:
-        return self._proven.get(partition) == self._log.bounds(partition).leader_epoch
+        return self._proven.get(partition) == self._log.leader_epoch(partition)
 
     async def prove(self, partitions: Collection[TopicPartition]) -> None:
         unproven: dict[TopicId, dict[TopicPartition, LeaderEpoch]] = {}
         for partition in partitions:
             if not self.is_proven(partition):
-                unproven.setdefault(partition.topic_id, {})[partition] = self._log.bounds(partition).leader_epoch
+                unproven.setdefault(partition.topic_id, {})[partition] = self._log.leader_epoch(partition)
         for topic_id, epochs in unproven.items():
             await self._prove(topic_id, epochs)
 

@@ -37,7 +37,7 @@ from segments.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.pending_append import Acks as Acks  # what callers of `produce` and `append` know it by
 from segments.pending_append import PendingAppend as PendingAppend
 from segments.pending_segment import PendingSegment
-from segments.producer_state import ONE_SHOT, ProducerRoom, SequencedBatch
+from segments.producer_state import NOT_ROUTED, ONE_SHOT, ProducerRoom, SequencedBatch
 from segments.read_path import ReadPath
 from segments.record_batch import BatchHeader, parse_header, stamp, with_log_append_time
 from segments.recovered_partition import RecoveredPartition
@@ -300,7 +300,7 @@ class Log:
         led = self._led.writable(partition)
         self._writer.check_open()
         now_ms = self._now_ms()
-        if header.producer_id >= ONE_SHOT and not continues:
+        if header.producer_id >= ONE_SHOT and header.producer_epoch > NOT_ROUTED and not continues:
             is_new = led.log.written_once(ProducerId(header.producer_id), now_ms=now_ms) is None
             if is_new:
                 self.routing.check(partition, header.producer_epoch)
@@ -419,6 +419,10 @@ class Log:
     def bounds(self, partition: TopicPartition) -> Bounds:
         """As they are known here: for readers, see `bounds_of`."""
         return self._led.at(partition).log.bounds
+
+    def leader_epoch(self, partition: TopicPartition) -> LeaderEpoch:
+        """In which the partition is led here. Raises NoLeader, Corrupt, SessionFenced."""
+        return self._led.at(partition).log.leader_epoch
 
     async def bounds_of(self, partitions: Iterable[TopicPartition]) -> list[Bounds | TidelogError]:
         """Of each, as readers may be told; the error of a partition stands in its place. Raises Unavailable, SessionFenced."""

@@ -1,4 +1,4 @@
-"""A small model of the handshake that writes a keyed request once: every interleaving of its attempts, a growth and a leader change.
+"""A small model of the handshake that writes a keyed request once: every interleaving of attempts, growth and a leader change.
 
 A topic grows from SMALL to LARGE. The request has batches in partitions 0 and 1 where it is routed over SMALL, and in partition 2
 where it is routed over LARGE. Partition 0 changes its leader: the next one is appointed, later seals the former one, and serves.

@@ -129,6 +129,9 @@ def test_a_leader_refuses_a_new_batch_that_was_routed_over_fewer_partitions_than
         assert await leader.produce(keyed_append(grown, 1, routed_over=4), forwarded_by="broker-9") == [0], (
             "a repeat is no new batch"
         )
+        other = cluster.leader(TopicPartition(grown.id, Partition(2)))
+        named = keyed_append(grown, 2, routed_over=0)
+        assert await other.produce(named, forwarded_by="broker-9") == [0], "its sender names the partition"
 
     with_routed_cluster(scenario)
 
@@ -208,7 +211,8 @@ def test_a_request_is_planned_again_where_its_own_broker_hears_of_the_growth_bef
     async def scenario(cluster: Cluster) -> None:
         await cluster.create(partition_count=4)
         [broker] = cluster.brokers
-        log, grown = broker.leadership.log, []
+        log = broker.leadership.log
+        grown: list[int] = []
         as_it_is = log.routing.check
 
         def check(partition: TopicPartition, partition_count: int) -> None:

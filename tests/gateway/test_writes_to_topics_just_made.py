@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def append(topic: Topic, partition: int, batch: bytes | None = None, *, revision
     )
 
 
-async def held_until_heard(stale: Broker, request: Awaitable[object]) -> object:
+async def held_until_heard(stale: Broker, request: Awaitable[Any]) -> Any:
     """The answer to a request that waits for this broker to hear of topics."""
     asked = asyncio.ensure_future(request)
     done, _ = await asyncio.wait((asked,), timeout=0.7)
@@ -51,7 +52,7 @@ def test_a_forwarded_write_waits_until_its_leader_has_heard_of_the_topic(change:
             topic = await cluster.topics.create("orders", 9)
         await cluster.served(topic)
         number = cluster.led_by(stale, topic)[-1]
-        [written] = await held_until_heard(stale, asked.http([{"value": "v", "partition": number}]))  # type: ignore[misc]
+        [written] = await held_until_heard(stale, asked.http([{"value": "v", "partition": number}]))
         assert written == {"partition": number, "offset": 0}
 
     with_routed_cluster(scenario)
@@ -130,7 +131,7 @@ def test_a_client_writes_at_a_broker_that_has_not_heard_of_the_topic(change: str
             topic = await cluster.topics.create("orders", 9)
         await cluster.served(topic)
         if over == "http":
-            [written] = await held_until_heard(stale, stale.http([{"value": "v", "partition": 8}]))  # type: ignore[misc]
+            [written] = await held_until_heard(stale, stale.http([{"value": "v", "partition": 8}]))
             assert written == {"partition": 8, "offset": 0}
         else:
             asked = append(topic, 8)

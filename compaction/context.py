@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Protocol, TypeVar
 
 from compaction.deletions import Deletions
@@ -51,16 +51,17 @@ class CompactionContext:
     segments: SegmentSettings = field(default_factory=SegmentSettings)
     """What brokers bound batches and producers by."""
     counters: CompactionCounters = field(default_factory=CompactionCounters)
-    clock: StoreClock = None  # type: ignore[assignment]  # made of `now_ms` where none is given
+    store_clock: InitVar[StoreClock | None] = None
+    """Where none is given, `now_ms` alone counts."""
+    clock: StoreClock = field(init=False)
     """What the store tells of the time. While it `is_doubted`, nothing expires and nothing is deleted; what is written is dated by
     `stamp_ms`."""
     deletions: Deletions = field(init=False)
     """The one way to delete objects: what the bucket denies is told once, whoever wanted it."""
 
-    def __post_init__(self) -> None:
-        if self.clock is None:
-            object.__setattr__(self, "clock", StoreClock(self.now_ms))
-        object.__setattr__(self, "deletions", Deletions(self.store, self.clock, now_ms=self.now_ms))
+    def __post_init__(self, store_clock: StoreClock | None) -> None:
+        object.__setattr__(self, "clock", store_clock or StoreClock(self.now_ms))
+        object.__setattr__(self, "deletions", Deletions(self.store, now_ms=self.now_ms, clock=self.clock))
 
     async def patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """As compaction/patience.py, for as long as the settings say."""

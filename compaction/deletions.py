@@ -23,9 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class Deletions:
-    def __init__(self, store: ObjectStore, clock: StoreClock, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: ObjectStore, *, now_ms: Callable[[], int], clock: StoreClock | None = None) -> None:
+        """`clock`: where a doubt of it puts deletes off; left out by those who delete nothing for its age."""
         self._store = store
-        self._clock = clock
+        self._clock = clock or StoreClock(now_ms)
         self._now_ms = now_ms
         self._denied_at_ms: int | None = None
         self.deleted = 0

@@ -242,8 +242,8 @@ class Keeping:
             self._told.clear()
         self._told.add((manifest.place, held.file.name))
         log.warning(
-            "%s of %s keeps offsets %d to %d, and %d files behind them that are past retention.ms: their newest record counts as dated "
-            "%s (ms since 1970). They go when that is past, too; DeleteRecords lets them go at once",
+            "%s of %s keeps offsets %d to %d, and %d files behind them that are past retention.ms: their newest record counts as "
+            "dated %s (ms since 1970). They go when that is past, too; DeleteRecords lets them go at once",
             manifest.place,
             topic,
             held.file.base_offset,

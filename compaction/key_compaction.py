@@ -7,9 +7,11 @@
 
 As in Kafka: a pass is due when the dirty part is large enough (min.cleanable.dirty.ratio), or when tombstones may go; a file that
 is younger than min.compaction.lag.ms ends the dirty part; offsets stay what they are. Unlike in Kafka, a record that is dated later
-than its append counts as young only since its append (record_dates.py): one that is dated in the year 2100 holds up nothing. A record without a key is kept for ever:
-producers may send them, where Kafka refuses them. A tombstone stays for delete.retention.ms from the pass that first saw it; the
-manifest remembers the passes, so this holds whoever compacts next. By then no older record of its key is left: that pass took them.
+than its append counts as young only since its append (record_dates.py): one that is dated in the year 2100 holds up nothing.
+
+A record without a key is kept for ever: producers may send them, where Kafka refuses them. A tombstone stays for
+delete.retention.ms from the pass that first saw it; the manifest remembers the passes, so this holds whoever compacts next. By then
+no older record of its key is left: that pass took them.
 
 Invariant: for every key the newest record below the end of the pass stays, unless it is a tombstone whose time is over.
 """

@@ -80,7 +80,7 @@ class CompactionCollector(Collector):
             ("tidelog_compaction_damaged", "Partitions and segments left alone, since something stored is wrong.", state.damaged),
             (
                 "tidelog_compaction_clock_difference_seconds",
-                "How far this machine's clock is ahead of the bucket's, below 0 behind it. Beyond 300 nothing expires or is deleted.",
+                "How far this clock is ahead of the bucket's, below 0 behind it. Beyond 300 nothing expires or is deleted.",
                 clock.difference_ms / 1000,
             ),
         ):

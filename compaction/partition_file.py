@@ -83,8 +83,8 @@ def compact_runs(
     expiry_ms: int | None = None,
 ) -> CompactedRuns:
     """`runs` go on at `manifest.compacted_to`. `name`: of the file that holds these offsets. `now_ms`: a time after the runs were
-    read, so all their records had been appended. `expiry_ms`: the time by which producers are forgotten, `now_ms` where it is left out.
-    Raises Damage, and Corrupt where the file does not hold what it was made of."""
+    read, so all their records had been appended. `expiry_ms`: the time by which producers are forgotten, `now_ms` where it is left
+    out. Raises Damage, and Corrupt where the file does not hold what it was made of."""
     encoder = _Encoder(manifest, topic, settings)
     for at, run in enumerate(runs):
         try:

@@ -60,7 +60,7 @@ class CompactionService:
             secrets.token_hex,
             self._membership.is_mine,
             segments,
-            clock=clock,
+            store_clock=clock,
         )
         self.compactor = Compactor(context, Notices(metadata, layout), told=told)
         self._heard = notices

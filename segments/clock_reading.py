@@ -1,12 +1,12 @@
 """Compares this machine's clock with the object store's, and decides which time counts. Pure: the caller brings both.
 
-    difference        things expire by     what is written is dated by     does anything expire?
+    they differ by    things expire by     what is written is dated by     does anything expire?
     up to 5 minutes   this clock           this clock                      yes
-    more, or less     the earlier one      the later one                   no: one of the two is wrong, and which is not known
+    more              the earlier one      the later one                   no: one of the two is wrong, and which is not known
     not known         this clock           this clock                      yes
 
-A store dates each answer (the header `Date`). It gave that date between the moment when the request was sent and the moment when the
-answer came, so the comparison is exact but for that time and for the whole seconds of the header.
+A store dates each answer (the header `Date`), at some moment between the sending of the request and the coming of the answer. The
+comparison is exact but for that time and for the whole seconds of the header.
 
 Invariant: while either clock is right within the bound, nothing expires before its time.
 """

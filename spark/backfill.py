@@ -270,11 +270,11 @@ def make_files(task: MakingTask) -> MadeUnit:
         )
 
 
-def _context(
-    store: ObjectStore, topics: MirroredTopics, settings: CompactionSettings, clock: StoreClock
-) -> CompactionContext:
+def _context(store: ObjectStore, topics: MirroredTopics, settings: CompactionSettings, clock: StoreClock) -> CompactionContext:
     manifests = Manifests(store, bytes_max=_MANIFESTS_BYTES_MAX)
-    return CompactionContext(store, topics, manifests, settings, clock.now_ms, secrets.token_hex, lambda name: True, clock=clock)
+    return CompactionContext(
+        store, topics, manifests, settings, clock.now_ms, secrets.token_hex, lambda name: True, store_clock=clock
+    )
 
 
 def _mb(size_bytes: int) -> str:

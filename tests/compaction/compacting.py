@@ -91,7 +91,7 @@ class Scene:
             self.now_ms if clock is None else clock.now_ms,
             lambda size: f"{next(self._nonces):0{2 * size}x}",
             is_mine,
-            clock=clock,
+            store_clock=clock,
         )
 
     def compactor(

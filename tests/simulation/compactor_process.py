@@ -104,7 +104,7 @@ class CompactorProcess(BucketProcess):
             new_nonce=lambda size: self._chance.randbytes(size).hex(),
             is_mine=self._membership.is_mine,
             segments=site.settings,
-            clock=clock,
+            store_clock=clock,
         )
         self.compactor = Compactor(self._compaction, Notices(self.metadata, EtcdLayout()), told=self._note)
         self._notices = NoticeCache(self.metadata, EtcdLayout())

@@ -47,7 +47,7 @@ CAUGHT_AS = {
     BrokenRule.SEAL_NOT_LOOKED_FOR: Shown({Invariant.PREFIX}, in_seed=17, trouble_s=8),
     BrokenRule.GAP_TOLD_UNPROVEN: Shown({Invariant.TRUTHFUL}, in_seed=13, trouble_s=8),
     BrokenRule.REMOVED_WITHOUT_PROOF: Shown({Invariant.APPOINTED}, in_seed=11, trouble_s=8),
-    BrokenRule.TRIMMED_TOO_EARLY: Shown({Invariant.REACHABLE, Invariant.EQUIVALENT}, in_seed=0, trouble_s=8),
+    BrokenRule.TRIMMED_TOO_EARLY: Shown({Invariant.REACHABLE, Invariant.EQUIVALENT}, in_seed=2, trouble_s=8),
     BrokenRule.COLLECTED_UNFENCED: Shown({Invariant.REACHABLE}, in_seed=52, trouble_s=8),
     BrokenRule.EXPIRED_BY_OLDEST: Shown({Invariant.KEPT}, in_seed=3, trouble_s=8),
     BrokenRule.LOG_START_FORGOTTEN: Shown({Invariant.DELETED}, in_seed=22, trouble_s=8),
@@ -58,6 +58,7 @@ CAUGHT_AS = {
     BrokenRule.TOMBSTONES_REMOVED_EARLY: Shown({Invariant.KEPT}, in_seed=0, trouble_s=8),
     BrokenRule.GRACE_NOT_KEPT: Shown({Invariant.REACHABLE}, in_seed=2, trouble_s=8),
     BrokenRule.PRODUCERS_FORGOTTEN: Shown({Invariant.UNIQUE}, in_seed=10, trouble_s=8),
+    BrokenRule.CLOCK_TRUSTED: Shown({Invariant.KEPT, Invariant.REACHABLE}, in_seed=0, trouble_s=8),
 }
 RARE = {"manifests lost to another", "log starts raised by retention", "merges", "files merged"}
 """What comes up in one world of ten."""

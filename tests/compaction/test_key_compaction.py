@@ -211,3 +211,18 @@ def test_a_record_without_a_timestamp_is_young_since_its_append() -> None:
 def test_a_file_of_a_manifest_without_times_of_append_goes_by_the_records_alone() -> None:
     assert dirty_to(5100, file_of(0, 9, times=(0, 1 << 50))) is None
     assert dirty_to(0, file_of(0, 9, times=(-1, -1))) == 10
+
+
+def test_a_young_file_whose_keys_are_compacted_already_ends_nothing() -> None:
+    """As where min.compaction.lag.ms was raised, and records behind it are dated earlier."""
+    young, old = file_of(0, 9, times=(5000, 5000), appended_by=5000), file_of(10, 19, times=(0, 0), appended_by=5000)
+    manifest = manifest_of([young, old], key_passes=[KeyPass(Offset(10), 0, 0)])
+    plan = plan_key_pass(manifest, lagging(100), dirty_ratio_min=0.0, now_ms=5050)
+    assert plan is not None
+    assert (plan.clean_to, plan.dirty_to) == (10, 20)
+
+
+def test_a_tombstone_at_the_beginning_of_the_dirty_part_is_counted_or_it_would_never_go() -> None:
+    log: list[Record] = [(9, b"a", None), (10, b"b", None), (11, b"c", None), (12, b"d", None)]
+    plan = KeyPassPlan(Offset(10), Offset(12), Offset(0), Offset(0))
+    assert sort_records(columns_of(log), key_map(log[1:3]), plan, Offset(12)).new_tombstones == 2

@@ -9,11 +9,14 @@ import pyarrow as pa
 import pytest
 
 from compaction import keeping, key_pass
+from compaction.key_compaction import plan_key_pass
+from compaction.key_pass import run_key_pass
 from compaction.merge_plan import MergeBounds, plan_merge
 from compaction.merges import check_conserved
 from compaction.settings import CompactionSettings
 from metadata.errors import Corrupt
 from metadata.model import Offset, Partition, TopicPartition
+from metadata.topic_settings import TopicSettings
 from segments.bucket_layout import history_file_key, manifest_key
 from segments.manifest import HistoryFile, KeyPass, Manifest, encode_manifest
 from segments.manifest_store import commit_manifest
@@ -24,6 +27,7 @@ from tests.compaction.kept import (
     GRACE_MS,
     SETTINGS,
     Keeper,
+    Meanwhile,
     configure,
     guarded_keeper,
     record,
@@ -364,3 +368,26 @@ def test_what_is_left_out_on_purpose_counts_as_conserved() -> None:
         check_conserved(old, None, key="k", removed_records=19)
     with pytest.raises(Corrupt, match="checksum 0000000000000001"):
         check_conserved(old, None, key="k", removed_records=20, removed_checksum=1)
+
+
+@pytest.mark.parametrize("removes", [True, False])
+def test_a_pass_that_another_has_finished_meanwhile_is_not_remembered_in_its_place(removes: bool) -> None:
+    """Else the tombstones that the other one counted would be forgotten."""
+
+    async def work(scene: Scene) -> None:
+        await configure(scene, cleanup_policy="compact")
+        manifest = await write_files(scene, [record(0, b"a"), record(1, b"a" if removes else b"b")])
+        others = KeyPass(Offset(2), scene.now_ms(), tombstones=7)
+
+        async def another_finishes() -> None:
+            passed = keys_compacted(manifest, passes=[others], writer="other", now_ms=scene.now_ms())
+            await commit_manifest(plain(scene.store), "orders", passed)
+
+        context = scene.context(SETTINGS, store=Meanwhile(scene, "get file", another_finishes))
+        plan = plan_key_pass(manifest, TopicSettings(cleanup_policy="compact"), dirty_ratio_min=0.0, now_ms=scene.now_ms())
+        assert plan is not None
+        outcome = await run_key_pass(context, "orders", ORDERS, manifest, plan)
+        assert not outcome.is_over
+        assert (await scene.manifest()).key_passes == (others,)
+
+    on_a_bucket(work)

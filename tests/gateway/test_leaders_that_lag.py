@@ -11,12 +11,12 @@ import pytest
 
 from gateway.cluster_view import ClusterView
 from gateway.forwarding import Forwarding
-from gateway.led_here import EpochQuestion
+from gateway.led_here import EpochQuestion, WrittenOnce
 from gateway.peer_reads import PeerReads
 from gateway.routed_log import RoutedLog
 from metadata.broker_registry import Registration
 from metadata.errors import NoLeader, TidelogError, UnknownPartition, UnknownTopic
-from metadata.model import LeaderEpoch, Offset, ProducerId, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SessionId, TopicPartition
 from segments.byte_budget import ByteBudget
 from segments.log import FetchTarget, Log
 from segments.log_reader import Fetched
@@ -66,8 +66,10 @@ class LaggingLeader:
     async def explain(self, _: Registration, __: str, partition: TopicPartition, ___: int) -> Any:
         return self._one(partition, "explained")
 
-    async def written_once(self, _: Registration, __: str, partitions: Sequence[TopicPartition], ___: ProducerId) -> Any:
-        return self._one(partitions[0], {})
+    async def written_once(
+        self, _: Registration, __: str, partitions: Sequence[TopicPartition], ___: ProducerId, *, topic_revision: Revision
+    ) -> Any:
+        return self._one(partitions[0], WrittenOnce({}, topic_revision))
 
 
 class World:
@@ -111,7 +113,10 @@ QUESTIONS: dict[str, tuple[Ask, object]] = {
     "timestamp": (lambda world: world.log.offset_for_timestamp(P1, 5), None),
     "delete records": (lambda world: world.log.delete_records(P1, 5), Offset(5)),
     "explain": (lambda world: world.log.explain(P1, 0), "explained"),
-    "written once": (lambda world: world.log.written_elsewhere([P1], ProducerId(1)), {}),
+    "written once": (
+        lambda world: world.log.written_once([P1], ProducerId(1), topic_revision=Revision(3)),
+        WrittenOnce({}, Revision(3)),
+    ),
 }
 UNHEARD_OF = [UnknownTopic("there is no topic orders"), UnknownPartition("topic orders has the partitions 0 to 0; 1 was asked for")]
 unheard_of = pytest.mark.parametrize("error", UNHEARD_OF, ids=lambda error: error.code)

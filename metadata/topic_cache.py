@@ -27,6 +27,8 @@ TopicChanged = Callable[[Topic | None, Topic | None], None]
 log = logging.getLogger(__name__)
 
 
+# Topics that are read from the store at the same time, since clients may name as many missing ones as they like.
+READS_AT_ONCE = 16
 # The revision of a topic that is not in the store.
 ABSENT = Revision(0)
 
@@ -58,6 +60,7 @@ class TopicCache:
         self._store = store
         self._catching_up: dict[str, _CatchingUp] = {}
         self._turns = itertools.count()
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
         self._watched = WatchedRange(store, self._layout.topics, replace=self._replace, apply=self._apply)
         self.run = self._watched.run
         self.wait_for = self._watched.wait_for
@@ -97,8 +100,9 @@ class TopicCache:
             async with asyncio.timeout(timeout_s):
                 async with reading.lock:
                     if reading.begun < came:
-                        begun = next(self._turns)
-                        kept = await self._store.get(self._layout.topic(name))
+                        async with self._reads:
+                            begun = next(self._turns)
+                            kept = await self._store.get(self._layout.topic(name))
                         reading.begun, reading.revision = begun, kept.mod_revision if kept is not None else ABSENT
                     revision = reading.revision
                 await self.wait_for(revision, timeout_s=None)

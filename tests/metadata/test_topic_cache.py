@@ -17,7 +17,7 @@ from metadata.model import Revision, TopicId
 from metadata.sqlite_store import SqliteStore
 from metadata.store import KeyValue, MetadataStore, Put
 from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
+from metadata.topic_cache import READS_AT_ONCE, TopicCache
 from metadata.topic_settings import TopicSettings
 from metadata.topics import Topics
 from tests.metadata.faulty_store import FaultyStore, unavailable
@@ -372,12 +372,15 @@ class CountedGets(FaultyStore):
         super().__init__(store)
         self.open = asyncio.Event()
         self.open.set()
-        self.gets = 0
+        self.gets = self.at_once = self.at_once_peak = 0
 
     async def get(self, key: str) -> KeyValue | None:
         self.gets += 1
+        self.at_once += 1
+        self.at_once_peak = max(self.at_once, self.at_once_peak)
         found = await super().get(key)
         await self.open.wait()
+        self.at_once -= 1
         return found
 
 
@@ -425,6 +428,14 @@ def test_those_who_catch_up_at_once_share_a_read_that_begins_after_all_of_them_h
         await asyncio.gather(early, *late)
         assert cache.get("orders") == made
         assert store.gets == 2
+
+    catching_up(test)
+
+
+def test_clients_that_name_many_missing_topics_read_few_of_them_at_once() -> None:
+    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+        await asyncio.gather(*(cache.catch_up(f"missing-{number}", timeout_s=PATIENCE_S) for number in range(100)))
+        assert (store.gets, store.at_once_peak) == (100, READS_AT_ONCE)
 
     catching_up(test)
 

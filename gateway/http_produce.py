@@ -161,7 +161,7 @@ class HttpProduce:
                     expected_offset=options.expected_offset,
                     continues=continues,
                 )
-                if not all(isinstance(each, StaleRouting) for each in pending):
+                if not pending or not all(isinstance(each, StaleRouting) for each in pending):
                     break  # else the topic has grown since it was planned, and nothing of it was taken
             plan = _without_records(plan)
         request_bytes = len(body)

@@ -94,6 +94,7 @@ class Broker:
         self.metrics = Metrics()
         self.tracing = None
         self.bucket_trouble = None
+        self.guard = None
         metadata = cast(MetadataStore, self.metadata)
         self.view = ClusterView(metadata, LAYOUT)
         self.topic_cache = self.view.topics

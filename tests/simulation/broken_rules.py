@@ -198,10 +198,10 @@ async def _only_looked_at(store: ObjectStore, sealed: SessionId, **how: Any) -> 
 def _session_reused() -> list[tuple[Any, str, Callable[..., Any]]]:
     numbers: dict[str, SessionId] = {}
 
-    async def number_of_last_time(store: MetadataWire, layout: EtcdLayout) -> SessionId:
+    async def number_of_last_time(store: MetadataWire, layout: EtcdLayout, *, writer: bytes) -> SessionId:
         broker_id = store.sender().broker_id
         if broker_id not in numbers:
-            numbers[broker_id] = await next_session(store, layout)
+            numbers[broker_id] = await next_session(store, layout, writer=writer)
         return numbers[broker_id]
 
     async def is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:

@@ -45,7 +45,7 @@ CAUGHT_AS = {
     BrokenRule.READ_AHEAD_IS_ALL: Shown({Invariant.UNIQUE}, in_seed=4, trouble_s=8),
     BrokenRule.READ_WHILE_HANDED_OVER: Shown({Invariant.PREFIX}, in_seed=39, trouble_s=30),
     BrokenRule.SEAL_NOT_LOOKED_FOR: Shown({Invariant.PREFIX}, in_seed=17, trouble_s=8),
-    BrokenRule.GAP_TOLD_UNPROVEN: Shown({Invariant.TRUTHFUL}, in_seed=13, trouble_s=8),
+    BrokenRule.GAP_TOLD_UNPROVEN: Shown({Invariant.TRUTHFUL}, in_seed=6, trouble_s=8),
     BrokenRule.REMOVED_WITHOUT_PROOF: Shown({Invariant.APPOINTED}, in_seed=11, trouble_s=8),
     BrokenRule.TRIMMED_TOO_EARLY: Shown({Invariant.REACHABLE, Invariant.EQUIVALENT}, in_seed=2, trouble_s=8),
     BrokenRule.COLLECTED_UNFENCED: Shown({Invariant.REACHABLE}, in_seed=52, trouble_s=8),

@@ -125,8 +125,7 @@ class Lane:
             else:
                 again.append(append)  # it was not looked at, since the one before it was refused
         self._waiting.extendleft(reversed(again))
-        for append, error in refused:
-            self.refuse(append, append.lost() if append.in_doubt else error)
+        self._refuse([(append, append.lost() if append.in_doubt else error) for append, error in refused])
         return refusal
 
     def lost(self, error: OutcomeUnknown) -> TidelogError | None:
@@ -145,12 +144,18 @@ class Lane:
 
     def refuse(self, refused: ForwardedAppend, error: TidelogError) -> None:
         """Refuses the batch for good, and with it those behind it of its message that are not on their way."""
-        message = refused.message
-        assert message is not None, "it is in this lane"
-        self.settle(refused, error)
-        for append in message.appends:
-            if not append.outcome.done() and not append.is_sent:
-                self.settle(append, append.lost() if append.in_doubt else error)
+        self._refuse([(refused, error)])
+
+    def _refuse(self, refused: Sequence[tuple[ForwardedAppend, TidelogError]]) -> None:
+        """Settles each batch with its own error first: several of one message may have been refused by one answer."""
+        messages = [(append.message, error) for append, error in refused]
+        for append, error in refused:
+            self.settle(append, error)
+        for message, error in messages:
+            assert message is not None, "it is in this lane"
+            for append in message.appends:
+                if not append.outcome.done() and not append.is_sent:
+                    self.settle(append, append.lost() if append.in_doubt else error)
 
     def refuse_all(self, error: TidelogError) -> None:
         """What is on its way is left to its answer."""

@@ -169,6 +169,21 @@ def test_a_refused_key_is_told_even_behind_a_batch_that_was_refused() -> None:
     in_loop(scenario)
 
 
+def test_several_batches_of_one_message_may_be_refused_by_one_answer() -> None:
+    def scenario(world: World) -> None:
+        message = object()
+        for name in ("a", "b"):
+            world.add(name, of=message, idempotent=True)
+        world.take()
+        world.add("c", of=message, idempotent=True)
+        misdated, gap = InvalidTimestamp("dated too far ahead"), OutOfOrderSequence("a gap")
+        assert world.answered(misdated, gap) is None
+        assert world.told("a", "b", "c") == [InvalidTimestamp, OutOfOrderSequence, InvalidTimestamp]
+        assert world.take() == []
+
+    in_loop(scenario)
+
+
 def test_where_an_answer_is_lost_only_what_a_leader_recognises_is_sent_again() -> None:
     def scenario(world: World) -> None:
         world.add("a", idempotent=True)

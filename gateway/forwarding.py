@@ -296,7 +296,7 @@ class Forwarding:
     def _leaders_changed(self, changed: Set[TopicPartition]) -> None:
         if not self._lanes or self._tasks is None:
             return
-        both = self._lanes.keys() & changed
+        both = [partition for partition in self._lanes if partition in changed]  # in the order of the lanes, which no hash decides
         now_s = asyncio.get_running_loop().time()
         for partition in both:
             lane = self._lanes[partition]

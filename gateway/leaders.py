@@ -45,7 +45,8 @@ class Leaders:
         self._log = log
         self._view = view
         self._broker_id = broker_id
-        self._questions: set[_Question] = set()
+        self._questions: dict[_Question, None] = {}
+        """In the order in which they were asked."""
         view.partitions.subscribe(self._end_overtaken)
 
     def here(self, partition: TopicPartition) -> bool:
@@ -80,11 +81,11 @@ class Leaders:
         try:
             async with asyncio.timeout(None) as end:
                 question = _Question(leader.session, frozenset(partitions), end)
-                self._questions.add(question)
+                self._questions[question] = None
                 try:
                     return await answer
                 finally:
-                    self._questions.discard(question)
+                    self._questions.pop(question, None)
         except TimeoutError:
             if not end.expired():
                 raise
@@ -127,7 +128,7 @@ class Leaders:
         moved = {partition: state.leader_session for partition in changed if (state := self._view.partitions.get(partition))}
         for question in tuple(self._questions):
             if any(moved.get(partition, question.session) != question.session for partition in question.partitions):
-                self._questions.discard(question)
+                del self._questions[question]
                 question.end.reschedule(asyncio.get_running_loop().time())
 
 

@@ -9,7 +9,9 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from metadata import partition_assignments
 from metadata.errors import Fenced
@@ -20,7 +22,6 @@ from tests.faulty_store import CALM, STORMY, Faults, Outage, between
 from tests.simulation.appointments import OPERATOR
 from tests.simulation.broker_process import BrokerProcess
 from tests.simulation.cluster import BROKERS_MAX, Cluster
-from tests.simulation.load import Load
 from tests.simulation.virtual_loop import virtual_loop
 
 LOSSY = Faults(answer_lost=0.3, request_lost=0.1, late=0.2, lands_after_cancel=0.9)
@@ -31,8 +32,19 @@ PILED_UP, PILE_UP_S_MAX = 2, 2.0
 """Segments on the wire that a blow waits for, and for how long."""
 PAUSE_S = (0.5, 4.0)
 """Between one blow and the next, from … to."""
+Blow = Callable[[], Awaitable[None]]
 MOVES_MAX = 60
 """That one blow asks for: each reads the whole history anew."""
+
+
+class Load(Protocol):
+    """What clients do meanwhile."""
+
+    def in_a_hurry(self) -> AbstractContextManager[None]: ...
+
+    async def grow(self) -> None: ...
+
+    async def make_again(self) -> None: ...
 
 
 class Blows:
@@ -51,7 +63,21 @@ class Blows:
 
         Each world has blows that are frequent in it, and some that never fall: what needs several of one kind comes up that way.
         """
-        blows: list[tuple[Callable[[], Awaitable[None]], int]] = [
+        blows = self._frequencies()
+        weights = [weight * self._chance.choice((0, 1, 1, 5)) for _, weight in blows]
+        until_s = virtual_loop().time() + for_s
+        self._over_s = until_s + linger_s
+        async with asyncio.TaskGroup() as under_way:
+            while virtual_loop().time() < until_s:
+                (blow,) = self._chance.choices([blow for blow, _ in blows], weights)
+                self.fallen[_name(blow)] += 1
+                self._note(_name(blow))
+                under_way.create_task(_called(blow))
+                await asyncio.sleep(self._chance.uniform(*pause_s))
+
+    def _frequencies(self) -> Sequence[tuple[Blow, int]]:
+        """All blows of this kind of world, and how often each falls in comparison."""
+        return [
             (self._kill, 6),
             (self._freeze, 6),
             (self._double, 1),
@@ -79,16 +105,6 @@ class Blows:
             (self._load.grow, 3),
             (self._load.make_again, 3),
         ]
-        weights = [weight * self._chance.choice((0, 1, 1, 5)) for _, weight in blows]
-        until_s = virtual_loop().time() + for_s
-        self._over_s = until_s + linger_s
-        async with asyncio.TaskGroup() as under_way:
-            while virtual_loop().time() < until_s:
-                (blow,) = self._chance.choices([blow for blow, _ in blows], weights)
-                self.fallen[_name(blow)] += 1
-                self._note(_name(blow))
-                under_way.create_task(_called(blow))
-                await asyncio.sleep(self._chance.uniform(*pause_s))
 
     def _seconds(self, *choices: float) -> Awaitable[None]:
         return self._last(self._chance.choice(choices))

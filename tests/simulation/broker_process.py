@@ -137,6 +137,10 @@ class BrokerProcess(BucketProcess):
     # What its clients do
 
     async def call(self, serve: Callable[[Log], Awaitable[T]], *, latency_s: float, timeout_s: float, hang_up: bool) -> T:
+        """Runs `serve` on the broker's side, with its log, and brings back what it answers or raises: see `ask`."""
+        return await self.ask(lambda: serve(self.leadership.log), latency_s=latency_s, timeout_s=timeout_s, hang_up=hang_up)
+
+    async def ask(self, serve: Callable[[], Awaitable[T]], *, latency_s: float, timeout_s: float, hang_up: bool) -> T:
         """Runs `serve` on the broker's side and brings back what it answers or raises.
 
         Raises Unavailable when nobody listens, and OutcomeUnknown when the answer does not come in time, the connection breaks or
@@ -160,10 +164,10 @@ class BrokerProcess(BucketProcess):
             raise answer
         return answer
 
-    async def _serve(self, serve: Callable[[Log], Awaitable[T]], reply: asyncio.Future[T | TidelogError], latency_s: float) -> None:
+    async def _serve(self, serve: Callable[[], Awaitable[T]], reply: asyncio.Future[T | TidelogError], latency_s: float) -> None:
         answer: T | TidelogError
         try:
-            answer = await serve(self.leadership.log)
+            answer = await serve()
         except TidelogError as error:
             answer = error.with_traceback(None)
         except Exception as error:  # noqa: BLE001  # a bug, which no client was meant to get: the run fails by it

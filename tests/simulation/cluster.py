@@ -37,13 +37,17 @@ class Cluster:
 
     def start(self, broker_id: str) -> None:
         name = f"{broker_id}.{len(self.processes) + 1}"
-        broker = BrokerProcess(name, self.site, broker_id=broker_id, rack=f"rack-{broker_id}", faults=self._weather)
+        broker = self._process(name, broker_id, self._weather)
         self._note(f"{name} starts")
         self.processes.append(broker)
         self.slots[broker_id] = broker
         alive = [broker for broker in self.processes if broker.alive and broker is not self.slots[broker.broker_id]]
         for oldest in alive[:-ZOMBIES_MAX]:
             self.kill(oldest)
+
+    def _process(self, name: str, broker_id: str, weather: Faults) -> BrokerProcess:
+        """Starts a process under the broker id."""
+        return BrokerProcess(name, self.site, broker_id=broker_id, rack=f"rack-{broker_id}", faults=weather)
 
     def kill(self, broker: BrokerProcess) -> None:
         if broker.alive:

@@ -1,6 +1,7 @@
 """Judges a history of produces and fetches by the invariants of docs/design.md. Pure.
 
     produce   Sent ──▶ Acknowledged | Refused | (no answer, or an unknown outcome: Unknown or nothing at all)
+    request   SentTogether ──▶ Placed | Refused | the same
     fetch     Fetched
     memory    Sampled
     the end   from the bucket alone, through the brokers, and what lies on the bucket without ever being visible
@@ -34,6 +35,10 @@ class Invariant(Enum):
     """Only retention, key compaction and DeleteRecords take records away, and only those that they may: see policy_model.py."""
     DELETED = "deleted"
     """What DeleteRecords has answered holds for all readers; no log start ever goes back: see policy_judge.py."""
+    ONCE = "once"
+    """The records of a request with an Idempotency-Key are written at most once in their topic, whichever brokers take repeats."""
+    ATTENTIVE = "attentive"
+    """A stream that reads a topic delivers every partition of it, those included that are added while it is open."""
     APPOINTED = "appointed"
     """A partition's leader changes by its own release, or by the controller and after its seal: see appointments.py."""
 
@@ -57,6 +62,26 @@ class Sent(NamedTuple):
     idempotent: bool
     acks_all: bool = True
     """Else it is acknowledged when the leader holds it in memory, and a crash may lose it."""
+
+
+class SentTogether(NamedTuple):
+    """One attempt of a request whose records the brokers spread over the partitions of a topic. No two requests share a record."""
+
+    operation: int
+    topic: str
+    """Its name, of which there may be several lives. A request goes to the one that its broker knows."""
+    key: str
+    """The Idempotency-Key, under which the request may be repeated; empty: it is sent once."""
+    records: tuple[RecordId, ...]
+
+
+class Placed(NamedTuple):
+    """The answer to SentTogether: of each record (number of the partition, offset); None where it was refused, or nobody knows."""
+
+    operation: int
+    places: tuple[tuple[int, int] | None, ...]
+    refused: tuple[int, ...] = ()
+    """Records, by their place in the request, of which the client was told that they are not written."""
 
 
 class Acknowledged(NamedTuple):
@@ -102,6 +127,14 @@ class Fetched(NamedTuple):
     """As in `may_be_old`, whether or not the reader named an epoch: the log start may be old then, too."""
 
 
+class GaveUp(NamedTuple):
+    """A stream told its reader that it reads a partition no more, though the partition is there."""
+
+    reader: str
+    partition: str
+    why: str
+
+
 class Sampled(NamedTuple):
     """Something that has a bound, at one moment."""
 
@@ -110,7 +143,7 @@ class Sampled(NamedTuple):
     bound: int
 
 
-Event = Sent | Acknowledged | Refused | Unknown | Fetched | Sampled
+Event = Sent | SentTogether | Acknowledged | Placed | Refused | Unknown | Fetched | GaveUp | Sampled
 Contents = Mapping[str, Sequence[tuple[int, RecordId]]]
 """(offset, record) of each partition, in the order read."""
 
@@ -137,6 +170,10 @@ class History:
     """Places of segments that another object calls committed, and that nothing stands at."""
     deleted: Set[str] = frozenset()
     """Partitions that no broker serves any more: their topics were deleted, and only the bucket tells of them."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Names of topics by their ids, where clients sent by name."""
+    subscribed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The partitions that each stream has to have delivered in the end, by its reader."""
     gone: Mapping[str, Absence] = field(default_factory=dict)
     """Of partitions that lost records to policies or DeleteRecords: `from_bucket` tells of them all the same."""
 
@@ -155,10 +192,12 @@ def check(history: History) -> list[Violation]:
     return [
         *found.acknowledgements(),
         *found.refusals(),
+        *found.requests(),
         *found.nothing_is_made_up(),
         *found.log_is_dense_and_unique(),
         *found.producers_are_in_order(),
         *found.readers_see_a_prefix(),
+        *found.streams_are_attentive(),
         *found.all_is_reachable(),
         *found.bucket_suffices(),
         *found.bounds_hold(),
@@ -169,6 +208,7 @@ class _Findings:
     def __init__(self, history: History) -> None:
         self._history = history
         self._sent = {event.operation: event for event in history.events if isinstance(event, Sent)}
+        self._together = {event.operation: event for event in history.events if isinstance(event, SentTogether)}
         self._at: dict[str, dict[int, RecordId]] = {partition: dict(records) for partition, records in history.from_bucket.items()}
         self._served = {partition: dict(records) for partition, records in history.through_brokers.items()}
         self._offsets: dict[tuple[str, RecordId], int] = {}
@@ -221,6 +261,8 @@ class _Findings:
         for event in self._history.events:
             if not isinstance(event, Refused):
                 continue
+            if event.operation in self._together:
+                continue  # see `requests`
             sent = self._sent[event.operation]
             if event.told_of_a_gap:
                 told = f"{sent.records[0]} of {sent.partition} was refused ({event.why})"
@@ -231,11 +273,64 @@ class _Findings:
                     told = f"{record} of {sent.partition} was refused ({event.why}) as not written"
                     yield Violation(Invariant.TRUTHFUL, f"{told}, and lies at offset {offset}")
 
+    def requests(self) -> Iterable[Violation]:
+        """once, durable, truthful, ordered: of requests whose records go to several partitions"""
+        places: dict[tuple[str, RecordId], list[_Place]] = defaultdict(list)
+        for partition, records in self._history.from_bucket.items():
+            topic_id, _, number = partition.partition("/")
+            topic = self._topic(partition)
+            for offset, record in records:
+                places[topic, record].append(_Place(topic_id, int(number), offset))
+        answers = {event.operation: event for event in self._history.events if isinstance(event, Placed)}
+        refused = {event.operation: event.why for event in self._history.events if isinstance(event, Refused)}
+        attempts: dict[tuple[str, tuple[RecordId, ...]], list[SentTogether]] = defaultdict(list)
+        for sent in self._together.values():
+            attempts[sent.topic, sent.records].append(sent)
+        for (topic, records), sent_together in attempts.items():
+            for record in records:
+                found = places.get((topic, record), [])
+                if len(found) > 1 and not sent_together[0].key:
+                    yield Violation(Invariant.UNIQUE, f"{record} was sent once, and lies at {_places(found)}")
+                elif len({place.topic_id for place in found}) < len(found):
+                    yield Violation(Invariant.ONCE, f"{record} was sent under one key, and lies at {_places(found)}")
+                if found and all(sent.operation in refused for sent in sent_together):
+                    why = refused[sent_together[-1].operation]
+                    yield Violation(
+                        Invariant.TRUTHFUL, f"{record} was refused ({why}) as not written, and lies at {_places(found)}"
+                    )
+            for sent in sent_together:
+                if (answer := answers.get(sent.operation)) is not None:
+                    yield from self._answered(sent, answer, places)
+
+    def _answered(
+        self, sent: SentTogether, answer: Placed, places: Mapping[tuple[str, RecordId], Sequence[_Place]]
+    ) -> Iterable[Violation]:
+        behind: set[str] = set()
+        for at, (record, told) in enumerate(zip(sent.records, answer.places, strict=True)):
+            found = places.get((sent.topic, record), [])
+            if told is not None and told not in [(place.partition, place.offset) for place in found]:
+                what = f"{record} was acknowledged at offset {told[1]} of partition {told[0]} of {sent.topic}"
+                if found:
+                    yield Violation(Invariant.TRUTHFUL, f"{what} and lies at {_places(found)}")
+                else:
+                    yield Violation(Invariant.DURABLE, f"{what} and is not in the log")
+            if at in answer.refused:
+                behind.add(str(record))
+                if found and not sent.key:
+                    yield Violation(Invariant.TRUTHFUL, f"{record} was refused as not written, and lies at {_places(found)}")
+            elif behind and told is not None and not sent.key:
+                yield Violation(Invariant.ORDERED, f"{record} was written behind {min(behind)}, which was refused")
+
+    def _topic(self, partition: str) -> str:
+        topic_id = partition.partition("/")[0]
+        return self._history.topics.get(topic_id, topic_id)
+
     def nothing_is_made_up(self) -> Iterable[Violation]:
         """truthful"""
         sent = {(event.partition, record) for event in self._sent.values() for record in event.records}
+        together = {(event.topic, record) for event in self._together.values() for record in event.records}
         for (partition, record), offset in self._offsets.items():
-            if (partition, record) not in sent:
+            if (partition, record) not in sent and (self._topic(partition), record) not in together:
                 yield Violation(Invariant.TRUTHFUL, f"{record} lies at offset {offset} of {partition}, and nobody sent it there")
 
     def log_is_dense_and_unique(self) -> Iterable[Violation]:
@@ -309,6 +404,21 @@ class _Findings:
                 Invariant.PREFIX, f"{who} asked from {event.from_offset}, and was sent on to {following}, from {expected}"
             )
 
+    def streams_are_attentive(self) -> Iterable[Violation]:
+        """attentive"""
+        delivered: dict[tuple[str, str], set[int]] = defaultdict(set)
+        for event in self._history.events:
+            if isinstance(event, Fetched):
+                delivered[event.reader, event.partition].update(offset for offset, _ in event.records)
+            elif isinstance(event, GaveUp):
+                yield Violation(Invariant.ATTENTIVE, f"{event.reader} gave up {event.partition}, which is there: {event.why}")
+        for reader, partitions in self._history.subscribed.items():
+            for partition in partitions:
+                missed = sorted({*self._at.get(partition, {})} - delivered[reader, partition])
+                if missed:
+                    told = f"{len(missed)} records of {partition}, the first at offset {missed[0]}"
+                    yield Violation(Invariant.ATTENTIVE, f"{reader} was not given {told}")
+
     def all_is_reachable(self) -> Iterable[Violation]:
         """reachable"""
         return (Violation(Invariant.REACHABLE, evidence) for evidence in self._history.missing)
@@ -339,6 +449,16 @@ class _Findings:
                 worst[event.what] = max(held, event, key=lambda sample: sample.value)
         for sample in worst.values():
             yield Violation(Invariant.BOUNDED, f"{sample.what} reached {sample.value}; the bound is {sample.bound}")
+
+
+class _Place(NamedTuple):
+    topic_id: str
+    partition: int
+    offset: int
+
+
+def _places(found: Iterable[_Place]) -> str:
+    return ", ".join(f"offset {offset} of {topic_id}/{partition}" for topic_id, partition, offset in sorted(found))
 
 
 def _shown(records: Sequence[tuple[int, RecordId]], place: int) -> str:

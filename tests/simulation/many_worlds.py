@@ -2,6 +2,7 @@
 
     python -m tests.simulation --seeds 500
     python -m tests.simulation --seeds 500 --kind groups            only worlds of consumer groups (group_world.py)
+    python -m tests.simulation --seeds 500 --kind routes            only worlds of listeners and forwarding (route_world.py)
     python -m tests.simulation --seed 17 --trace seed-17.txt        every request and every answer of one world
     python -m tests.simulation --seeds 20 --break seal-deleted      worlds in which a rule is broken: here, to fail is right
 
@@ -27,6 +28,8 @@ from typing import Final, NamedTuple
 from tests.simulation.broken_rules import BrokenRule
 from tests.simulation.group_broken_rules import BrokenGroupRule
 from tests.simulation.group_world import simulate_groups
+from tests.simulation.route_broken_rules import BrokenRouteRule
+from tests.simulation.route_world import simulate_routes
 from tests.simulation.virtual_loop import Stuck
 from tests.simulation.world import is_long, simulate
 
@@ -37,6 +40,7 @@ SHOWN_MAX = 5
 class Kind(Enum):
     LOG = "log"
     GROUPS = "groups"
+    ROUTES = "routes"
 
 
 class Result(NamedTuple):
@@ -113,8 +117,17 @@ def _group_world(seed: int, broken: str, trouble_s: float | None, keep_trace: bo
     return Result(seed, outcome.findings, outcome.tallies, outcome.trace)
 
 
-_RULES: Final[dict[Kind, type[BrokenRule] | type[BrokenGroupRule]]] = {Kind.LOG: BrokenRule, Kind.GROUPS: BrokenGroupRule}
-_WORLDS: Final = {Kind.LOG: _log_world, Kind.GROUPS: _group_world}
+def _route_world(seed: int, broken: str, trouble_s: float | None, keep_trace: bool) -> Result:
+    outcome = simulate_routes(seed, broken=BrokenRouteRule(broken), trouble_s=trouble_s, keep_trace=keep_trace)
+    return Result(seed, [*map(str, outcome.violations), *outcome.failures], outcome.tallies, outcome.trace)
+
+
+_RULES: Final[dict[Kind, type[BrokenRule] | type[BrokenGroupRule] | type[BrokenRouteRule]]] = {
+    Kind.LOG: BrokenRule,
+    Kind.GROUPS: BrokenGroupRule,
+    Kind.ROUTES: BrokenRouteRule,
+}
+_WORLDS: Final = {Kind.LOG: _log_world, Kind.GROUPS: _group_world, Kind.ROUTES: _route_world}
 
 
 def _results(judge: partial[Result], seeds: range, jobs: int) -> Iterator[Result]:

@@ -49,6 +49,8 @@ class MetadataWire:
         """Calls by kind: "transact", "range", …"""
         self.latency_s = self.write_latency_s = self.watch_delay_s = self.all_watches_delay_s = self.answer_lost = 0.0
         self.lands_late = 0.0
+        self.range_delays_s: dict[str, float] = {}
+        """By prefix: events of this range come so much later, to whichever watch. Kept by `calm_down`."""
         self.calm_down()
         self._on_the_wire: set[asyncio.Task[TransactionResult | TidelogError | LeaseLost]] = set()
         self._up = asyncio.Event()
@@ -166,6 +168,8 @@ class MetadataWire:
         async for batch in self._store.watch(prefix, from_revision):
             if lags and self.watch_delay_s:
                 await asyncio.sleep(self._chance.uniform(0, self.watch_delay_s))
+            if (range_delay_s := self.range_delays_s.get(prefix, 0.0)) > 0:
+                await asyncio.sleep(range_delay_s)
             if self.all_watches_delay_s:
                 await asyncio.sleep(self.all_watches_delay_s)
             await self._travel()

@@ -1,0 +1,57 @@
+"""What befalls a world of routes: views that lag, links between brokers that fail, growth, and some of the blows of log worlds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from tests.simulation.blows import Blow, Blows, Load
+from tests.simulation.route_cluster import RouteCluster
+
+TOPIC_LAGS_S = (0.0, 0.05, 0.5, 2.0)
+
+
+class RouteBlows(Blows):
+    def __init__(self, cluster: RouteCluster, load: Load, chance: random.Random, note: Callable[[str], None]) -> None:
+        super().__init__(cluster, load, chance, note)
+        self._routed = cluster
+
+    def _frequencies(self) -> Sequence[tuple[Blow, int]]:
+        return [
+            (self._load.grow, 6),
+            (self._load.make_again, 2),
+            (self._topics_lag, 6),
+            (self._links_lose, 3),
+            (self._links_are_slow, 3),
+            (self._links_are_cut, 2),
+            (self._metadata_slow, 2),
+            (self._lease_ends_early, 1),
+            (self._moves_to_and_fro, 2),
+            (self._moves_under_load, 2),
+            (self._kill, 1),
+            (self._freeze, 1),
+            (self._drain_by_command, 1),
+            (self._bucket_slow, 2),
+        ]
+
+    async def _topics_lag(self) -> None:
+        """A broker hears of topics later than before, or at once again."""
+        self._routed.any_routed().lag_behind_topics(self._chance.choice(TOPIC_LAGS_S))
+
+    async def _links_lose(self) -> None:
+        wire = self._routed.any_routed().wire
+        wire.lost = self._chance.choice((0.1, 0.4))
+        await self._seconds(0.5, 2.0, 4.0)
+        wire.lost = 0.0
+
+    async def _links_are_slow(self) -> None:
+        wire = self._routed.any_routed().wire
+        wire.latency_s = self._chance.choice((0.1, 0.5, 3.0))
+        await self._seconds(0.5, 2.0, 4.0)
+        wire.latency_s = 0.002
+
+    async def _links_are_cut(self) -> None:
+        wire = self._routed.any_routed().wire
+        wire.cut = True
+        await self._seconds(0.3, 1.0, 3.0)
+        wire.cut = False

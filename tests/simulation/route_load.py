@@ -1,0 +1,107 @@
+"""The topics of a world of routes, and the clients and streams that use them while topics grow, go and come again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+
+from gateway.cluster_view import partitions_of
+from metadata.model import TopicPartition
+from metadata.store import MetadataStore
+from metadata.topic import Topic
+from metadata.topics import Topics
+from tests.simulation.route_clients import KeyedClient, PlainClient, RouteClient, RouteClients, SequencedClient
+from tests.simulation.virtual_loop import virtual_loop
+
+ORDERS, CHURN = "orders", "churn"
+"""A topic that stays, and one that is deleted and made again."""
+PARTITIONS_MAX = 6
+MESSAGE_BYTES_MAX = {"max.message.bytes": "4096"}
+"""So that long records of one request need several batches."""
+
+
+class RouteLoad:
+    def __init__(
+        self, clients: RouteClients, metadata: MetadataStore, chance: random.Random, *, failures: list[str], settle_s: float
+    ) -> None:
+        """A client that has not come to its end by `settle_s` is a failure."""
+        self._clients = clients
+        self._chance = chance
+        self._failures = failures
+        self._settle_s = settle_s
+        self._topics = Topics(metadata, new_id=lambda: f"{chance.getrandbits(128):032x}", now_ms=lambda: virtual_loop().now_ms())
+        self.held: dict[str, Topic] = {}
+        self.names: dict[str, str] = {}
+        """Of every topic that there ever was, by its id."""
+        self.deleted: list[TopicPartition] = []
+        self.topics_changed = 0
+        self._changing = asyncio.Lock()
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Of all topics that there are."""
+        return [partition for topic in self.held.values() for partition in partitions_of(topic)]
+
+    async def begin(self, tasks: asyncio.TaskGroup) -> None:
+        await self._create(ORDERS)
+        if self._chance.random() < 0.5:
+            await self._create(CHURN)
+        for number, client in enumerate(self._chosen()):
+            tasks.create_task(self._settles(f"client {number}", client))
+
+    def _chosen(self) -> Sequence[RouteClient]:
+        clients = self._clients
+        chosen: list[RouteClient] = [KeyedClient(clients, "keyed1", ORDERS), KeyedClient(clients, "keyed2", ORDERS)]
+        if CHURN in self.held:
+            chosen += [KeyedClient(clients, "keyed3", CHURN), SequencedClient(clients, "sequenced3", CHURN)]
+        chosen += [SequencedClient(clients, f"sequenced{number}", ORDERS) for number in (1, 2)]
+        chosen += [PlainClient(clients, f"plain{number}", ORDERS) for number in (1, 2)]
+        return chosen
+
+    @contextlib.contextmanager
+    def in_a_hurry(self) -> Iterator[None]:
+        """While it lasts, clients send as fast as they can."""
+        self._clients.in_a_hurry += 1
+        try:
+            yield
+        finally:
+            self._clients.in_a_hurry -= 1
+
+    async def grow(self) -> None:
+        """One partition more, or two, for a topic."""
+        async with self._changing:
+            name = self._chance.choice(list(self.held))
+            count = self.held[name].partition_count + self._chance.choice((1, 1, 2))
+            if count <= PARTITIONS_MAX:
+                self.held[name] = await self._topics.alter(name, partition_count=count)
+                self.topics_changed += 1
+
+    async def make_again(self) -> None:
+        """Deletes a topic while it is produced to, and makes one of the same name."""
+        async with self._changing:
+            old = self.held.pop(CHURN, None)
+            if old is None:
+                return
+            await self._topics.delete(CHURN)
+            self.deleted += partitions_of(old)
+            self._clients.deleted.add(old.id)
+            await asyncio.sleep(self._chance.choice((0.0, 0.1, 1.0)))
+            await self._create(CHURN)
+            self.topics_changed += 1
+
+    async def _create(self, name: str) -> None:
+        self.held[name] = topic = await self._topics.create(name, self._chance.randint(1, 3), MESSAGE_BYTES_MAX)
+        self.names[topic.id] = name
+
+    async def _settles(self, name: str, client: RouteClient) -> None:
+        running = asyncio.ensure_future(client.run())
+        try:
+            await asyncio.wait((running,), timeout=max(0.0, self._settle_s - virtual_loop().time()))
+            if running.done():
+                await running
+            else:
+                self._failures.append(f"{name} still has no answer")
+        finally:
+            running.cancel()

@@ -1,0 +1,178 @@
+"""One simulated world of routes: clients ask any broker, over its listeners, while views of topics lag and links between brokers fail.
+
+    0 s ──────────── trouble ───────────▶ trouble_s ─ calm ─▶ all requests are decided ─▶ streams reach the ends ─▶ judge
+
+Two or three brokers of routed_broker.py share a bucket and a metadata store. Each hears of topics later than of partitions, by a time
+of its own. Topics grow, and one is deleted and made again, while requests are repeated through other brokers. Same seed, same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+from gateway.cluster_settings import ClusterSettings
+from metadata.etcd_layout import EtcdLayout
+from segments.settings import SegmentSettings
+from tests.simulation.appointments import Recorder
+from tests.simulation.archive_store import ArchiveStore
+from tests.simulation.broker_process import Site
+from tests.simulation.bucket_reader import read_bucket
+from tests.simulation.etcd_model import EtcdModel
+from tests.simulation.history_checker import History, Invariant, Violation, check
+from tests.simulation.route_blows import TOPIC_LAGS_S, RouteBlows
+from tests.simulation.route_broken_rules import BrokenRouteRule, in_force
+from tests.simulation.route_clients import RouteClients
+from tests.simulation.route_cluster import RouteCluster
+from tests.simulation.route_load import RouteLoad
+from tests.simulation.virtual_loop import run, virtual_loop
+
+TROUBLE_S = 5.0
+PAUSE_S = (0.1, 1.0)
+"""Between one blow and the next, from … to."""
+CALM_S_MAX = 60.0
+ON_THE_WIRE_S_MAX = 3_600.0
+"""After so long even the latest request to the bucket has landed."""
+
+
+@dataclass(slots=True)
+class RouteOutcome:
+    seed: int
+    violations: list[Violation] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Brokers that failed by themselves, and what did not come to rest though all was well again."""
+    trace: list[str] = field(default_factory=list)
+    tallies: dict[str, int] = field(default_factory=dict)
+
+
+def simulate_routes(
+    seed: int,
+    *,
+    broken: BrokenRouteRule = BrokenRouteRule.NOTHING,
+    trouble_s: float | None = None,
+    keep_trace: bool = True,
+) -> RouteOutcome:
+    """Runs one world to its end and judges it. Raises Stuck where nothing moves any more."""
+    world = RouteWorld(seed, TROUBLE_S if trouble_s is None else trouble_s, keep_trace=keep_trace)
+    with in_force(broken), _virtual_clocks():
+        return run(world.run(), seed=seed, shuffled=seed % 2 == 1)
+
+
+class _virtual_clocks:  # noqa: N801  # a context manager
+    """The listeners date records by the wall clock, and share the event loop by the monotonic one."""
+
+    def __enter__(self) -> None:
+        self._patches = [
+            patch.object(time, "time_ns", lambda: virtual_loop().now_ms() * 1_000_000),
+            patch.object(time, "monotonic", lambda: virtual_loop().time()),
+        ]
+        for each in self._patches:
+            each.start()
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._patches:
+            each.stop()
+
+
+class RouteWorld:
+    def __init__(self, seed: int, trouble_s: float, *, keep_trace: bool) -> None:
+        self._seed = seed
+        self._trouble_s = trouble_s
+        self._keep_trace = keep_trace
+        self._chance = random.Random(f"{seed}/routes")
+        self._trace: list[str] = []
+        self._failures: list[str] = []
+
+    async def run(self) -> RouteOutcome:
+        chance = self._chance
+        metadata, layout = EtcdModel(virtual_loop().time), EtcdLayout()
+        bucket = ArchiveStore(virtual_loop().now_ms, lambda topic, topic_id: True)
+        recorder = Recorder(bucket, metadata, layout)
+        settings = ClusterSettings(
+            session_timeout_ms=chance.choice((1000, 3000)),
+            bucket_timeout_ms=5000,
+            release_timeout_ms=3000,
+            drain_timeout_ms=2000,
+        )
+        site = Site(
+            self._seed, bucket, metadata, _settings(chance), settings, recorder, self._trace, self._keep_trace, self._failures
+        )
+        self._note(repr(site.settings))
+        self._cluster = cluster = RouteCluster(site, chance, self._note)
+        background = [asyncio.ensure_future(work.run()) for work in (metadata, recorder, cluster.partitions, cluster.registered)]
+        self._clients = clients = RouteClients(
+            self._seed, cluster.balanced_routed, lambda name: self._load.held.get(name), self._note
+        )
+        settle_s = self._trouble_s + CALM_S_MAX
+        self._load = load = RouteLoad(clients, metadata, chance, failures=self._failures, settle_s=settle_s)
+        for number in range(chance.choice((2, 2, 3))):
+            cluster.start(f"b{number + 1}")
+        for broker in cluster.routed:
+            broker.lag_behind_topics(chance.choice(TOPIC_LAGS_S))
+        await self._live(background)
+        await asyncio.sleep(ON_THE_WIRE_S_MAX)
+        contents = await read_bucket(bucket.archive())
+        deleted = set(map(str, load.deleted))
+        history = History(
+            clients.events,
+            contents.log,
+            contents.log,
+            missing=contents.missing,
+            deleted=deleted,
+            topics=load.names,
+        )
+        violations = check(history)
+        violations += [Violation(Invariant.TRUTHFUL, denied) for denied in clients.denied]
+        for task in background:
+            task.cancel()
+        await metadata.close()
+        tallies = {
+            "requests acknowledged": clients.acknowledged,
+            "requests refused": clients.refused,
+            "requests of unknown outcome": clients.unknown,
+            "acknowledged requests repeated": clients.repeats,
+            "routed records": sum(map(len, contents.log.values())),
+            "topics changed under routes": load.topics_changed,
+            **{f"times {name} under routes": count for name, count in sorted(self._blows.fallen.items())},
+        }
+        return RouteOutcome(self._seed, violations, list(self._failures), list(self._trace), tallies)
+
+    async def _live(self, background: list[asyncio.Task[None]]) -> None:
+        cluster = self._cluster
+        async with asyncio.TaskGroup() as tasks:
+            await self._load.begin(tasks)
+            self._blows = RouteBlows(cluster, self._load, self._chance, self._note)
+            await asyncio.sleep(self._chance.choice((0.0, 1.0)))
+            await self._blows.rain(self._trouble_s, pause_s=PAUSE_S, linger_s=2.0)
+            self._note("calm")
+            cluster.calm_down()
+            keeping_up = asyncio.ensure_future(cluster.keep_up())
+            self._clients.finishing = True
+        keeping_up.cancel()
+        for broker in cluster.slots.values():
+            broker.stop()
+        for broker in cluster.slots.values():
+            if not await broker.stopped(timeout_s=CALM_S_MAX):
+                self._failures.append(f"{broker.name} does not stop")
+
+    def _note(self, what: str) -> None:
+        if self._keep_trace:
+            self._trace.append(f"{virtual_loop().time():12.6f} {what}")
+
+
+def _settings(chance: random.Random) -> SegmentSettings:
+    return SegmentSettings(
+        segment_bytes_max=chance.choice((4000, 20_000)),
+        linger_ms=chance.choice((0, 20, 100)),
+        puts_per_second_max=0,
+        put_timeout_ms=1000,
+        put_deadline_ms=3000,
+        hedge_after_ms=1500,
+        retry_pause_ms=20,
+        retry_pause_ms_max=500,
+        buffer_bytes_max=chance.choice((40_000, 200_000)),
+        index_every_segments=32,
+    )

@@ -1,0 +1,70 @@
+"""Requests of clients keep every invariant whichever broker takes them, and the checker notices when a rule of routing is broken."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.history_checker import Invariant
+from tests.simulation.route_broken_rules import BrokenRouteRule
+from tests.simulation.route_world import simulate_routes
+from tests.simulation.test_simulation import Shown
+
+pytestmark = pytest.mark.slow
+
+CAUGHT_AS = {
+    BrokenRouteRule.OTHERS_NOT_ASKED: Shown({Invariant.ONCE}, in_seed=0, trouble_s=5),
+}
+SEEDS_TO_CATCH_MAX = 20
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Silences what brokers log about the faults that the world injects."""
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.mark.parametrize("seeds", [range(0, 24, 2), range(1, 24, 2)], ids=["tasks in order", "tasks shuffled"])
+def test_every_invariant_holds_whichever_broker_takes_a_request(seeds: range) -> None:
+    befell = Counter[str]()
+    for seed in seeds:
+        print(f"seed {seed}")
+        outcome = simulate_routes(seed, keep_trace=False)
+        assert outcome.violations == []
+        assert outcome.failures == []
+        befell.update(outcome.tallies)
+    missed = [what for what, count in befell.items() if count == 0]
+    assert missed == [], "the worlds were too calm to prove anything"
+
+
+@pytest.mark.parametrize("seed", [4, 5], ids=["tasks in order", "tasks shuffled"])
+def test_the_same_seed_gives_the_same_world_in_another_process_byte_for_byte(seed: int, tmp_path: Path) -> None:
+    there = tmp_path / "trace.txt"
+    command = ["-c", "import sys; from tests.simulation.many_worlds import main; sys.exit(main(sys.argv[1:]))"]
+    hashed_otherwise = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
+    arguments = ["--kind", "routes", "--seed", str(seed), "--trace", str(there)]
+    subprocess.run([sys.executable, *command, *arguments], env=hashed_otherwise, check=False, timeout=100)
+    here = simulate_routes(seed).trace
+    assert "\n".join(here) + "\n" == there.read_text()
+    assert len(here) > 1000
+
+
+def test_each_rule_of_routing_that_can_be_broken_has_its_test() -> None:
+    assert set(CAUGHT_AS) == set(BrokenRouteRule) - {BrokenRouteRule.NOTHING}
+
+
+@pytest.mark.parametrize(("rule", "shown"), CAUGHT_AS.items(), ids=[rule.value for rule in CAUGHT_AS])
+def test_a_broken_rule_of_routing_is_caught(rule: BrokenRouteRule, shown: Shown) -> None:
+    found: set[Invariant] = set()
+    for seed in (shown.in_seed, *range(SEEDS_TO_CATCH_MAX)):
+        outcome = simulate_routes(seed, broken=rule, trouble_s=shown.trouble_s, keep_trace=False)
+        found |= {violation.invariant for violation in outcome.violations}
+        if shown.invariants <= found:
+            return
+    pytest.fail(f"{SEEDS_TO_CATCH_MAX} worlds with {rule.value} showed only {found}")

@@ -13,6 +13,7 @@ from metadata.store import MetadataStore
 from metadata.topic import Topic
 from metadata.topics import Topics
 from tests.simulation.route_clients import KeyedClient, PlainClient, RouteClient, RouteClients, SequencedClient
+from tests.simulation.route_streams import ConsumeStream, EventStream, RouteStream
 from tests.simulation.virtual_loop import virtual_loop
 
 ORDERS, CHURN = "orders", "churn"
@@ -37,6 +38,8 @@ class RouteLoad:
         """Of every topic that there ever was, by its id."""
         self.deleted: list[TopicPartition] = []
         self.topics_changed = 0
+        self.streams: list[RouteStream] = [ConsumeStream(clients, "consume", ORDERS), EventStream(clients, "events", ORDERS)]
+        self._streaming: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
 
     @property
@@ -44,12 +47,20 @@ class RouteLoad:
         """Of all topics that there are."""
         return [partition for topic in self.held.values() for partition in partitions_of(topic)]
 
+    def partitions_of(self, name: str) -> list[TopicPartition]:
+        return partitions_of(self.held[name])
+
     async def begin(self, tasks: asyncio.TaskGroup) -> None:
         await self._create(ORDERS)
         if self._chance.random() < 0.5:
             await self._create(CHURN)
         for number, client in enumerate(self._chosen()):
             tasks.create_task(self._settles(f"client {number}", client))
+        self._streaming = [asyncio.ensure_future(stream.run()) for stream in self.streams]
+
+    def stop_streams(self) -> None:
+        for stream in self._streaming:
+            stream.cancel()
 
     def _chosen(self) -> Sequence[RouteClient]:
         clients = self._clients

@@ -1,9 +1,10 @@
-"""One simulated world of routes: clients ask any broker, over its listeners, while views of topics lag and links between brokers fail.
+"""One simulated world of routes: clients ask any broker, while views of topics lag and links between brokers fail.
 
     0 s ──────────── trouble ───────────▶ trouble_s ─ calm ─▶ all requests are decided ─▶ streams reach the ends ─▶ judge
 
-Two or three brokers of routed_broker.py share a bucket and a metadata store. Each hears of topics later than of partitions, by a time
-of its own. Topics grow, and one is deleted and made again, while requests are repeated through other brokers. Same seed, same run.
+Two or three brokers of routed_broker.py share a bucket and a metadata store. Each hears of topics later than of partitions, by a
+time of its own. Topics grow, and one is deleted and made again, while requests are repeated through other brokers, and streams
+read a whole topic. Same seed, same run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from dataclasses import dataclass, field
 from unittest.mock import patch
 
 from gateway.cluster_settings import ClusterSettings
+from metadata.errors import TidelogError
 from metadata.etcd_layout import EtcdLayout
+from metadata.model import TopicPartition
+from segments.log import Log
 from segments.settings import SegmentSettings
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
@@ -27,13 +31,15 @@ from tests.simulation.route_blows import TOPIC_LAGS_S, RouteBlows
 from tests.simulation.route_broken_rules import BrokenRouteRule, in_force
 from tests.simulation.route_clients import RouteClients
 from tests.simulation.route_cluster import RouteCluster
-from tests.simulation.route_load import RouteLoad
+from tests.simulation.route_load import ORDERS, RouteLoad
 from tests.simulation.virtual_loop import run, virtual_loop
 
 TROUBLE_S = 5.0
 PAUSE_S = (0.1, 1.0)
 """Between one blow and the next, from … to."""
 CALM_S_MAX = 60.0
+STREAMS_S_MAX = 25.0
+"""Until streams have delivered all, once every request is decided."""
 ON_THE_WIRE_S_MAX = 3_600.0
 """After so long even the latest request to the bucket has landed."""
 
@@ -123,6 +129,7 @@ class RouteWorld:
             missing=contents.missing,
             deleted=deleted,
             topics=load.names,
+            subscribed={stream.name: [str(partition) for partition in load.partitions_of(ORDERS)] for stream in load.streams},
         )
         violations = check(history)
         violations += [Violation(Invariant.TRUTHFUL, denied) for denied in clients.denied]
@@ -134,6 +141,7 @@ class RouteWorld:
             "requests refused": clients.refused,
             "requests of unknown outcome": clients.unknown,
             "acknowledged requests repeated": clients.repeats,
+            "streams begun": sum(stream.begun for stream in load.streams),
             "routed records": sum(map(len, contents.log.values())),
             "topics changed under routes": load.topics_changed,
             **{f"times {name} under routes": count for name, count in sorted(self._blows.fallen.items())},
@@ -151,12 +159,41 @@ class RouteWorld:
             cluster.calm_down()
             keeping_up = asyncio.ensure_future(cluster.keep_up())
             self._clients.finishing = True
+        await self._read_to_the_ends()
         keeping_up.cancel()
+        self._load.stop_streams()
         for broker in cluster.slots.values():
             broker.stop()
         for broker in cluster.slots.values():
             if not await broker.stopped(timeout_s=CALM_S_MAX):
                 self._failures.append(f"{broker.name} does not stop")
+
+    async def _read_to_the_ends(self) -> None:
+        """Waits until all streams have delivered what is committed. What they miss by STREAMS_S_MAX, the judge finds."""
+        until_s = virtual_loop().time() + STREAMS_S_MAX
+        while virtual_loop().time() < until_s:
+            ends = [(partition, await self._end(partition)) for partition in self._load.partitions_of(ORDERS)]
+            if all(
+                end is not None and stream.positions.get(partition.partition, 0) >= end
+                for stream in self._load.streams
+                for partition, end in ends
+            ):
+                return
+            await asyncio.sleep(0.5)
+
+    async def _end(self, partition: TopicPartition) -> int | None:
+        """The high watermark; None where nobody answers."""
+
+        async def bounds(log: Log) -> int:
+            [found] = await log.bounds_of([partition])
+            if isinstance(found, TidelogError):
+                raise found
+            return found.high_watermark
+
+        try:
+            return await self._cluster.leader(partition).call(bounds, latency_s=0.001, timeout_s=2.0, hang_up=True)
+        except TidelogError:
+            return None
 
     def _note(self, what: str) -> None:
         if self._keep_trace:

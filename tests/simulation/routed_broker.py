@@ -86,8 +86,7 @@ class RoutedBroker(BrokerProcess):
         self.wire = Wire(random.Random(f"{site.seed}/{name}/peers"))
         """To the other brokers."""
         self._stopping = False
-        peers = Peers(broker_id)
-        peers._channels = PeerChannels(self, at_address)
+        peers = SimulatedPeers(self, at_address)
         leader_wait_s = site.cluster.session_timeout_ms / 1000 + TAKE_OVER_S
         self.forwarding = Forwarding(
             self._log,
@@ -148,6 +147,17 @@ class RoutedBroker(BrokerProcess):
             return partition.partition < self.view.topics.by_id(partition.topic_id).partition_count
         except TidelogError:
             return False
+
+
+class SimulatedPeers(Peers):
+    """The real one, over channels that need no socket."""
+
+    def __init__(self, caller: RoutedBroker, at_address: Callable[[str], RoutedBroker | None]) -> None:
+        super().__init__(caller.broker_id)
+        self._channels = PeerChannels(caller, at_address)
+
+    async def close(self) -> None:
+        """Keeps the channels: what is still served here may ask other brokers."""
 
 
 class PeerChannels(dict[str, Any]):

@@ -1,4 +1,4 @@
-"""Requests of clients keep every invariant whichever broker takes them, and the checker notices when a rule of routing is broken."""
+"""Requests keep every invariant whichever broker takes them, and the checker notices when a rule of routing is broken."""
 
 from __future__ import annotations
 

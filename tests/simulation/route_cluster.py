@@ -32,9 +32,7 @@ class RouteCluster(Cluster):
 
     def balanced_routed(self, chance: random.Random) -> RoutedBroker:
         """The broker that a load balancer takes: any that runs."""
-        broker = self.balanced(chance)
-        assert isinstance(broker, RoutedBroker)
-        return broker
+        return chance.choice([broker for broker in self.routed if not broker.ended] or self.routed)
 
     def calm_down(self) -> None:
         super().calm_down()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -48,6 +48,7 @@ TAKE_OVER_S: Final = 5.0
 # Small enough that a long poll or a wait of a listener ends within a world.
 LISTENERS: Final = GatewaySettings(produce_timeout_ms=5_000, message_bytes_max=1 << 14, fetch_bytes_max=1 << 16)
 STOP_GRACE_S: Final = 1.0
+T = TypeVar("T")
 
 
 class Served:
@@ -120,16 +121,24 @@ class RoutedBroker(BrokerProcess):
         return self.leadership.log
 
     async def _run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(self.view.run())
-            while not await self.view.read(timeout_s=60):
-                pass
-            forwarding = tasks.create_task(self.forwarding.run())
-            await self.leadership.run()
-            await self.forwarding.until_quiet(quiet_s=0.2, timeout_s=STOP_GRACE_S)
-            self._waits.stop()
-            forwarding.cancel()
-            following.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(self.view.run())
+                while not await self.view.read(timeout_s=60):
+                    pass
+                forwarding = tasks.create_task(self.forwarding.run())
+                await self.leadership.run()
+                await self.forwarding.until_quiet(quiet_s=0.2, timeout_s=STOP_GRACE_S)
+                self._waits.stop()
+                forwarding.cancel()
+                following.cancel()
+        finally:
+            self.cut_from_clients()  # the process exits
+
+    async def ask(self, serve: Callable[[], Awaitable[T]], *, latency_s: float, timeout_s: float, hang_up: bool) -> T:
+        if self.ended:
+            raise Unavailable(f"{self.name} takes no connection")
+        return await super().ask(serve, latency_s=latency_s, timeout_s=timeout_s, hang_up=hang_up)
 
     def stop(self) -> None:
         self._stopping = True
@@ -184,7 +193,7 @@ class PeerChannel:
 
     async def connected(self, peer: Registration, timeout_s: float) -> None:
         called, wire = self._called, self._caller.wire
-        if called is None or not called.alive or called.unreachable or wire.cut or called.wire.cut:
+        if called is None or called.ended or called.unreachable or wire.cut or called.wire.cut:
             await asyncio.sleep(min(CONNECT_TIMEOUT_S, timeout_s))
             raise _unreachable(peer)
 

@@ -37,7 +37,7 @@ from tests.chaos.http_workload import (
 )
 from tests.chaos.nemesis import torment
 from tests.chaos.topic_workload import NAME as TOPIC_CHANGER
-from tests.chaos.topic_workload import TopicChanger
+from tests.chaos.topic_workload import PASSING, TopicChanger
 from tests.chaos.workload import PARTITIONS, TOPIC, SdkProducer, SdkReader, told_value
 from tests.servers import ROOT, S3Server
 from tests.simulation.bucket_reader import read_bucket
@@ -97,7 +97,8 @@ async def _load(cluster: Cluster, life: asyncio.TaskGroup, *, seed: int, for_s: 
         in_groups = [*_members(cluster, session, seed, enough), watcher]
         reading += [life.create_task(one.run(), name=one.name) for one in in_groups]
         producing = [life.create_task(one.run(enough), name=one.name) for one in _producers(cluster, doors, seed)]
-        changer = TopicChanger(tuple(cluster.urls.values()), history)
+        changing = HttpDoors(cluster.urls, session, random.Random(seed + 5), topic=PASSING)
+        changer = TopicChanger(tuple(cluster.urls.values()), history, changing)
         producing.append(life.create_task(changer.run(enough), name=TOPIC_CHANGER))
         await torment(cluster, seed, for_s=for_s, say=say)
         history.add(Healed(history.now_s))

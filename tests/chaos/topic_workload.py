@@ -5,18 +5,31 @@
        └──────────────────────────── the same name, another life ─────────────────────────────────────┘
 
 Every call is tried again as an administrator would. What was acknowledged in one life is read in that life, and nothing of another.
+
+Requests with an Idempotency-Key go over HTTP to any broker, and are repeated through any other once partitions were added: each is
+answered as the first time, and its records are in the topic once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from metadata.errors import AlreadyExists, NotFound, OutcomeUnknown, TidelogError, Unavailable, UnknownTopic
+from metadata.errors import (
+    AlreadyExists,
+    NotFound,
+    OutcomeUnknown,
+    TidelogError,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
 from tests.chaos.history import History, Unexpected
+from tests.chaos.http_workload import PAUSE_S, HttpDoors
 from tests.chaos.workload import connected, stored_value, value_of
 from tidelog.client import Client
 
@@ -29,15 +42,27 @@ STEP_S = 180.0
 """The longest that one step may take, faults and all."""
 DELIVERY_TIMEOUT_S = 60.0
 NAME = "topic-changer"
+KEYED_REQUESTS = 10
+"""Under an Idempotency-Key, in each half of a life."""
+RECORDS_PER_KEY = 3
+KEYED = "once"
+"""Their records begin with it. A request names no topic id: what a frozen broker still holds may be written in the next life."""
+
+NOT_THERE = (UnknownTopic.code, UnknownPartition.code)
+"""What a broker answers that is cut off from etcd and has not heard of the topic, or of its partitions."""
 
 T = TypeVar("T")
+Places = tuple[tuple[int, int], ...]
+"""(partition, offset) of each record of a request."""
 
 
 class TopicChanger:
     """`run` until `enough`."""
 
-    def __init__(self, addresses: Sequence[str], history: History) -> None:
+    def __init__(self, addresses: Sequence[str], history: History, doors: HttpDoors) -> None:
+        """`doors`: of the topic PASSING."""
         self.lives = 0
+        self._doors = doors
         self._addresses = addresses
         self._history = history
 
@@ -50,8 +75,14 @@ class TopicChanger:
     async def _live(self, log: Client) -> None:
         await self._step("create", lambda: log.topics.create(PASSING, partitions=PARTITIONS_FIRST), but=AlreadyExists)
         acknowledged = await self._write(log, 0)
+        before = await self._send_keyed(0)
         await self._step("add partitions", lambda: log.topics.add_partitions(PASSING, PARTITIONS_THEN))
+        again = await self._send_keyed(0)  # while some brokers have not heard of the new partitions
+        self._check_repeats(before, again)
         acknowledged |= await self._write(log, RECORDS)
+        before |= await self._send_keyed(KEYED_REQUESTS)
+        self._check_repeats(before, await self._send_keyed(0) | await self._send_keyed(KEYED_REQUESTS))
+        acknowledged |= {value for values in map(self._values_of, before) for value in values}
         await self._step("alter", lambda: log.topics.alter(PASSING, settings={"retention.ms": str(86_400_000 + self.lives)}))
         await self._step("read", lambda: self._read(log, acknowledged))
         await self._step("delete", lambda: log.topics.delete(PASSING), but=UnknownTopic)
@@ -94,14 +125,48 @@ class TopicChanger:
             await self._step("write", write)
         return frozenset(acknowledged)
 
+    def _values_of(self, number: int) -> list[str]:
+        return [f"{KEYED}{self.lives}-{number}#{record}" for record in range(RECORDS_PER_KEY)]
+
+    async def _send_keyed(self, first: int) -> dict[int, Places]:
+        """Where the records of each request lie, as a broker answered; without those that no broker answered in time."""
+        answers: dict[int, Places] = {}
+        for number in range(first, first + KEYED_REQUESTS):
+            rows = [{"key": f"k{value}", "value": stored_value(value).decode()} for value in self._values_of(number)]
+            body = json.dumps({"records": rows}).encode()
+            headers = {"content-type": "application/json", "idempotency-key": f"{KEYED}{self.lives}-{number}"}
+            try:
+                async with asyncio.timeout(STEP_S):
+                    while (places := await self._sent(body, headers)) is None:  # noqa: ASYNC110  # it asks a broker each time
+                        await asyncio.sleep(PAUSE_S)
+                    answers[number] = places
+            except TimeoutError:
+                self._unexpected(f"keyed request {number}: not answered in {STEP_S:g} s")
+        return answers
+
+    async def _sent(self, body: bytes, headers: Mapping[str, str]) -> Places | None:
+        answer = await self._doors.ask("POST", f"{self._doors.topic}/records", None, body=body, headers=headers)
+        if answer.outcome == "done":
+            return tuple((result["partition"], result["offset"]) for result in answer.content["results"])
+        if answer.outcome == "refused for good" and not answer.why.startswith(NOT_THERE):
+            self._unexpected(f"a keyed request was refused: {answer.why}")
+        return None
+
+    def _check_repeats(self, before: Mapping[int, Places], again: Mapping[int, Places]) -> None:
+        for number in sorted(before.keys() & again.keys()):
+            if before[number] != again[number]:
+                places = f"{before[number]}, and its repeat at {again[number]}"
+                self._unexpected(f"once: the request {KEYED}{self.lives}-{number} was acknowledged at {places}")
+
     async def _read(self, log: Client, acknowledged: frozenset[str]) -> None:
         async with aclosing(log.consume(PASSING, from_="earliest", until="end")) as consumer:
             read = Counter([value_of(record.value or b"") async for record in consumer])
         if missing := acknowledged - read.keys():
             self._unexpected(f"lost-write: {len(missing)} acknowledged records are not in the topic, {min(missing)} for one")
         if doubled := [value for value, count in read.items() if count > 1]:
-            self._unexpected(f"duplicate: {doubled[0]} was read {read[doubled[0]]} times")
-        if strange := [value for value in read if not value.startswith(f"{PASSING}{self.lives}#")]:
+            broken = "once" if doubled[0].startswith(KEYED) else "duplicate"
+            self._unexpected(f"{broken}: {doubled[0]} was read {read[doubled[0]]} times")
+        if strange := [value for value in read if not value.startswith((f"{PASSING}{self.lives}#", KEYED))]:
             self._unexpected(f"{strange[0]} is of another life of the topic")
 
     def _unexpected(self, why: str) -> None:

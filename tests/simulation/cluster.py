@@ -21,6 +21,9 @@ ZOMBIES_MAX = 2
 
 
 class Cluster:
+    prefix = ""
+    """Of the names of its processes."""
+
     def __init__(self, site: Site, chance: random.Random, note: Callable[[str], None]) -> None:
         self.site = site
         self.processes: list[BrokerProcess] = []
@@ -36,7 +39,7 @@ class Cluster:
     # ── brokers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, broker_id: str) -> None:
-        name = f"{broker_id}.{len(self.processes) + 1}"
+        name = f"{self.prefix}{broker_id}.{len(self.processes) + 1}"
         broker = self._process(name, broker_id, self._weather)
         self._note(f"{name} starts")
         self.processes.append(broker)

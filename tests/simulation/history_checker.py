@@ -170,12 +170,12 @@ class History:
     """Places of segments that another object calls committed, and that nothing stands at."""
     deleted: Set[str] = frozenset()
     """Partitions that no broker serves any more: their topics were deleted, and only the bucket tells of them."""
+    gone: Mapping[str, Absence] = field(default_factory=dict)
+    """Of partitions that lost records to policies or DeleteRecords: `from_bucket` tells of them all the same."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """Names of topics by their ids, where clients sent by name."""
     subscribed: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The partitions that each stream has to have delivered in the end, by its reader."""
-    gone: Mapping[str, Absence] = field(default_factory=dict)
-    """Of partitions that lost records to policies or DeleteRecords: `from_bucket` tells of them all the same."""
 
 
 class Violation(NamedTuple):
@@ -276,10 +276,10 @@ class _Findings:
     def requests(self) -> Iterable[Violation]:
         """once, durable, truthful, ordered: of requests whose records go to several partitions"""
         places: dict[tuple[str, RecordId], list[_Place]] = defaultdict(list)
-        for partition, records in self._history.from_bucket.items():
+        for partition, contents in self._history.from_bucket.items():
             topic_id, _, number = partition.partition("/")
             topic = self._topic(partition)
-            for offset, record in records:
+            for offset, record in contents:
                 places[topic, record].append(_Place(topic_id, int(number), offset))
         answers = {event.operation: event for event in self._history.events if isinstance(event, Placed)}
         refused = {event.operation: event.why for event in self._history.events if isinstance(event, Refused)}

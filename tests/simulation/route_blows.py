@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 
@@ -19,6 +20,7 @@ class RouteBlows(Blows):
     def _frequencies(self) -> Sequence[tuple[Blow, int]]:
         return [
             (self._load.grow, 6),
+            (self._grows_under_way, 5),
             (self._load.make_again, 2),
             (self._topics_lag, 6),
             (self._links_lose, 3),
@@ -37,6 +39,17 @@ class RouteBlows(Blows):
     async def _topics_lag(self) -> None:
         """A broker hears of topics later than before, or at once again."""
         self._routed.any_routed().lag_behind_topics(self._chance.choice(TOPIC_LAGS_S))
+
+    async def _grows_under_way(self) -> None:
+        """A topic grows while requests of before are on their way between brokers, and are repeated through others."""
+        with self._load.in_a_hurry():
+            for _ in range(self._chance.randint(1, 3)):
+                wire = self._routed.any_routed().wire
+                wire.latency_s = self._chance.choice((0.3, 0.7, 1.5))
+                await asyncio.sleep(self._chance.uniform(0.2, 0.6))
+                await self._load.grow()
+                await asyncio.sleep(self._chance.uniform(0.3, 1.0))
+                wire.latency_s = 0.002
 
     async def _links_lose(self) -> None:
         wire = self._routed.any_routed().wire

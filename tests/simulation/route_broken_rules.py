@@ -1,22 +1,54 @@
-"""Rules of routing that a run breaks on purpose, to show that the checker would notice."""
+"""Rules of routing that a run breaks on purpose, to show that the checker would notice.
+
+Each replaces one function of the real code while it is in force, as in broken_rules.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 from unittest.mock import patch
 
+from gateway import http_produce, message_appends, produce
+from gateway.consume_alone import Alone
+from gateway.forwarded_produce import forward
+from gateway.forwarding import Forwarding
+from gateway.http_stream import RecordStream
+from gateway.leaders import Leaders
+from gateway.led_here import LedHere, Pending, WrittenOnce
+from gateway.message_appends import MessageAppends
+from gateway.outbox import Load
+from gateway.produce import ReadyBatch, Target
+from gateway.produce_wire import AppendRequest
+from gateway.proven_routing import ProvenRouting
 from gateway.routed_log import RoutedLog
-from metadata.model import ProducerId, TopicPartition
-from segments.producer_state import SequencedBatch
+from gateway.session_claims import SessionClaims
+from metadata.broker_registry import Registration
+from metadata.errors import OutcomeUnknown, TidelogError
+from metadata.model import ProducerId, Revision, SessionId, TopicPartition
+from segments.byte_budget import Admission
 
 
 class BrokenRouteRule(Enum):
     NOTHING = "nothing"
     OTHERS_NOT_ASKED = "others-not-asked"
     """A request with an Idempotency-Key is planned without a question to the leaders of other partitions."""
+    STALE_ROUTING_TAKEN = "stale-routing-taken"
+    """A leader takes a new batch of a key though the batch was routed over fewer partitions than the leader knows."""
+    WRITTEN_BEHIND_REFUSED = "written-behind-refused"
+    """Later batches of a partition are appended behind one of the same request that was refused."""
+    LATE_ANSWERS_TAKEN = "late-answers-taken"
+    """The answers of a message that was given up settle the batches of the message that followed it."""
+    UNHEARD_IS_UNKNOWN = "unheard-is-unknown"
+    """A leader that has not heard yet of a partition tells the forwarding broker that there is none."""
+    UNHEARD_IS_UNREADABLE = "unheard-is-unreadable"
+    """A reader is told that a partition does not exist where its leader has not heard of it yet."""
+    GROWTH_NOT_FOLLOWED = "growth-not-followed"
+    """Streams read the partitions that the topic had when they began."""
+    FOREIGN_NOT_SEALED = "foreign-not-sealed"
+    """A broker passes over the session of a broker of other metadata that has not written yet, and does not seal it."""
 
 
 @contextlib.contextmanager
@@ -33,10 +65,68 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
         case BrokenRouteRule.NOTHING:
             return []
         case BrokenRouteRule.OTHERS_NOT_ASKED:
-            return [(RoutedLog, "written_elsewhere", _nothing_written)]
+            return [(RoutedLog, "written_once", _asked_here_alone)]
+        case BrokenRouteRule.STALE_ROUTING_TAKEN:
+            return [(ProvenRouting, "check", _any_routing)]
+        case BrokenRouteRule.WRITTEN_BEHIND_REFUSED:
+            return [(doors, "append", _each_by_itself) for doors in (http_produce, message_appends)]
+        case BrokenRouteRule.LATE_ANSWERS_TAKEN:
+            return [(Forwarding, "_send", _send_and_take_any_answer)]
+        case BrokenRouteRule.UNHEARD_IS_UNKNOWN:
+            return [(MessageAppends, "_knows_more", _forwarded_knows_no_more(MessageAppends._knows_more))]
+        case BrokenRouteRule.UNHEARD_IS_UNREADABLE:
+            return [(Leaders, "_is_there", _never_there)]
+        case BrokenRouteRule.GROWTH_NOT_FOLLOWED:
+            return [(RecordStream, "_follow_topic", _not_followed), (Alone, "topic_changed", _not_followed)]
+        case BrokenRouteRule.FOREIGN_NOT_SEALED:
+            return [(SessionClaims, "_end_foreign", _only_looked_at)]
 
 
-async def _nothing_written(
-    self: RoutedLog, partitions: Iterable[TopicPartition], producer_id: ProducerId
-) -> dict[TopicPartition, SequencedBatch]:
-    return {}
+async def _asked_here_alone(
+    self: RoutedLog, partitions: Sequence[TopicPartition], producer_id: ProducerId, *, topic_revision: Revision
+) -> WrittenOnce:
+    return WrittenOnce(self.written_here(partitions, producer_id), topic_revision)
+
+
+def _any_routing(self: ProvenRouting, partition: TopicPartition, partition_count: int) -> None:
+    return
+
+
+def _each_by_itself(
+    log: LedHere, target: Target, batches: Sequence[ReadyBatch], admission: Admission, **how: Any
+) -> list[Pending | TidelogError]:
+    return [pending for batch in batches for pending in produce.append(log, target, [batch], admission, **how)]
+
+
+async def _send_and_take_any_answer(self: Forwarding, leader: Registration, load: Load) -> None:
+    appends = [append for _, sent in load for append in sent]
+    found = await forward(self._peers, self._view.topics, leader, appends)
+    at = 0
+    for lane, sent in load:
+        answers = slice(at, at + len(sent))
+        at += len(sent)
+        if isinstance(found, OutcomeUnknown):
+            if lane.sent is sent:
+                self._came_back(lane, lane.lost(found))
+        elif self._lanes.get(lane.partition) is lane and lane.sent and len(lane.sent) == len(sent):
+            with contextlib.suppress(KeyError, AssertionError):  # of a lane that is on its way twice, or has ended
+                self._came_back(lane, lane.answered(found[answers]))
+
+
+def _forwarded_knows_no_more(knows_more: Callable[..., Any]) -> Callable[..., Any]:
+    async def broken(self: MessageAppends, at: int, request: AppendRequest) -> bool:
+        return not self._is_forwarded and await knows_more(self, at, request)
+
+    return broken
+
+
+def _never_there(self: Leaders, partition: TopicPartition) -> bool:
+    return False
+
+
+def _not_followed(self: object, *changed: object) -> None:
+    return
+
+
+async def _only_looked_at(self: SessionClaims, session: SessionId) -> None:
+    await self._check_never_wrote(session)

@@ -90,7 +90,7 @@ class RouteClient:
         self._name = name
         self._topic_name = topic_name
         self._chance = random.Random(f"{clients.seed}/{name}")
-        self._pace_s = self._chance.choice((0.02, 0.1, 0.3))
+        self._pace_s = self._chance.choice((0.05, 0.15, 0.4))
         self._numbers = itertools.count()
 
     async def run(self) -> None:
@@ -147,9 +147,18 @@ class KeyedClient(RouteClient):
                 await self._attempt(request)
             return
         request = self._new_request(topic)
-        while self._clients.lives(topic) and not await self._attempt(request):
+        while self._clients.lives(topic) and not await self._attempted(request):
             await self._pause()
         self._settled.append(request)
+
+    async def _attempted(self, request: _Request) -> bool:
+        """Whether it is decided. An impatient client asks a second broker while the first has yet to answer."""
+        async with asyncio.TaskGroup() as attempts:
+            running = [attempts.create_task(self._attempt(request))]
+            if self._chance.random() < 0.3:
+                await asyncio.sleep(self._chance.choice((0.0, 0.01, 0.1, 0.3)))
+                running.append(attempts.create_task(self._attempt(request)))
+        return any(attempt.result() for attempt in running)
 
     def _new_request(self, topic: Topic) -> _Request:
         key = f"{self._name}-{next(self._numbers)}"
@@ -285,9 +294,9 @@ class SequencedClient(RouteClient):
         decided = set()
         for batch, operation, result in zip(window, operations, results, strict=True):
             if result.HasField("error"):
-                error = error_of(result.error)
-                clients.judge_refusal(error, broker, known)
-                clients.refuse(operation, error)
+                told = error_of(result.error)
+                clients.judge_refusal(told, broker, known)
+                clients.refuse(operation, told)
             else:
                 clients.acknowledged += 1
                 clients.record(Acknowledged(operation, result.placements[0].base_offset))

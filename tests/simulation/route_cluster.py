@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from segments.settings import SegmentSettings
 from tests.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess
 from tests.simulation.cluster import Cluster
@@ -11,13 +12,17 @@ from tests.simulation.routed_broker import RoutedBroker
 
 
 class RouteCluster(Cluster):
+    beside: RouteCluster | None = None
+    """A cluster with a copy of the same metadata, whose registrations name brokers of this one."""
+
     def _process(self, name: str, broker_id: str, weather: Faults) -> BrokerProcess:
         return RoutedBroker(
             name, self.site, broker_id=broker_id, rack=f"rack-{broker_id}", faults=weather, at_address=self._at_address
         )
 
     def _at_address(self, address: str) -> RoutedBroker | None:
-        return next((broker for broker in self.routed if broker.name == address), None)
+        everywhere = [*self.routed, *(self.beside.routed if self.beside is not None else [])]
+        return next((broker for broker in everywhere if broker.name == address), None)
 
     @property
     def routed(self) -> list[RoutedBroker]:
@@ -34,8 +39,30 @@ class RouteCluster(Cluster):
         """The broker that a load balancer takes: any that runs."""
         return chance.choice([broker for broker in self.routed if not broker.ended] or self.routed)
 
+    def all_lead(self) -> bool:
+        """Whether the metadata name each broker that runs as the leader of some partition, and nothing is without a leader."""
+        led = {state.leader_session for state, _ in self.partitions.states.values()}
+        running = {broker.leadership.session for broker in self.routed if not broker.ended}
+        return bool(led) and led == running
+
     def calm_down(self) -> None:
         super().calm_down()
         for broker in self.routed:
             broker.wire.calm_down()
             broker.lag_behind_topics(0.0)
+
+
+def segment_settings(chance: random.Random) -> SegmentSettings:
+    """Of one world: so small a buffer, at times, that a broker may have no room for what it forwards."""
+    return SegmentSettings(
+        segment_bytes_max=chance.choice((4000, 20_000)),
+        linger_ms=chance.choice((0, 20, 100)),
+        puts_per_second_max=0,
+        put_timeout_ms=1000,
+        put_deadline_ms=3000,
+        hedge_after_ms=1500,
+        retry_pause_ms=20,
+        retry_pause_ms_max=500,
+        buffer_bytes_max=chance.choice((40_000, 200_000)),
+        index_every_segments=32,
+    )

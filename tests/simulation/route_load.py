@@ -18,7 +18,7 @@ from tests.simulation.virtual_loop import virtual_loop
 
 ORDERS, CHURN = "orders", "churn"
 """A topic that stays, and one that is deleted and made again."""
-PARTITIONS_MAX = 6
+PARTITIONS_MAX = 9
 MESSAGE_BYTES_MAX = {"max.message.bytes": "4096"}
 """So that long records of one request need several batches."""
 

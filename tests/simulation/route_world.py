@@ -10,9 +10,10 @@ read a whole topic. Same seed, same run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from unittest.mock import patch
 
 from gateway.cluster_settings import ClusterSettings
@@ -20,21 +21,24 @@ from metadata.errors import TidelogError
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
 from segments.log import Log
-from segments.settings import SegmentSettings
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.broker_process import Site
 from tests.simulation.bucket_reader import read_bucket
+from tests.simulation.clone_world import CloneWorld
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.history_checker import History, Invariant, Violation, check
 from tests.simulation.route_blows import TOPIC_LAGS_S, RouteBlows
 from tests.simulation.route_broken_rules import BrokenRouteRule, in_force
 from tests.simulation.route_clients import RouteClients
-from tests.simulation.route_cluster import RouteCluster
+from tests.simulation.route_cluster import RouteCluster, segment_settings
 from tests.simulation.route_load import ORDERS, RouteLoad
 from tests.simulation.virtual_loop import run, virtual_loop
+from tests.simulation.world import Outcome
 
 TROUBLE_S = 5.0
+CLONES = 0.2
+"""In so many worlds the metadata exist twice (clone_world.py)."""
 PAUSE_S = (0.1, 1.0)
 """Between one blow and the next, from … to."""
 CALM_S_MAX = 60.0
@@ -44,43 +48,29 @@ ON_THE_WIRE_S_MAX = 3_600.0
 """After so long even the latest request to the bucket has landed."""
 
 
-@dataclass(slots=True)
-class RouteOutcome:
-    seed: int
-    violations: list[Violation] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    """Brokers that failed by themselves, and what did not come to rest though all was well again."""
-    trace: list[str] = field(default_factory=list)
-    tallies: dict[str, int] = field(default_factory=dict)
-
-
 def simulate_routes(
     seed: int,
     *,
     broken: BrokenRouteRule = BrokenRouteRule.NOTHING,
     trouble_s: float | None = None,
     keep_trace: bool = True,
-) -> RouteOutcome:
+) -> Outcome:
     """Runs one world to its end and judges it. Raises Stuck where nothing moves any more."""
-    world = RouteWorld(seed, TROUBLE_S if trouble_s is None else trouble_s, keep_trace=keep_trace)
+    has_clone = random.Random(f"{seed}/clone").random() < CLONES
+    kind = CloneWorld if has_clone else RouteWorld
+    world = kind(seed, TROUBLE_S if trouble_s is None else trouble_s, keep_trace=keep_trace)
     with in_force(broken), _virtual_clocks():
         return run(world.run(), seed=seed, shuffled=seed % 2 == 1)
 
 
-class _virtual_clocks:  # noqa: N801  # a context manager
+@contextlib.contextmanager
+def _virtual_clocks() -> Iterator[None]:
     """The listeners date records by the wall clock, and share the event loop by the monotonic one."""
-
-    def __enter__(self) -> None:
-        self._patches = [
-            patch.object(time, "time_ns", lambda: virtual_loop().now_ms() * 1_000_000),
-            patch.object(time, "monotonic", lambda: virtual_loop().time()),
-        ]
-        for each in self._patches:
-            each.start()
-
-    def __exit__(self, *_: object) -> None:
-        for each in self._patches:
-            each.stop()
+    with (
+        patch.object(time, "time_ns", lambda: virtual_loop().now_ms() * 1_000_000),
+        patch.object(time, "monotonic", lambda: virtual_loop().time()),
+    ):
+        yield
 
 
 class RouteWorld:
@@ -92,7 +82,7 @@ class RouteWorld:
         self._trace: list[str] = []
         self._failures: list[str] = []
 
-    async def run(self) -> RouteOutcome:
+    async def run(self) -> Outcome:
         chance = self._chance
         metadata, layout = EtcdModel(virtual_loop().time), EtcdLayout()
         bucket = ArchiveStore(virtual_loop().now_ms, lambda topic, topic_id: True)
@@ -104,7 +94,15 @@ class RouteWorld:
             drain_timeout_ms=2000,
         )
         site = Site(
-            self._seed, bucket, metadata, _settings(chance), settings, recorder, self._trace, self._keep_trace, self._failures
+            self._seed,
+            bucket,
+            metadata,
+            segment_settings(chance),
+            settings,
+            recorder,
+            self._trace,
+            self._keep_trace,
+            self._failures,
         )
         self._note(repr(site.settings))
         self._cluster = cluster = RouteCluster(site, chance, self._note)
@@ -146,7 +144,7 @@ class RouteWorld:
             "topics changed under routes": load.topics_changed,
             **{f"times {name} under routes": count for name, count in sorted(self._blows.fallen.items())},
         }
-        return RouteOutcome(self._seed, violations, list(self._failures), list(self._trace), tallies)
+        return Outcome(self._seed, violations, list(self._failures), list(self._trace), tallies)
 
     async def _live(self, background: list[asyncio.Task[None]]) -> None:
         cluster = self._cluster
@@ -198,18 +196,3 @@ class RouteWorld:
     def _note(self, what: str) -> None:
         if self._keep_trace:
             self._trace.append(f"{virtual_loop().time():12.6f} {what}")
-
-
-def _settings(chance: random.Random) -> SegmentSettings:
-    return SegmentSettings(
-        segment_bytes_max=chance.choice((4000, 20_000)),
-        linger_ms=chance.choice((0, 20, 100)),
-        puts_per_second_max=0,
-        put_timeout_ms=1000,
-        put_deadline_ms=3000,
-        hedge_after_ms=1500,
-        retry_pause_ms=20,
-        retry_pause_ms_max=500,
-        buffer_bytes_max=chance.choice((40_000, 200_000)),
-        index_every_segments=32,
-    )

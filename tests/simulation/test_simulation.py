@@ -60,7 +60,13 @@ CAUGHT_AS = {
     BrokenRule.PRODUCERS_FORGOTTEN: Shown({Invariant.UNIQUE}, in_seed=10, trouble_s=8),
     BrokenRule.CLOCK_TRUSTED: Shown({Invariant.KEPT, Invariant.REACHABLE}, in_seed=0, trouble_s=8),
 }
-RARE = {"manifests lost to another", "log starts raised by retention", "merges", "files merged"}
+RARE = {
+    "clocks of compactors that jump a day",
+    "manifests lost to another",
+    "log starts raised by retention",
+    "merges",
+    "files merged",
+}
 """What comes up in one world of ten."""
 SEEDS_TO_CATCH_MAX = 20
 TROUBLE_TO_CATCH_S = 30.0
@@ -125,11 +131,11 @@ def test_a_broken_rule_is_caught(rule: BrokenRule, shown: Shown) -> None:
 
 
 def test_the_command_tells_how_to_run_a_failing_seed_again(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "1", "--first", "1", "--jobs=1", "--break", "acknowledged-early", "--trouble", "20"]) == 1
+    assert main(["--seeds", "1", "--first", "5", "--jobs=1", "--break", "acknowledged-early", "--trouble", "8"]) == 1
     out = capsys.readouterr().out
-    assert "seed 1 FAILED\n  durable: " in out
-    assert "again: python -m tests.simulation --seed 1 --break acknowledged-early --trouble 20 --trace seed-1.txt\n" in out
-    assert out.splitlines()[-1].startswith("1 seeds from 1: 1 failed")
+    assert "seed 5 FAILED\n  durable: " in out
+    assert "again: python -m tests.simulation --seed 5 --break acknowledged-early --trouble 8 --trace seed-5.txt\n" in out
+    assert out.splitlines()[-1].startswith("1 seeds from 5: 1 failed")
 
 
 def test_the_command_ends_well_when_every_seed_does(capsys: pytest.CaptureFixture[str]) -> None:

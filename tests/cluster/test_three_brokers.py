@@ -7,6 +7,7 @@ lost, doubled or out of order, readers miss nothing, and no error reaches who as
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import SESSION_TIMEOUT_S
-from tests.chaos.topic_workload import TopicChanger
+from tests.chaos.http_workload import HttpDoors, http_session
+from tests.chaos.topic_workload import PASSING, TopicChanger
 from tests.cluster.three_brokers import Loaded, ThreeBrokers, loaded, ready, until
 
 pytestmark = pytest.mark.slow
@@ -160,15 +162,17 @@ def test_etcd_is_restarted(cluster: ThreeBrokers, tmp_path: Path) -> None:
 
 def test_a_topic_is_deleted_and_made_again_and_again(cluster: ThreeBrokers, tmp_path: Path) -> None:
     async def scenario(load: Loaded) -> None:
-        changer = TopicChanger(tuple(cluster.urls.values()), load.history)
-        enough = asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(changer.run(enough))
+        async with http_session() as session:
+            doors = HttpDoors(cluster.urls, session, random.Random(1), topic=PASSING)
+            changer = TopicChanger(tuple(cluster.urls.values()), load.history, doors)
+            enough = asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(changer.run(enough))
 
-            async def lived_twice() -> bool:
-                return changer.lives >= 2
+                async def lived_twice() -> bool:
+                    return changer.lives >= 2
 
-            await until(lived_twice)
-            enough.set()
+                await until(lived_twice)
+                enough.set()
 
     under_load(cluster, tmp_path, scenario)

@@ -6,16 +6,18 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-from tests.simulation.blows import Blow, Blows, Load
+from tests.simulation.blows import Blow, Blows
 from tests.simulation.route_cluster import RouteCluster
+from tests.simulation.route_load import RouteLoad
 
 TOPIC_LAGS_S = (0.0, 0.05, 0.5, 2.0)
 
 
 class RouteBlows(Blows):
-    def __init__(self, cluster: RouteCluster, load: Load, chance: random.Random, note: Callable[[str], None]) -> None:
+    def __init__(self, cluster: RouteCluster, load: RouteLoad, chance: random.Random, note: Callable[[str], None]) -> None:
         super().__init__(cluster, load, chance, note)
         self._routed = cluster
+        self._route_load = load
 
     def _frequencies(self) -> Sequence[tuple[Blow, int]]:
         return [
@@ -46,6 +48,7 @@ class RouteBlows(Blows):
             for _ in range(self._chance.randint(1, 3)):
                 wire = self._routed.any_routed().wire
                 wire.latency_s = self._chance.choice((0.3, 0.7, 1.5))
+                self._route_load.burst(8)
                 await asyncio.sleep(self._chance.uniform(0.2, 0.6))
                 await self._load.grow()
                 await asyncio.sleep(self._chance.uniform(0.3, 1.0))

@@ -90,11 +90,12 @@ class RouteClient:
         self._name = name
         self._topic_name = topic_name
         self._chance = random.Random(f"{clients.seed}/{name}")
+        self._is_done = False
         self._pace_s = self._chance.choice((0.05, 0.15, 0.4))
         self._numbers = itertools.count()
 
     async def run(self) -> None:
-        while not self._clients.finishing:
+        while not self._clients.finishing and not self._is_done:
             topic = self._clients.topic(self._topic_name)
             if topic is not None and self._clients.lives(topic):
                 await self._one(topic)
@@ -135,9 +136,10 @@ class _Request(NamedTuple):
 class KeyedClient(RouteClient):
     """Sends a request under a key until it is acknowledged; `again` sends acknowledged ones once more."""
 
-    def __init__(self, clients: RouteClients, name: str, topic_name: str) -> None:
+    def __init__(self, clients: RouteClients, name: str, topic_name: str, *, requests_max: int | None = None) -> None:
         super().__init__(clients, name, topic_name)
         self._settled: list[_Request] = []
+        self._requests_max = requests_max
 
     async def _one(self, topic: Topic) -> None:
         if self._settled and self._chance.random() < 0.3:
@@ -150,6 +152,7 @@ class KeyedClient(RouteClient):
         while self._clients.lives(topic) and not await self._attempted(request):
             await self._pause()
         self._settled.append(request)
+        self._is_done = self._requests_max is not None and len(self._settled) >= self._requests_max
 
     async def _attempted(self, request: _Request) -> bool:
         """Whether it is decided. An impatient client asks a second broker while the first has yet to answer."""
@@ -208,8 +211,8 @@ class PlainClient(RouteClient):
         clients, chance = self._clients, self._chance
         number = next(self._numbers)
         partition = TopicPartition(topic.id, Partition(chance.randrange(topic.partition_count)))
-        records = tuple(RecordId(f"{self._name}-{number}", at, 1) for at in range(chance.randint(1, 4)))
-        padding = [chance.choice((0, 0, LONG_BYTES)) for _ in records]
+        records = tuple(RecordId(f"{self._name}-{number}", at, 1) for at in range(chance.randint(1, 6)))
+        padding = [chance.choice((0, LONG_BYTES)) for _ in records]
         told = [{"value": record_value(*each).decode()} for each in zip(records, padding, strict=True)]
         broker = clients.any_broker(chance)
         known = [partition] if broker.knows(partition) else []

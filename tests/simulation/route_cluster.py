@@ -63,6 +63,6 @@ def segment_settings(chance: random.Random) -> SegmentSettings:
         hedge_after_ms=1500,
         retry_pause_ms=20,
         retry_pause_ms_max=500,
-        buffer_bytes_max=chance.choice((40_000, 200_000)),
+        buffer_bytes_max=chance.choice((24_000, 40_000, 200_000)),
         index_every_segments=32,
     )

@@ -38,6 +38,7 @@ class RouteLoad:
         """Of every topic that there ever was, by its id."""
         self.deleted: list[TopicPartition] = []
         self.topics_changed = 0
+        self._bursts = 0
         self.streams: list[RouteStream] = [ConsumeStream(clients, "consume", ORDERS), EventStream(clients, "events", ORDERS)]
         self._streaming: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
@@ -50,7 +51,15 @@ class RouteLoad:
     def partitions_of(self, name: str) -> list[TopicPartition]:
         return partitions_of(self.held[name])
 
+    def burst(self, requests: int) -> None:
+        """So many keyed requests at once, each of a client of its own."""
+        for _ in range(requests):
+            self._bursts += 1
+            client = KeyedClient(self._clients, f"burst{self._bursts}", ORDERS, requests_max=1)
+            self._tasks.create_task(self._settles(f"burst {self._bursts}", client))
+
     async def begin(self, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
         await self._create(ORDERS)
         if self._chance.random() < 0.5:
             await self._create(CHURN)

@@ -13,12 +13,15 @@ from tests.simulation.history_checker import (
     Acknowledged,
     Event,
     Fetched,
+    GaveUp,
     History,
     Invariant,
+    Placed,
     RecordId,
     Refused,
     Sampled,
     Sent,
+    SentTogether,
     Unknown,
     Violation,
     check,
@@ -248,3 +251,56 @@ def test_only_who_was_taken_out_of_the_cluster_while_its_lease_lived_may_tell_an
     told = [Fetched("r", P, 1, (), 1, 8), Fetched("r", P, 0, (), 0, 7, may_be_old)]
     judged = check(history([sent(1, record(0)), *told], record(0)))
     assert [violation.invariant for violation in judged] == [Invariant.PREFIX] * is_found
+
+
+def spread(operation: int, *records: RecordId, key: str = "k") -> SentTogether:
+    return SentTogether(operation, "orders", key, records)
+
+
+ONE, TWO = record(0, producer="k/0"), record(0, producer="k/1")
+
+
+def over_partitions(events: Sequence[Event], *logs: Sequence[RecordId]) -> History:
+    """Each log is a partition of the topic "orders"."""
+    log = {f"orders/{number}": placed(*records) for number, records in enumerate(logs)}
+    return History(events, log, log)
+
+
+def test_a_request_that_is_repeated_and_written_once_is_clean() -> None:
+    events: list[Event] = [spread(1, ONE, TWO), Unknown(1, "timeout"), spread(2, ONE, TWO), Placed(2, ((0, 0), (1, 0)))]
+    assert check(over_partitions(events, [ONE], [TWO])) == []
+
+
+@pytest.mark.parametrize(
+    ("events", "logs", "invariant"),
+    [
+        ([spread(1, ONE), spread(2, ONE)], ([ONE], [ONE]), Invariant.ONCE),
+        ([spread(1, ONE, key="")], ([ONE], [ONE]), Invariant.UNIQUE),
+        ([spread(1, ONE), Placed(1, ((0, 0),))], ([], []), Invariant.DURABLE),
+        ([spread(1, ONE), Placed(1, ((0, 0),))], ([], [ONE]), Invariant.TRUTHFUL),
+        ([spread(1, ONE), Refused(1, "THROTTLED")], ([ONE],), Invariant.TRUTHFUL),
+        ([spread(1, ONE, TWO, key=""), Placed(1, (None, (0, 0)), refused=(0,))], ([TWO],), Invariant.ORDERED),
+    ],
+    ids=["written twice", "sent once, written twice", "lost", "elsewhere", "refused", "behind a refused one"],
+)
+def test_a_request_over_several_partitions_that_breaks_a_promise_is_found(
+    events: Sequence[Event], logs: Sequence[Sequence[RecordId]], invariant: Invariant
+) -> None:
+    assert [violation.invariant for violation in check(over_partitions(events, *logs))] == [invariant]
+
+
+def test_a_key_may_be_written_again_in_another_life_of_the_topic() -> None:
+    events: list[Event] = [spread(1, ONE), spread(2, ONE)]
+    log = {"first/0": placed(ONE), "second/0": placed(ONE)}
+    names = {"first": "orders", "second": "orders"}
+    assert check(History(events, log, log, topics=names)) == []
+
+
+@pytest.mark.parametrize(
+    "told",
+    [Fetched("s", P, 0, placed(record(0)), 1), GaveUp("s", P, "UNKNOWN_PARTITION")],
+    ids=["not delivered to the end", "given up"],
+)
+def test_a_stream_that_leaves_records_of_its_topic_out_is_found(told: Event) -> None:
+    judged = replace(history([sent(1, record(0), record(1)), told], record(0), record(1)), subscribed={"s": [P]})
+    assert {violation.invariant for violation in check(judged)} == {Invariant.ATTENTIVE}

@@ -79,7 +79,7 @@ class ProvenRouting:
         """Proves what is led, so that keyed requests need not wait, and so that an outage of the store does not stop them."""
         while True:
             self._woken.clear()
-            led = set(self._log.led)
+            led = dict.fromkeys(self._log.led)  # in an order that no hash decides
             self._proven = {partition: epoch for partition, epoch in self._proven.items() if partition in led}
             try:
                 await self.prove(led)

@@ -5,8 +5,9 @@
     CSRF            a page of another site posts without a preflight, for example without a body. Browsers name that site in
                     `Origin`. Checked on every listener, for each method that may change something.
 
-Neither concerns calls that show an API key or a token, which a page of another site does not have. A certificate, however, is shown
-by the browser itself. Clients that are no browsers send the host that they connect to, and no Origin.
+Neither concerns calls that show an API key or a token as `Bearer`, which a page of another site does not have. A certificate, and
+an API key that a user has typed into the browser's login window (`Basic`), are shown by the browser itself. Clients that are no
+browsers send the host that they connect to, and no Origin.
 
 gRPC takes a POST of any content type that says `te: trailers`, which some browsers add over HTTP/2 by themselves. Browsers speak
 HTTP/2 over TLS alone, so Origin is checked on gRPC listeners with TLS (open_calls.py).
@@ -54,7 +55,7 @@ class HostCheck:
                 hosts.append(value)
             elif name == b"origin":
                 origins.append(value)
-            elif name == b"authorization" and self._asks_for_credentials:
+            elif name == b"authorization" and self._asks_for_credentials and not _is_basic(value):
                 return  # these are checked, and no browser adds them for a page of another site
         if self._checks_host:
             for host in hosts:
@@ -83,11 +84,16 @@ class HostCheck:
         if not self._names_this(_host_of(authority)):
             raise Denied(
                 f"a page of {text[:_SHOWN_CHARACTERS]!r} may not change anything here without an API key or a token",
-                hint="Where the page is meant to: add its host to allowed_hosts, or let it show a key (Authorization).",
+                hint="Where the page is meant to: add its host to allowed_hosts, or let it show a key (Authorization: Bearer).",
             )
 
     def _names_this(self, host: str) -> bool:
         return is_loopback_name(host) or host in self._allowed
+
+
+def _is_basic(authorization: bytes) -> bool:
+    """Whether a browser may have added this by itself, as it does with what was typed into its login window (RFC 7617)."""
+    return authorization.lstrip()[:5].lower() == b"basic"
 
 
 def is_loopback_name(host: str) -> bool:

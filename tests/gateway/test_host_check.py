@@ -125,6 +125,18 @@ def test_with_authentication_only_what_shows_no_key_is_checked_since_browsers_sh
         LOOPBACK.check("POST", [*foreign, (b"authorization", b"Bearer tlk_x")])  # which nobody checks there
 
 
+@pytest.mark.parametrize("scheme", [b"Basic ", b"basic ", b" BASIC ", b"Basic\t"])
+def test_what_a_browser_remembers_from_its_login_window_allows_pages_of_other_sites_no_changes(scheme: bytes) -> None:
+    check = HostCheck(allowed=("console.example",), is_loopback=False, asks_for_credentials=True)
+    shown = [(b"host", b"broker.example"), (b"authorization", scheme + b"YTpi")]
+    with pytest.raises(Denied, match="without an API key or a token"):
+        check.check("POST", [(b"authorization", scheme + b"YTpi"), *shown, (b"origin", b"https://evil.example")])
+    check.check("POST", [*shown, (b"origin", b"https://console.example")])
+    check.check("POST", [*shown, (b"origin", b"https://broker.example")])
+    check.check("POST", shown)  # no browser
+    check.check("GET", [*shown, (b"origin", b"https://evil.example")])
+
+
 def test_over_tls_the_certificate_names_the_host() -> None:
     assert is_taken(HostCheck(allowed=(), is_loopback=True, is_tls=True), host=b"broker.example")
 

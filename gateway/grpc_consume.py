@@ -86,7 +86,15 @@ class GrpcConsume:
         revision = max(topic.revision for topic in topics.values())
         if not await self._broker.topic_cache.wait_for(revision, timeout_s=LOOK_UP_S):
             raise Unavailable("this broker has not heard yet of all topics that are named", hint="Retry with back-off.")
-        return topics
+        # As they are now: the stream hears only of what changes from here on, and a topic may have grown while others were awaited.
+        return {name: self._now(name, fields[name]) for name in topics}
+
+    def _now(self, name: str, field: str) -> Topic:
+        try:
+            return self._broker.topic_cache.get(name)
+        except TidelogError as error:
+            error.details["field"] = field
+            raise
 
 
 class _Stream:

@@ -18,18 +18,24 @@ from metadata.model import TopicId, TopicPartition
 
 
 class MemberPositions:
-    def __init__(self, partitions: Sequence[TopicPartition], cursor: Cursor) -> None:
-        """`partitions`: those of the member's assignment, in order. InvalidArgument where the cursor tells of others, unless their
-        topic is gone."""
+    def __init__(
+        self, partitions: Sequence[TopicPartition], cursor: Cursor, *, unheard_of: Mapping[TopicPartition, Place] | None = None
+    ) -> None:
+        """`partitions`: those of the member's assignment that can be read, in order. `unheard_of`: places of the cursor in
+        partitions that this broker does not know yet; the next cursor has them too. Raises InvalidArgument where the cursor tells
+        of others, unless their topic is gone."""
         self.partitions = partitions
+        self._unheard_of = dict(unheard_of or {})
         self._generation = cursor.generation
         self._turn = cursor.turn
         self._order = {partition: at for at, partition in enumerate(partitions)}
-        self._fits_all = weight(self._order) <= PLACES_MAX
-        self._check_own(cursor.places.keys() - self._order.keys())
+        self._fits_all = weight({**self._order, **self._unheard_of}) <= PLACES_MAX
+        self._check_own(cursor.places.keys() - self._order.keys() - self._unheard_of.keys())
         self._places: dict[TopicPartition, Place] = {}
         self._staying: Counter[TopicId] = Counter()
         """How many places of each topic must stay."""
+        for partition, place in self._unheard_of.items():
+            self._staying[partition.topic_id] += place.must_stay
         for partition, place in cursor.places.items():
             if partition in self._order:
                 self._put(partition, place)
@@ -105,7 +111,7 @@ class MemberPositions:
         return place.offset
 
     def cursor(self) -> Cursor:
-        return Cursor(self._generation, self._places, self._turn % max(1, len(self.partitions)))
+        return Cursor(self._generation, {**self._unheard_of, **self._places}, self._turn % max(1, len(self.partitions)))
 
     def _put(self, partition: TopicPartition, place: Place) -> None:
         before = self._places.get(partition)

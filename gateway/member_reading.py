@@ -83,7 +83,8 @@ class MemberReading:
                     self._topics[partition_of(topic, number)] = topic
             except TidelogError as error:
                 self._unknown[topic_name, number] = (unheard_of or {}).get(topic_name, error.with_traceback(None))
-        self.positions = MemberPositions(list(self._topics), cursor)
+        unheard = {at: place for at, place in cursor.places.items() if at not in self._topics and self._may_be_heard_of(at)}
+        self.positions = MemberPositions(list(self._topics), cursor, unheard_of=unheard)
         self._failed: dict[TopicPartition, TidelogError] = {}
         self._unled: dict[TopicPartition, TidelogError] = {}
         """Those that may be read soon."""
@@ -94,6 +95,16 @@ class MemberReading:
         """That were read."""
         """What is read, once there is something."""
         self._has_looked = False
+
+    def _may_be_heard_of(self, partition: TopicPartition) -> bool:
+        """Returns whether the partition may be an assigned one that this broker does not know yet. A cursor names topics by their
+        ids alone, so that an id which is unknown here may be that of any assigned topic which is unknown here."""
+        try:
+            name = self._broker.topic_cache.by_id(partition.topic_id).name
+        except TidelogError:
+            return any(error.retryable for error in self._unknown.values())
+        error = self._unknown.get((name, partition.partition))
+        return error is not None and error.retryable
 
     async def _begin(self, partitions: Sequence[TopicPartition], *, wait_s: float = BOUNDS_WAIT_S) -> None:
         """Where the log begins, or ends. What nobody leads is waited for so long."""

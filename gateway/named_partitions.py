@@ -88,7 +88,14 @@ async def why_not_heard_of(broker: Broker, partitions: Iterable[TopicPartitionNa
     unknown = [name for name, number in last.items() if isinstance(_partition(broker, NamedPartition(name, number)), NotFound)]
     missing = unknown[:LOOK_UPS_MAX]
     heard = await asyncio.gather(*(topic_heard_of(broker, name) for name in missing), return_exceptions=True)
-    why: dict[str, TidelogError] = {}
+    why: dict[str, TidelogError] = {
+        name: Unavailable(
+            f"this broker has not heard of topic {name}, and looks up {LOOK_UPS_MAX} others that it has not heard of first",
+            hint="Retry with back-off.",
+            topic=name,
+        )
+        for name in unknown[LOOK_UPS_MAX:]
+    }
     for name, topic in zip(missing, heard, strict=True):
         if isinstance(topic, TidelogError):
             why[name] = topic.with_traceback(None)

@@ -114,3 +114,14 @@ def test_a_place_that_was_dropped_begins_anew() -> None:
     assert (targets(positions), positions.unplaced) == ([], [P0])
     positions.begin(P0, 90, at_the_end=False)
     assert positions.cursor().places == {P0: Place(90, must_stay=False)}
+
+
+def test_places_in_partitions_that_are_not_known_yet_stay_in_the_cursor_and_take_room_there() -> None:
+    unheard = {TopicPartition(TopicId("b" * 32), Partition(number)): Place(9, must_stay=True) for number in range(PLACES_MAX - 7)}
+    many = partitions(PLACES_MAX)
+    positions = MemberPositions(many, Cursor(Generation(4), unheard), unheard_of=unheard)
+    positions.place(dict.fromkeys(many, 1))
+    assert not positions.is_full
+    assert sum(positions.may_move(partition) and positions.moved(partition, 2) is None for partition in many) == 3
+    assert positions.is_full
+    assert positions.cursor().uncommitted == dict.fromkeys(unheard, 9) | dict.fromkeys(many[:3], 2)

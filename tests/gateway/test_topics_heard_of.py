@@ -17,7 +17,7 @@ from gateway.grpc_consume import GrpcConsume
 from gateway.http_group_call import AsMember
 from gateway.http_group_offsets import HttpGroupOffsets
 from gateway.member_reading import MemberReading
-from gateway.named_partitions import topic_heard_of, why_not_heard_of
+from gateway.named_partitions import LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
 from gateway.topic_states import LOOK_UP_S
 from metadata.errors import Unavailable, UnknownTopic
 from metadata.group_model import NO_INSTANCE, Generation, MemberId
@@ -28,6 +28,7 @@ from tests.gateway.told_log import P0, Topics, topic
 from tests.simulation.virtual_loop import run, virtual_loop
 
 LAG_S = 0.3
+OTHER = TopicId("b" * 32)
 
 
 class View(Topics):
@@ -150,6 +151,28 @@ def test_a_consume_stream_begins_when_this_broker_has_heard_of_what_it_names() -
     simulated(scenario)
 
 
+def test_a_consume_stream_reads_what_was_added_to_a_topic_while_it_waited_for_another() -> None:
+    async def scenario() -> None:
+        now = topic()
+        terms = ConsumeTerms(
+            ("payments", "orders"), "", MemberSettings(), (), Whence.EARLIEST, 1_000, structured=False, heartbeat_s=5.0
+        )
+        world = World(topic("payments", OTHER, partition_count=4), now)
+        service = GrpcConsume.__new__(GrpcConsume)
+        service._broker = world.broker
+        grown = topic("payments", OTHER, partition_count=8)
+        virtual_loop().call_later(LAG_S / 2, lambda: world.view.topics.update(payments=grown))  # which no stream is told of yet
+        world.view.hears(LAG_S, now)
+        assert await service._topics(terms) == {"payments": grown, "orders": now}
+
+        world.view.topics.pop("payments")
+        with pytest.raises(UnknownTopic) as refused:
+            await service._topics(terms)
+        assert refused.value.details["field"] == "start.topics[0]"
+
+    simulated(scenario)
+
+
 def test_a_cursor_keeps_what_it_has_read_of_a_topic_that_this_broker_has_not_heard_of() -> None:
     async def scenario() -> None:
         committed: list[TopicPartition] = []
@@ -166,5 +189,47 @@ def test_a_cursor_keeps_what_it_has_read_of_a_topic_that_this_broker_has_not_hea
         assert committed == [P0]
         assert [answer.offset for answer in told] == [7]
         assert cursor.uncommitted == {unheard_of: 9}, "it is committed with a later request"
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize(
+    ("here", "place"),
+    [(topic("payments", OTHER), P0), (topic(partition_count=2), TopicPartition(P0.topic_id, Partition(5)))],
+    ids=["made", "grown"],
+)
+def test_reading_at_a_broker_that_has_not_heard_of_a_partition_loses_no_place_of_the_cursor(
+    here: Topic, place: TopicPartition
+) -> None:
+    async def scenario() -> None:
+        world = World(here, topic(partition_count=8))
+        assigned = [("payments", 0), ("orders", place.partition)]
+        why = await why_not_heard_of(world.broker, assigned)
+        cursor = Cursor(Generation(1), {place: Place(9, must_stay=True)})
+        reading = MemberReading(world.broker, assigned, cursor, from_latest=True, unheard_of=why)
+        assert reading.positions.cursor().uncommitted == {place: 9}, "it reads on there at a broker that knows the partition"
+
+    simulated(scenario)
+
+
+def test_reading_leaves_out_the_places_of_a_topic_that_is_gone_from_the_store_as_well() -> None:
+    async def scenario() -> None:
+        world = World(topic("payments", OTHER), None)
+        assigned = [("payments", 0), ("orders", 0)]
+        why = await why_not_heard_of(world.broker, assigned)
+        cursor = Cursor(Generation(1), {P0: Place(9, must_stay=True)})
+        reading = MemberReading(world.broker, assigned, cursor, from_latest=True, unheard_of=why)
+        assert reading.positions.cursor().places == {}
+
+    simulated(scenario)
+
+
+def test_topics_beyond_those_that_are_looked_up_at_once_are_not_called_unknown() -> None:
+    async def scenario() -> None:
+        world = World(None, None)
+        why = await why_not_heard_of(world.broker, [(f"orders-{number}", 0) for number in range(LOOK_UPS_MAX + 2)])
+        assert world.look_ups == LOOK_UPS_MAX
+        assert [type(error) for error in why.values()].count(Unavailable) == 2
+        assert len(why) == LOOK_UPS_MAX + 2
 
     simulated(scenario)

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from metadata.errors import NoLeader, StaleRouting, TidelogError
+from metadata.errors import NoLeader, StaleRouting, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, TopicId, TopicPartition
 from metadata.topic_cache import TopicCache
 from segments.log import Log
@@ -61,12 +61,16 @@ class ProvenRouting:
         return self._proven.get(partition) == self._log.leader_epoch(partition)
 
     async def prove(self, partitions: Collection[TopicPartition]) -> None:
+        for topic_id, epochs in self._unproven(partitions).items():
+            await self._prove(topic_id, epochs)
+
+    def _unproven(self, partitions: Collection[TopicPartition]) -> dict[TopicId, dict[TopicPartition, LeaderEpoch]]:
+        """The leader epochs of those that are not proven. Raises NoLeader, Corrupt, SessionFenced."""
         unproven: dict[TopicId, dict[TopicPartition, LeaderEpoch]] = {}
         for partition in partitions:
             if not self.is_proven(partition):
                 unproven.setdefault(partition.topic_id, {})[partition] = self._log.leader_epoch(partition)
-        for topic_id, epochs in unproven.items():
-            await self._prove(topic_id, epochs)
+        return unproven
 
     async def _prove(self, topic_id: TopicId, epochs: Mapping[TopicPartition, LeaderEpoch]) -> None:
         await self._topics.catch_up(self._topics.by_id(topic_id).name, timeout_s=CATCH_UP_S)
@@ -81,10 +85,16 @@ class ProvenRouting:
             self._woken.clear()
             led = dict.fromkeys(self._log.led)  # in an order that no hash decides
             self._proven = {partition: epoch for partition, epoch in self._proven.items() if partition in led}
-            try:
-                await self.prove(led)
-            except TidelogError as error:
-                log.info("keyed requests wait, since topics could not be read from the metadata store: %s; retrying", error)
+            failure: TidelogError | None = None
+            for topic_id, epochs in self._unproven(led).items():
+                try:
+                    await self._prove(topic_id, epochs)
+                except UnknownTopic:  # it was deleted, and its partitions are about to be dropped
+                    continue
+                except TidelogError as error:
+                    failure = error
+            if failure is not None:
+                log.info("keyed requests wait, since a topic could not be read from the metadata store: %s; retrying", failure)
                 await asyncio.sleep(PAUSE_S)
                 continue
             await self._woken.wait()

@@ -301,7 +301,7 @@ class Log:
         self._writer.check_open()
         now_ms = self._now_ms()
         if header.producer_id >= ONE_SHOT and header.producer_epoch > NOT_ROUTED and not continues:
-            is_new = led.log.written_once(ProducerId(header.producer_id), now_ms=now_ms) is None
+            is_new = led.log.written_once(ProducerId(header.producer_id), now_ms=self._expires_ms()) is None
             if is_new:
                 self.routing.check(partition, header.producer_epoch)
         if dates.by_broker:

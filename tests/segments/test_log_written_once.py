@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.model import Offset, ProducerId
+from metadata.errors import StaleRouting
+from metadata.model import Offset, ProducerId, TopicPartition
+from segments.keyed_routing import AnyRouting
 from segments.log import Log
 from segments.producer_state import ONE_SHOT, SequencedBatch
 from segments.recovery import recover
@@ -48,6 +50,13 @@ def test_a_successor_finds_what_was_committed() -> None:
     run(work())
 
 
+class _Grown(AnyRouting):
+    """What a leader knows once the topic has more partitions than keyed requests were routed over."""
+
+    def check(self, partition: TopicPartition, partition_count: int) -> None:
+        raise StaleRouting(f"it was routed over {partition_count} partitions")
+
+
 @pytest.mark.parametrize("heard", [True, False], ids=["the bucket tells its time", "the bucket tells no time"])
 def test_a_leader_whose_clock_jumps_ahead_forgets_no_producer_where_the_bucket_tells_the_time(heard: bool) -> None:
     async def work() -> None:
@@ -60,6 +69,12 @@ def test_a_leader_whose_clock_jumps_ahead_forgets_no_producer_where_the_bucket_t
                 clock.heard(loop.now_ms(), asked_s=loop.time())
             ahead_ms = SETTINGS.producer_expiry_ms
             assert bool(log.written_once([ORDERS], KEY)) == heard
+            log.routing = _Grown()
+            if heard:
+                assert (await produce(log, sequenced_batch(KEY, 0x55, b"a", producer_epoch=3))).duplicate
+            else:
+                with pytest.raises(StaleRouting):
+                    await produce(log, sequenced_batch(KEY, 0x55, b"a", producer_epoch=3))
             again = await produce(log, sequenced_batch(5, 0, b"a"))
             assert again.duplicate == heard
 

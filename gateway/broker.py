@@ -142,6 +142,7 @@ class Broker:
             now_ms=clock.stamp_ms,
             expires_ms=clock.now_ms,
             disk=disk,
+            is_alone=not settings.metadata.etcd,
         )
         self._ready_s = settings.gateway.topic_ready_timeout_ms / 1000
         leader_wait_s = settings.membership.session_timeout_ms / 1000 + TAKE_OVER_S

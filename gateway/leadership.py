@@ -27,6 +27,7 @@ from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView, partitions_of
 from gateway.compaction_watch import FollowCompactions, TellDeletions
 from gateway.controller import Controller
+from gateway.earlier_sessions import EarlierSessions
 from gateway.handover import Handover
 from gateway.membership import Membership
 from gateway.proven_routing import ProvenRouting
@@ -83,10 +84,12 @@ class Leadership:
         now_ms: Callable[[], int],
         expires_ms: Callable[[], int] | None = None,
         disk: DiskTier | None = None,
+        is_alone: bool = False,
     ) -> None:
         """`registration`: as this broker registers itself; its session is filled in anew each time. `expires_ms`: as of Log.
 
-        `disk`: what was read from the bucket is kept there, over the end of a session too.
+        `disk`: what was read from the bucket is kept there, over the end of a session too. `is_alone`: whether no other broker can
+        use these metadata, as without etcd.
         """
         self.registration = registration
         self._store = store
@@ -108,7 +111,13 @@ class Leadership:
         self._own_sessions: set[SessionId] = set()
         self._parts: _Parts | None = None
         self._claims = SessionClaims(
-            store, metadata, layout, broker_id=registration.broker_id, new_writer=new_writer, now_ms=now_ms
+            store,
+            metadata,
+            layout,
+            broker_id=registration.broker_id,
+            new_writer=new_writer,
+            now_ms=now_ms,
+            earlier=EarlierSessions(store, metadata, layout, settings, self._footers, now_ms=now_ms) if is_alone else None,
         )
         self._stopping = asyncio.Event()
         self._advanced = asyncio.Event()

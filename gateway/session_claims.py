@@ -2,7 +2,9 @@
 
     set back? ─▶ take the next number, and note that it begins  (metadata, one transaction)
               ─▶ claim it                                       (segments/session.py)
-              ─▶ were the metadata restored? ─▶ seal every session that other metadata began ─▶ forget the note ─▶ the session
+              ─▶ were the metadata restored? ─▶ seal every session that other metadata began
+              ─▶ with etcd:    delete the note                                                          ─▶ the session
+                 without etcd: seal every earlier session, and delete their notes (earlier_sessions.py)
         └── a step that fails is tried again, until the broker stops ──┘
 
 The same metadata may exist twice: two copies of one data directory, or an etcd that was restored from a snapshot of its own while
@@ -17,6 +19,10 @@ A foreign session is sealed before the own session is used. Where it wrote, the 
 metadata. Each broker claims first and looks for foreign sessions afterwards, so of two brokers with different metadata at least one
 sees the other, and one of two sessions is sealed before it has written (tests/simulation/clone_model.py).
 
+A copy that is made while a session lives knows the number of that session, so there the session is not foreign. Without etcd the
+metadata have one broker at a time, which keeps the note of its session until its next session begins. A broker on such a copy finds
+the note, and seals that session before it uses its own (tests/simulation/copied_directory_model.py).
+
 Invariants: no session is begun by metadata that others have replaced by a restore, nor by those that give out numbers which others
 have had and used: they have forgotten who leads. Of two copies of the metadata, one alone acknowledges records.
 """
@@ -29,6 +35,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from gateway.cluster_identity import check_knows_who_wrote, foreign_claims, next_number, set_back
+from gateway.earlier_sessions import EarlierSessions
 from metadata.counters import next_session
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
@@ -57,13 +64,16 @@ class SessionClaims:
         broker_id: str,
         new_writer: Callable[[], bytes],
         now_ms: Callable[[], int],
+        earlier: EarlierSessions | None = None,
     ) -> None:
+        """`earlier`: where no other broker can use these metadata, so that every earlier session of theirs has ended."""
         self._bucket = bucket
         self._metadata = metadata
         self._layout = layout
         self._broker_id = broker_id
         self._new_writer = new_writer
         self._now_ms = now_ms
+        self._earlier = earlier
 
     async def next(self) -> Session:
         """However long it takes. Raises Rejected, which ends the broker, where its metadata are not the bucket's any more."""
@@ -77,7 +87,11 @@ class SessionClaims:
             pass_over=self._pass_over,
         )
         await self._check_not_superseded()
-        await self._end_foreign_sessions()
+        begun = await self._end_foreign_sessions()
+        if self._earlier is not None:
+            begun = [earlier for earlier in begun if earlier != session.id]
+            await self._end_earlier(self._earlier, begun, by=session)
+        await self._forget(begun)
         return session
 
     async def _next_number(self, writer: bytes) -> SessionId:
@@ -104,8 +118,11 @@ class SessionClaims:
         await self._end_foreign(claimed)
         await self._forget([claimed])
 
-    async def _end_foreign_sessions(self) -> None:
-        """Called after the claim: a foreign broker that claims later finds this broker's claim."""
+    async def _end_foreign_sessions(self) -> list[SessionId]:
+        """Called after the claim: a foreign broker that claims later finds this broker's claim.
+
+        Returns the noted sessions that brokers of these metadata have begun. The notes of foreign ones are deleted.
+        """
         untaken = await _until_done("sessions are not known", lambda: next_number(self._metadata, self._layout))
         ahead = await _until_done("sessions can't be listed", lambda: sessions_from(self._bucket, untaken))
         # Read after the listing, so that a session which another broker of these metadata has begun meanwhile is below it.
@@ -115,7 +132,19 @@ class SessionClaims:
         )
         for session in (*foreign, *(session for session in ahead if session >= untaken)):
             await self._end_foreign(session)
-        await self._forget((*begun, *foreign))
+        await self._forget(foreign)
+        return begun
+
+    async def _end_earlier(self, earlier: EarlierSessions, begun: Sequence[SessionId], *, by: Session) -> None:
+        """Seals the earlier sessions, of which one may be in use by a broker on a copy that was made since it began."""
+        for session in begun:
+
+            async def end(session: SessionId = session) -> bool:
+                return await earlier.end(session, by=by)
+
+            if not await _until_done(f"it is not known what session {session} has written", end):
+                await self._check_not_superseded()
+                raise set_back(self._bucket.url, session)
 
     async def _end_foreign(self, session: SessionId) -> None:
         """Seals a session of other metadata, so that its broker finds the seal at its first write. Rejected where it wrote."""

@@ -94,6 +94,10 @@ class SessionRuns:
         self.count += len(footer.runs)
         self._batch_bytes += (len(footer.batch_table) - len(footer.runs)) * footer.batch_table.itemsize
 
+    def newest_epochs(self) -> dict[TopicPartition, LeaderEpoch]:
+        """Returns each partition that the session has written to, with the last leader epoch in which it did."""
+        return {partition: max(epochs) for partition, epochs in self._runs.items()}
+
     def of(self, partition: TopicPartition, leader_epoch: LeaderEpoch) -> Sequence[tuple[SegmentFooter, Run]]:
         return self._runs.get(partition, {}).get(leader_epoch, ())
 

@@ -96,6 +96,29 @@ async def recover(
     return await asyncio.to_thread(rebuild_all) if found_runs.count > REBUILT_IN_A_THREAD else rebuild_all()
 
 
+async def runs_so_far(store: ObjectStore, session: SessionId, *, settings: SegmentSettings, cache: FooterCache) -> SessionRuns:
+    """Returns what the footers of a session say, and leaves it unsealed. What was read stays in the `cache`. Raises Unavailable."""
+    async with cache.session(session) as kept:
+        while not kept.runs.sealed:
+            try:
+                listing = await list_session(store, session)
+                await read_listed(store, kept, listing, cache, reads_max=settings.footer_reads_max)
+                break
+            except NotFound:  # trimmed between the listing and the read
+                await asyncio.sleep(GONE_PAUSE_S)
+        return kept.runs
+
+
+async def sealed_runs(
+    store: ObjectStore, session: SessionId, *, by: Session, settings: SegmentSettings, now_ms: Callable[[], int], cache: FooterCache
+) -> SessionRuns:
+    """Seals a session and returns what its footers say, which stays in the `cache`. Retries while the bucket is away."""
+    async with cache.session(session) as kept:
+        if not kept.runs.sealed:
+            await _read_on(store, kept, cache, None, by=by, settings=settings, now_ms=now_ms)
+        return kept.runs
+
+
 async def _newest(
     store: ObjectStore, topics: Mapping[TopicPartition, str], known: Mapping[TopicPartition, Manifest], settings: SegmentSettings
 ) -> dict[TopicPartition, Manifest | Corrupt | None]:

@@ -46,6 +46,27 @@ def test_of_two_brokers_on_copies_of_one_data_directory_one_alone_acknowledges_r
         clone.stop()
 
 
+def test_a_directory_that_is_copied_while_its_broker_runs_and_leads_nothing_ends_that_broker_once_the_copy_has_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "bucket").mkdir()
+    flags = ["--bucket", (tmp_path / "bucket").as_uri()]
+    with ForkedBroker(tmp_path / "older", flags=flags) as older, ForkedBroker(tmp_path / "clone", flags=flags) as clone:
+        older.start()
+        shutil.copytree(older.data_dir, clone.data_dir)
+        clone.start()
+        with tidelog.connect_sync(clone.http_url) as log:
+            log.topics.create(TOPIC, partitions=1)
+            assert log.produce(TOPIC, "by the clone").offset == 0
+        with tidelog.connect_sync(older.http_url) as log:
+            log.topics.create(TOPIC, partitions=1)
+        assert not _produced(older, "by the older one")
+        with pytest.raises(Unavailable, match="exit code"):
+            older.stop()
+        assert "has written to file://" in older.said()
+        clone.stop()
+
+
 def _produced(broker: ForkedBroker, value: str) -> bool:
     """Whether the record was acknowledged. A broker that ends refuses it."""
     try:

@@ -319,7 +319,10 @@ class Broker:
             lagging = background.create_task(self._lag.run(), name="event loop lag")
             grouping = background.create_task(self._groups.run(), name="groups")
             certified = background.create_task(self._follow_certificates(), name="certificates")
-            staying = background.create_task(stay_in_cluster(self._metadata, self._layout, self.cluster_id), name="identity")
+            staying = background.create_task(
+                stay_in_cluster(self._metadata, self._layout, self.cluster_id, set_back=lambda: self.view.partitions.set_back),
+                name="identity",
+            )
             guarding = background.create_task(self._run_guard(), name="access")
             await self.view.read(timeout_s=TOPICS_TIMEOUT_S)
             if self.guard is not None:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
 from gateway.snapshots import snapshot_revisions
@@ -35,7 +36,7 @@ from metadata.cluster_id import cluster_id
 from metadata.counters import parse_number
 from metadata.errors import Rejected, TidelogError
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Revision, SessionId
+from metadata.model import Revision, SessionId, TopicPartition
 from metadata.restoration import RESTORE_COMMAND, check_not_restoring, read_restoration, read_revision_base
 from metadata.store import MetadataStore
 from segments.bucket_layout import WAL
@@ -210,10 +211,12 @@ def what_happened(identity: str, before: Seen | None, now: Seen) -> str | None:
     return None
 
 
-async def stay_in_cluster(metadata: MetadataStore, layout: EtcdLayout, identity: str) -> NoReturn:
+async def stay_in_cluster(
+    metadata: MetadataStore, layout: EtcdLayout, identity: str, *, set_back: Callable[[], TopicPartition | None] = lambda: None
+) -> NoReturn:
     """Ends only when this broker must: raises Rejected where the metadata are not those any more that it started with.
 
-    While they can't be read nothing follows: leaders go on without them.
+    `set_back`: as of PartitionCache. While the metadata can't be read nothing follows: leaders go on without them.
     """
     before: Seen | None = None
     while True:
@@ -227,6 +230,9 @@ async def stay_in_cluster(metadata: MetadataStore, layout: EtcdLayout, identity:
             log.info("whether the metadata are still those of cluster %s is not known: %s", identity, error)
         else:
             happened = what_happened(identity, before, now)
+            fallen = set_back()
+            if happened is None and fallen is not None:
+                happened = f"were set back: the leader epoch of partition {fallen} has fallen"
             if happened is not None:
                 raise _lost(identity, happened)
             before = now

@@ -57,13 +57,14 @@ class EarlierSessions:
 
         Returns False without a seal where the session had written unknown to the metadata before this call: its broker goes on.
         """
-        if not await self._is_known(await runs_so_far(self._bucket, session, settings=self._settings, cache=self._footers)):
+        if not await self.is_known(await runs_so_far(self._bucket, session, settings=self._settings, cache=self._footers)):
             return False
-        return await self._is_known(
+        return await self.is_known(
             await sealed_runs(self._bucket, session, by=by, settings=self._settings, now_ms=self._now_ms, cache=self._footers)
         )
 
-    async def _is_known(self, runs: SessionRuns) -> bool:
+    async def is_known(self, runs: SessionRuns) -> bool:
+        """Returns whether the metadata know every leadership in which a session wrote; no cache is asked. Raises Unavailable."""
         wrote = runs.newest_epochs()
         if not wrote:
             return True
@@ -112,7 +113,7 @@ def written_unknown(
         state = states[partition]
         if state is None:
             return False
-        given_to = {span.leader_epoch: span.session for span in state.sessions}
-        return epoch > state.leader_epoch or given_to.get(epoch, session) != session
+        given_to = {span.session for span in state.sessions if span.leader_epoch == epoch}
+        return epoch > state.leader_epoch or (bool(given_to) and session not in given_to)
 
     return [partition for partition, epoch in wrote.items() if is_unknown(partition, epoch)]

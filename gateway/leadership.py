@@ -23,18 +23,19 @@ import msgspec
 
 from compaction.notices import Notices
 from gateway.bucket_reach import BucketReach
+from gateway.cluster_identity import set_back
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView, partitions_of
 from gateway.compaction_watch import FollowCompactions, TellDeletions
 from gateway.controller import Controller
-from gateway.earlier_sessions import EarlierSessions
+from gateway.earlier_sessions import EarlierSessions, written_unknown
 from gateway.handover import Handover
 from gateway.membership import Membership
 from gateway.proven_routing import ProvenRouting
 from gateway.session_claims import SessionClaims
 from gateway.takeover import TakeOver
 from metadata.broker_registry import Registration
-from metadata.errors import NoLeader, Stopping, TidelogError
+from metadata.errors import NoLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId, TopicPartition
 from metadata.store import MetadataStore
@@ -53,6 +54,9 @@ READ_AHEAD_S = 1.0
 """At most, before a session is registered: what is read now nobody waits for."""
 SEAL_LOOKS_S = 1.0
 """Between looks for one's own seal, while it is not certain that nobody was appointed in this session's place."""
+# Between looks for the own seal while the lease is sure and nothing is written that would meet the seal. A broker on another copy
+# of the metadata may have set it.
+IDLE_SEAL_LOOKS_S = 60.0
 
 Result = TypeVar("Result")
 
@@ -110,6 +114,7 @@ class Leadership:
         self._log: Log | None = None
         self._own_sessions: set[SessionId] = set()
         self._parts: _Parts | None = None
+        self._earlier = EarlierSessions(store, metadata, layout, settings, self._footers, now_ms=now_ms)
         self._claims = SessionClaims(
             store,
             metadata,
@@ -117,7 +122,7 @@ class Leadership:
             broker_id=registration.broker_id,
             new_writer=new_writer,
             now_ms=now_ms,
-            earlier=EarlierSessions(store, metadata, layout, settings, self._footers, now_ms=now_ms) if is_alone else None,
+            earlier=self._earlier if is_alone else None,
         )
         self._stopping = asyncio.Event()
         self._advanced = asyncio.Event()
@@ -368,6 +373,21 @@ class Leadership:
         await read_footers_ahead(
             self._store, sessions, self._footers, reads_max=self._settings.footer_reads_max, timeout_s=READ_AHEAD_S
         )
+        await self._check_not_set_back()
+
+    async def _check_not_set_back(self) -> None:
+        """Raises Rejected where a session has written in a leader epoch that the metadata don't know, as far as footers were read.
+
+        That is so where etcd was set back to a snapshot of its own, and partitions had moved since between sessions that it knows.
+        """
+        states = {partition: state for partition, (state, _) in self._view.partitions.states.items()}
+        topics = {topic.id for topic in self._view.topics.topics()}
+        for runs in self._footers.known():
+            try:
+                if written_unknown(runs.session, runs.newest_epochs(), states, topics) and not await self._earlier.is_known(runs):
+                    raise set_back(self._store.url, runs.session)
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("whether the metadata know what session %s wrote is not known: %s", runs.session, error)
 
     async def _drained(self) -> None:
         """Waits until nothing is led here, as long as there is somebody to lead it."""
@@ -425,10 +445,19 @@ class Leadership:
 
 
 async def _look_for_seal(session_log: Log, membership: Membership) -> None:
-    """While the lease may have ended, another may have been appointed: then a seal stands on the bucket."""
+    """While the lease may have ended, another may have been appointed: then a seal stands on the bucket.
+
+    Where the metadata exist twice, a seal may stand there while the lease in this copy is sure. A broker that writes meets it. One
+    that is idle looks now and then, so that its readers learn of it.
+    """
+    loop = asyncio.get_running_loop()
+    committed_to, looked_s = session_log.committed_to, loop.time()
     while True:
         await asyncio.sleep(SEAL_LOOKS_S)
-        if not membership.sure:
+        if session_log.committed_to != committed_to:
+            committed_to, looked_s = session_log.committed_to, loop.time()
+        if not membership.sure or loop.time() - looked_s >= IDLE_SEAL_LOOKS_S:
+            looked_s = loop.time()
             try:
                 await session_log.look_for_seal()
             except TidelogError as error:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 from gateway.cluster_view import ClusterView
 from metadata import partition_assignments
-from metadata.errors import Corrupt, SessionFenced, TidelogError
+from metadata.errors import Corrupt, SessionFenced, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
 from metadata.partition_assignments import FORMAT_VERSION, Decision, PartitionState, SessionSpan, pruned
@@ -158,6 +158,8 @@ class TakeOver:
         return names
 
     async def _serve(self, appointed: dict[TopicPartition, PartitionState]) -> None:
+        if self._view.partitions.set_back is not None:
+            raise Unavailable("the metadata were set back, and this broker is about to stop")
         if any(_was_replaced(self._session.id, state) for state in appointed.values()):
             await self._log.look_for_seal()  # which stands: the controller that appointed it again did not know yet that it is gone
             raise SessionFenced(f"session {self._session.id} was sealed, and is appointed again")

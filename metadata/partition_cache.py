@@ -48,6 +48,14 @@ class PartitionCache:
         """Those that shall be handed over."""
         return self._tables.moving
 
+    @property
+    def set_back(self) -> TopicPartition | None:
+        """A partition whose leader epoch has fallen since this cache was made; None where there is none.
+
+        Epochs never fall, so these metadata have replaced later ones.
+        """
+        return self._tables.set_back
+
     def get(self, partition: TopicPartition) -> PartitionState | None:
         held = self._tables.states.get(partition)
         return held[0] if held is not None else None
@@ -76,6 +84,7 @@ class PartitionCache:
         return _Reading(self._layout, self._tables, self._replace)
 
     def _replace(self, tables: _Tables, changed: Set[TopicPartition]) -> None:
+        tables.set_back = tables.set_back or self._tables.set_back
         self._tables = tables
         self._tell(changed)
 
@@ -92,6 +101,7 @@ class _Tables:
         self.led_by: dict[SessionId, set[TopicPartition]] = {}
         self.moving: set[TopicPartition] = set()
         self.corrupt: set[TopicPartition] = set()
+        self.set_back: TopicPartition | None = None
 
     def put(self, partition: TopicPartition, kept: KeyValue, before: tuple[PartitionState, Revision] | None) -> None:
         """One that is not in these tables. `before` stays its state where the newest can't be read."""
@@ -102,6 +112,9 @@ class _Tables:
             log.error("%s", error)
             self.corrupt.add(partition)
         if held is not None:
+            if before is not None and held[0].leader_epoch < before[0].leader_epoch:
+                log.error("the leader epoch of %s fell from %s to %s", partition, before[0].leader_epoch, held[0].leader_epoch)
+                self.set_back = partition
             self.states[partition] = held
             self.led_by.setdefault(held[0].leader_session, set()).add(partition)
             if held[0].moving_to is not None:

@@ -135,6 +135,10 @@ class FooterCache:
     def size_bytes(self) -> int:
         return sum(kept.runs.size_bytes for kept in self._kept.values())
 
+    def known(self) -> list[SessionRuns]:
+        """Returns what is known of each session now."""
+        return [kept.runs for kept in self._kept.values()]
+
     def keep_unindexed(self, session: SessionId, tail: IndexBlock) -> None:
         """Its index only saves reads: where nobody comes to write them, the oldest are dropped."""
         self.unindexed.append((session, tail))

@@ -22,7 +22,7 @@ from metadata.data_directory import DataDirectory
 from metadata.errors import Denied, InvalidArgument, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.etcd_store import EtcdStore
-from metadata.model import Revision, SegmentSeq, SessionId
+from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.sqlite_store import SqliteStore
 from metadata.store import NOW, Delete, DeletePrefix, Put, RangeResult
 from segments.bucket_layout import WAL, claim_key, segment_key, snapshot_key
@@ -480,6 +480,24 @@ def test_a_whole_broker_stops_when_its_metadata_are_emptied(tmp_path: Path) -> N
         assert ended.group_contains(Rejected, match="the metadata of cluster ours are gone")
 
     asyncio.run(main())
+
+
+def test_a_broker_ends_when_a_leader_epoch_has_fallen_though_the_revision_has_grown() -> None:
+    async def main() -> None:
+        sqlite = SqliteStore(Path(":memory:"), clock=virtual_loop().time)
+        await sqlite.transact([], [Put(LAYOUT.cluster_id, b"ours")])
+        fallen: list[TopicPartition] = []
+        staying = asyncio.ensure_future(stay_in_cluster(sqlite, LAYOUT, "ours", set_back=lambda: fallen[0] if fallen else None))
+        await asyncio.sleep(3600)
+        assert not staying.done()
+        fallen.append(TopicPartition(TopicId("a" * 32), Partition(3)))
+        await asyncio.wait((staying,), timeout=2 * LOOK_INTERVAL_S)
+        await sqlite.close()
+        error = staying.exception()
+        assert isinstance(error, Rejected)
+        assert "were set back: the leader epoch of partition" in error.message
+
+    virtually(main())
 
 
 @pytest.mark.slow

@@ -8,18 +8,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView
-from gateway.leadership import Leadership
+from gateway.leadership import IDLE_SEAL_LOOKS_S, SEAL_LOOKS_S, Leadership
 from gateway.takeover import TakeOver
 from metadata import partition_assignments
 from metadata.broker_registry import Registration
-from metadata.errors import Corrupt, NoLeader, SessionFenced, Stopping
+from metadata.errors import Corrupt, NoLeader, Rejected, SessionFenced, Stopping
 from metadata.etcd_layout import EtcdLayout
-from metadata.model import Partition, SegmentSeq, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, Partition, SegmentSeq, SessionId, TopicPartition
+from metadata.partition_assignments import SessionSpan
 from metadata.sqlite_store import SqliteStore
+from metadata.store import Put
 from metadata.topic import Topic
 from metadata.topics import Topics
 from segments.bucket_layout import segment_key
@@ -31,6 +34,7 @@ from segments.session import seal
 from segments.settings import SegmentSettings
 from segments.watched_store import WatchedStore
 from tests.segments.batches import TIMESTAMP_MS, batch_of, header_of, records_in
+from tests.simulation.virtual_loop import run as virtually
 
 LAYOUT = EtcdLayout()
 READY_S = 60.0
@@ -298,5 +302,45 @@ def test_a_broker_is_not_ready_once_its_session_has_ended(tmp_path: Path) -> Non
             assert (leadership.session, leadership.serving) == (first, False)
             await until(lambda: leadership.serving)
             assert leadership.session != first
+
+    asyncio.run(main())
+
+
+def test_an_idle_broker_learns_within_a_minute_that_its_session_was_sealed_though_its_lease_is_sure(tmp_path: Path) -> None:
+    """A broker on another copy of the metadata seals it. Until then readers get what was known before."""
+
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with one_broker(bucket, tmp_path / "m") as broker:
+            topic = await broker.create("orders")
+            await broker.produce(partition_of(topic), b"a")
+            session = broker.leadership.session
+            assert session is not None
+            await seal(bucket, session, by=None, now_ms=now_ms)
+            await asyncio.sleep(IDLE_SEAL_LOOKS_S + 3 * SEAL_LOOKS_S)
+            assert broker.leadership.session != session
+
+    virtually(main())
+
+
+def test_a_broker_does_not_join_where_a_session_has_written_in_a_leader_epoch_that_its_metadata_do_not_know(tmp_path: Path) -> None:
+    """As after a restore of etcd from its own snapshot: a partition had moved to another session that the snapshot knows."""
+
+    async def main() -> None:
+        bucket = MemoryStore()
+        async with one_broker(bucket, tmp_path / "m", killed=True) as broker:
+            topic = await broker.create("orders", 2)
+            await broker.produce(partition_of(topic), b"a")
+            state = broker.view.partitions.get(partition_of(topic))
+            assert state is not None
+            other = SessionId(999)
+            moved_back = msgspec.structs.replace(state, leader_session=other, sessions=(SessionSpan(LeaderEpoch(0), other),))
+        store = SqliteStore(tmp_path / "m")
+        await store.transact([], [Put(LAYOUT.partition(partition_of(topic)), msgspec.json.encode(moved_back))])
+        await store.close()
+        with pytest.raises(ExceptionGroup) as ended:
+            async with one_broker(bucket, tmp_path / "m"):
+                pass
+        assert ended.group_contains(Rejected, match="the metadata know nothing of it", depth=None)
 
     asyncio.run(main())

@@ -196,8 +196,8 @@ def _step(state: State, index: int, bounds: Bounds) -> State | None:
             appointed = copy._replace(led=(*copy.led, broker.number))
             return _with_copy(now(Do.TAKE_OVER if copy.led else Do.WRITE, unsealed=copy.led), index, appointed)
         case Do.TAKE_OVER:
-            rest = broker.unsealed[1:]
-            return _sealed(now(Do.TAKE_OVER if rest else Do.WRITE, unsealed=rest), broker.unsealed[0])
+            left_unsealed = broker.unsealed[1:]
+            return _sealed(now(Do.TAKE_OVER if left_unsealed else Do.WRITE, unsealed=left_unsealed), broker.unsealed[0])
         case Do.WRITE:
             own = state.sessions[broker.number]
             if own.sealed:

@@ -1,6 +1,6 @@
 """The service Groups, for members: what they ask of the group's coordinator, in protobuf's words.
 
-    from a client ─▶ forwarded to the coordinator as it came ─▶ its answer, as it came
+    from a client ─▶ forwarded to the coordinator, without the topics that the client may not name ─▶ its answer
     forwarded, or coordinated here ─▶ group_coordinator.py; NOT_COORDINATOR names who it is, as far as is known here
 
 Joins and syncs wait for other members, for as long as their client does; a client that hangs up ends its wait at the coordinator,
@@ -9,14 +9,14 @@ and a broker that stops ends all of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
 from gateway import group_wire as wire
-from gateway.access.caller import check_group, may_see_topic
+from gateway.access.caller import check_group, check_topic, is_guarded, may_see_topic
 from gateway.doors import Broker
 from gateway.grpc_calls import Context, MethodHandler, client_host, is_forwarded, unary, unary_in_context
 from gateway.grpc_status import status_of
@@ -102,10 +102,26 @@ class GroupsService:
         _check_count("offsets", len(request.offsets), 1, OFFSETS_MAX)
         await _check_once(request.offsets)
 
-        async def here() -> groups_pb2.OffsetCommitResponse:
-            return groups_pb2.OffsetCommitResponse(errors=await in_turns(wire.status, await self._commit(request)))
+        check_group(request.group)
+        refused = {} if is_forwarded(context) else _refused_topics(each.topic for each in request.offsets)
+        asked = request
+        if refused:
+            asked = groups_pb2.OffsetCommitRequest()
+            asked.CopyFrom(request)
+            del asked.offsets[:]
+            asked.offsets.extend(each for each in request.offsets if each.topic not in refused)
 
-        return await self._answered(context, "OffsetCommit", request, groups_pb2.OffsetCommitResponse, here)
+        async def here() -> groups_pb2.OffsetCommitResponse:
+            return groups_pb2.OffsetCommitResponse(errors=await in_turns(wire.status, await self._commit(asked)))
+
+        answer = groups_pb2.OffsetCommitResponse()
+        if asked.offsets:
+            answer = await self._answered(context, "OffsetCommit", asked, groups_pb2.OffsetCommitResponse, here)
+        if not refused:
+            return answer
+        told = iter(wire.errors_of(answer.errors, len(asked.offsets)))
+        errors = [refused[each.topic] if each.topic in refused else next(told) for each in request.offsets]
+        return groups_pb2.OffsetCommitResponse(errors=await in_turns(wire.status, errors))
 
     async def _commit(self, request: groups_pb2.OffsetCommitRequest) -> list[TidelogError | None]:
         """Why each was refused, in order; None where it is committed."""
@@ -123,18 +139,33 @@ class GroupsService:
         _check_whole_once(request.topics)
         if not is_forwarded(context):
             request.of_unknown_topics = False  # a client is told only of topics that it may see
+        check_group(request.group)
+        refused = {} if is_forwarded(context) else _refused_topics(each.topic for each in request.topics)
+        asked = groups_pb2.OffsetFetchRequest(group=request.group, of_unknown_topics=request.of_unknown_topics)
+        asked.topics.extend(each for each in request.topics if each.topic not in refused)
 
         async def here() -> groups_pb2.OffsetFetchResponse:
-            stored = await self._broker.coordinated_groups.offsets(request.group)
+            stored = await self._broker.coordinated_groups.offsets(asked.group)
             told: dict[TopicPartition, CommittedOffset | TidelogError] = {**stored.committed, **stored.damaged}
             found = (
-                await self._asked_for(request.topics, told)
-                if request.topics
-                else await self._all(told, of_unknown_topics=request.of_unknown_topics)
+                await self._asked_for(asked.topics, told)
+                if asked.topics
+                else await self._all(told, of_unknown_topics=asked.of_unknown_topics)
             )
             return groups_pb2.OffsetFetchResponse(offsets=found)
 
-        return await self._answered(context, "OffsetFetch", request, groups_pb2.OffsetFetchResponse, here)
+        answer = groups_pb2.OffsetFetchResponse()
+        if asked.topics or not request.topics:  # to name none asks for all
+            answer = await self._answered(context, "OffsetFetch", asked, groups_pb2.OffsetFetchResponse, here)
+        if not is_forwarded(context) and not request.topics and is_guarded():  # the coordinator does not know who asks
+            seen = [each for each in answer.offsets if may_see_topic(each.topic)]
+            answer = groups_pb2.OffsetFetchResponse(offsets=seen)
+        for each in request.topics:
+            if each.topic in refused:
+                error = status_of(refused[each.topic])
+                for partition in each.partitions or [-1]:
+                    answer.offsets.add(topic=each.topic, partition=partition, error=error)
+        return answer
 
     async def _all(
         self, committed: Mapping[TopicPartition, CommittedOffset | TidelogError], *, of_unknown_topics: bool
@@ -218,6 +249,19 @@ _Asked = (
     | groups_pb2.OffsetCommitRequest
     | groups_pb2.OffsetFetchRequest
 )
+
+
+def _refused_topics(names: Iterable[str]) -> dict[str, TidelogError]:
+    """Those of the topics that the present call may not name, each with why. The broker that a client asks checks this, because the
+    coordinator lets every call pass that another broker forwards."""
+    refused: dict[str, TidelogError] = {}
+    if is_guarded():
+        for name in dict.fromkeys(names):
+            try:
+                check_topic(name)
+            except TidelogError as error:
+                refused[name] = error.with_traceback(None)
+    return refused
 
 
 def _member(request: groups_pb2.HeartbeatRequest | groups_pb2.OffsetCommitRequest) -> tuple[MemberId, InstanceId, Generation]:

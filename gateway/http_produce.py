@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from gateway import arrow_bodies, http_pace
+from gateway.access.caller import check_topic
 from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.arrow_bodies import parse_arrow, plan_arrow
 from gateway.current_call import trace_produced
@@ -138,6 +139,7 @@ class HttpProduce:
                 bytes_max=settings.request_bytes_max,
                 timeout_s=settings.body_read_timeout_ms / 1000,
             )
+            check_topic(topic)  # a right or a key may have been taken back while the body came
             while True:
                 with limit_named(target):
                     try:

@@ -13,7 +13,7 @@ broker's own view does not have the topic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Set
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -94,6 +94,32 @@ class Leaders:
             if not all(self._is_there(partition) for partition in partitions):
                 raise
             raise _unheard_of(leader, next(iter(partitions))) from error
+
+    async def asked_of_each(
+        self,
+        leader: Registration,
+        items: Sequence[Item],
+        partition_of: Callable[[Item], TopicPartition],
+        ask: Callable[[Sequence[tuple[str, Item]]], Awaitable[Sequence[Found | TidelogError]]],
+    ) -> list[Found | TidelogError]:
+        """Asks the leader about several partitions, each with its topic's name, and returns an answer or an error for each.
+
+        UnknownTopic stands in the place of a partition whose topic this broker's view does not have any more: only the others are
+        asked about. Raises as `asked`.
+        """
+        named: list[tuple[str, Item]] = []
+        gone: dict[int, TidelogError] = {}
+        for at, item in enumerate(items):
+            try:
+                named.append((self.topic_name(partition_of(item)), item))
+            except TidelogError as error:
+                gone[at] = error.with_traceback(None)
+        partitions = [partition_of(item) for _, item in named]
+        told = await self.asked(leader, partitions, ask(named)) if named else []
+        found = iter(
+            [self.unless_unheard_of(leader, partition, answered) for partition, answered in zip(partitions, told, strict=True)]
+        )
+        return [gone[at] if at in gone else next(found) for at in range(len(items))]
 
     def unless_unheard_of(
         self, leader: Registration, partition: TopicPartition, answered: Found | TidelogError

@@ -169,14 +169,16 @@ class RoutedFetch:
             if leader is None:
                 here = [target._replace(places_bytes_min=None) for target in targets]
                 return await self._here(here, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
-            named = [(self._leaders.topic_name(target.partition), target) for target in targets]
-            answer = self._elsewhere.fetch(leader, named, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
-            found = await self._leaders.asked(leader, [target.partition for target in targets], answer)
+            found = await self._leaders.asked_of_each(
+                leader,
+                targets,
+                lambda target: target.partition,
+                lambda named: self._elsewhere.fetch(
+                    leader, named, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
+                ),
+            )
             return [
-                self._leaders.unless_of_before(
-                    target.partition, self._leaders.unless_unheard_of(leader, target.partition, answered)
-                )
-                for target, answered in zip(targets, found, strict=True)
+                self._leaders.unless_of_before(target.partition, answered) for target, answered in zip(targets, found, strict=True)
             ]
         except TidelogError as error:
             return [error.with_traceback(None)] * len(targets)

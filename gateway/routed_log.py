@@ -182,12 +182,8 @@ class RoutedLog(LedHere):
         async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> Sequence[Bounds | TidelogError]:
             if leader is None:
                 return await LedHere.bounds_of(self, asked)
-            named = [(self._leaders.topic_name(partition), partition) for partition in asked]
-            found = await self._leaders.asked(leader, asked, self._peers.bounds(leader, named))
-            return [
-                self._leaders.unless_of_before(partition, self._leaders.unless_unheard_of(leader, partition, bounds))
-                for partition, bounds in zip(asked, found, strict=True)
-            ]
+            found = await self._leaders.asked_of_each(leader, asked, itself, lambda named: self._peers.bounds(leader, named))
+            return [self._leaders.unless_of_before(at, bounds) for at, bounds in zip(asked, found, strict=True)]
 
         return await self._of_each(partitions, itself, ask, wait_s=wait_s)
 
@@ -195,12 +191,9 @@ class RoutedLog(LedHere):
         async def ask(leader: Registration | None, asked: Sequence[EpochQuestion]) -> Sequence[EpochEnd | TidelogError]:
             if leader is None:
                 return await LedHere.ends_of_epochs(self, asked)
-            named = [(self._leaders.topic_name(question.partition), question) for question in asked]
-            partitions = [question.partition for question in asked]
-            ends = await self._leaders.asked(leader, partitions, self._peers.ends_of_epochs(leader, named))
-            return [
-                self._leaders.unless_unheard_of(leader, partition, end) for partition, end in zip(partitions, ends, strict=True)
-            ]
+            return await self._leaders.asked_of_each(
+                leader, asked, lambda question: question.partition, lambda named: self._peers.ends_of_epochs(leader, named)
+            )
 
         return await self._of_each(questions, lambda question: question.partition, ask)
 

@@ -16,7 +16,7 @@ from gateway.peer_reads import PeerReads
 from gateway.routed_log import RoutedLog
 from metadata.broker_registry import Registration
 from metadata.errors import NoLeader, TidelogError, UnknownPartition, UnknownTopic
-from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SessionId, TopicPartition
+from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SessionId, TopicId, TopicPartition
 from segments.byte_budget import ByteBudget
 from segments.log import FetchTarget, Log
 from segments.log_reader import Fetched
@@ -179,3 +179,17 @@ def test_a_topic_that_this_broker_too_knows_to_be_gone_is_refused_at_once(questi
         assert virtual_loop().time() < 1
 
     simulated(UnknownTopic("topic orders was deleted and made again"), scenario)
+
+
+def test_a_topic_that_is_gone_keeps_no_partition_of_another_from_being_read_at_the_same_leader() -> None:
+    async def scenario(world: World) -> None:
+        gone = TopicPartition(TopicId("c" * 32), Partition(0))
+        assert [type(each) for each in await world.fetched(gone, P0)] == [UnknownTopic, Fetched]
+        assert [type(each) for each in await world.fetched(P0, gone, wait_s=1.0)] == [Fetched, UnknownTopic]
+        assert [type(each) for each in await world.log.bounds_of([P0, gone, P0])] == [Bounds, UnknownTopic, Bounds]
+        ends = await world.log.ends_of_epochs([EpochQuestion(gone, 1), EpochQuestion(P0, 1)])
+        assert [type(each) for each in ends] == [UnknownTopic, EpochEnd]
+        [alone] = await world.fetched(gone)
+        assert isinstance(alone, UnknownTopic)
+
+    simulated(UNHEARD_OF[0], scenario)

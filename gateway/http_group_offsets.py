@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET
 
-from gateway.access.caller import check_topic, may_see_topic
+from gateway.access.caller import check_topic, may_read_topic, may_see_topic
 from gateway.doors import Broker
 from gateway.group_cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
 from gateway.group_descriptions import FetchedOffset, TopicPartitions
@@ -71,8 +71,10 @@ class HttpGroupOffsets:
     async def commit_cursor(self, member: AsMember, cursor: Cursor) -> tuple[Cursor, list[OffsetAnswer]]:
         """Commits what the cursor has read, where no later offset was committed in the same generation: a request that is repeated
         late takes nothing back. Returns the cursor of which nothing need be committed, but for what was refused, and for topics
-        that this broker does not know: it may not have heard of them yet."""
-        topics = {partition: topic for partition in cursor.uncommitted if (topic := self._topic(partition)) is not None}
+        that this broker does not know, which it may not have heard of yet, or that the caller may not read: a cursor is no proof that
+        its member has read there."""
+        known = {partition: topic for partition in cursor.uncommitted if (topic := self._topic(partition)) is not None}
+        topics = {partition: topic for partition, topic in known.items() if may_read_topic(topic.name)}
         offsets = {partition: _committed(offset) for partition, offset in cursor.uncommitted.items() if partition in topics}
         refused = await self._committed(member, offsets, only_forward=True)
         places = {

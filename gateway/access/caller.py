@@ -301,6 +301,12 @@ def may_see_topic(name: str) -> bool:
     return call is None or call.may("describe", "topic", name)
 
 
+def may_read_topic(name: str) -> bool:
+    """Whether the present call may read it: what it may not is left out without a word."""
+    call = _present.get()
+    return call is None or call.may("read", "topic", name)
+
+
 def may_see_group(name: str) -> bool:
     call = _present.get()
     return call is None or call.may("describe", "group", name)

@@ -124,6 +124,11 @@ def test_through_any_broker_a_principal_may_do_the_same(tmp_path: Path) -> None:
                     assert (await client.get("/v1/groups/other", **bearer(key))).status == 403
                 assert {cluster.leader(partition_of(topic, number)).broker_id for number in range(4)} == {"broker-0", "broker-1"}
                 await refuses_a_forged_hop(second.grpc_address, key)
+                await first.create_topic("salaries", 1)
+                commit = {"offsets": [{"topic": topic, "partition": 0, "offset": 0} for topic in ("orders", "salaries")]}
+                await clients[0].ask("POST", "/v1/groups/g/offsets", json=commit, headers=bearer(ADMIN_KEY))
+                for broker in cluster.brokers:
+                    await tells_no_offsets_of_salaries(broker.grpc_address, key)
                 led_by_second = next(number for number in range(4) if cluster.leader(partition_of(topic, number)) is second)
                 deleting = f"/v1/topics/orders/partitions/{led_by_second}/delete-records"
                 deleted = await clients[0].ask("POST", deleting, json={"before_offset": 1}, headers=bearer(ADMIN_KEY))
@@ -146,6 +151,24 @@ async def refuses_a_forged_hop(address: str, key: str) -> None:
             await call(request.SerializeToString(), metadata=(("authorization", f"Bearer {key}"), FORWARDED))
         found: TidelogError = told(refused.value)
         assert isinstance(found, Unauthenticated)
+
+
+async def tells_no_offsets_of_salaries(address: str, key: str) -> None:
+    """One of the brokers coordinates the group, and the other forwards to it."""
+    shown = (("authorization", f"Bearer {key}"),)
+    async with grpc.aio.insecure_channel(address) as channel:
+        fetch: Any = channel.unary_unary("/tidelog.v1.Groups/OffsetFetch")
+        request = groups_pb2.OffsetFetchRequest(group="g")
+        told_all = groups_pb2.OffsetFetchResponse.FromString(await fetch(request.SerializeToString(), metadata=shown))
+        assert {each.topic for each in told_all.offsets} == {"orders"}
+        request.topics.add(topic="salaries", partitions=[0])
+        told_one = groups_pb2.OffsetFetchResponse.FromString(await fetch(request.SerializeToString(), metadata=shown))
+        assert [error_of(each.error).code for each in told_one.offsets] == ["PERMISSION_DENIED"]
+        commit: Any = channel.unary_unary("/tidelog.v1.Groups/OffsetCommit")
+        asked = groups_pb2.OffsetCommitRequest(group="g", generation=-1)
+        asked.offsets.add(topic="salaries", partition=0, offset=7)
+        answer = groups_pb2.OffsetCommitResponse.FromString(await commit(asked.SerializeToString(), metadata=shown))
+        assert [error_of(each).code for each in answer.errors] == ["PERMISSION_DENIED"]
 
 
 @pytest.mark.slow

@@ -10,16 +10,23 @@ from typing import Any, cast
 import pytest
 
 from gateway.access.caller import Caller, CheckedCall, begin
-from gateway.access.calls import GRPC_CALLS
+from gateway.access.calls import GRPC_CALLS, HTTP_CALLS
 from gateway.doors import Broker
+from gateway.group_cursor import Cursor, Place
 from gateway.grpc_calls import Context
 from gateway.grpc_groups import GroupsService
 from gateway.grpc_status import error_of
+from gateway.http_group_call import AsMember
+from gateway.http_group_offsets import HttpGroupOffsets
 from gateway.long_waits import LongWaits
 from gateway.proto import groups_pb2
-from metadata.acl import Acl
+from metadata.acl import Acl, Operation
 from metadata.errors import NotAuthorized
+from metadata.group_model import NO_INSTANCE, Generation, MemberId
+from metadata.model import TopicPartition
 from tests.gateway.access.test_refusals import Book
+from tests.gateway.told_log import P0, Topics
+from tests.gateway.told_log import topic as orders
 
 GROUP = Acl(principal="billing", operation="all", resource="group", name="g")
 ORDERS = Acl(principal="billing", operation="read", resource="topic", name="orders")
@@ -114,3 +121,25 @@ def test_who_may_read_all_is_answered_as_before() -> None:
     assert len(asked[0].offsets) == 3
     answer, _ = asks("OffsetFetch", lambda service, context: service.fetch_offsets(fetch(), context), GROUP, everything)
     assert [each.topic for each in answer.offsets] == ["salaries", "orders"]
+
+
+@pytest.mark.parametrize(("operation", "is_committed"), [("read", True), ("describe", False), ("write", False)])
+def test_a_cursor_commits_nothing_of_a_topic_that_the_caller_may_not_read(operation: Operation, is_committed: bool) -> None:
+    """Whoever knows a member's id can make a cursor: its checksum is no secret."""
+    committed: list[TopicPartition] = []
+
+    async def commit(*who: Any, only_forward: bool) -> dict[TopicPartition, Exception]:
+        committed.extend(who[-1])
+        return {}
+
+    async def main() -> None:
+        acl = Acl(principal="billing", operation=operation, resource="topic", name="orders")
+        caller = Caller("billing", Book(GROUP, acl), lambda: 0, credential="API key")
+        needs = HTTP_CALLS["POST", "/v1/groups/{group}/members/{member_id}/offsets"]
+        begin(CheckedCall(caller, needs, door="http", action="", address="", refusal=lambda *_: None))
+        broker = cast(Broker, SimpleNamespace(topic_cache=Topics(orders()), groups=SimpleNamespace(commit=commit)))
+        cursor = Cursor(Generation(1), {P0: Place(7, must_stay=True)})
+        await HttpGroupOffsets(broker).commit_cursor(AsMember("g", MemberId("m"), NO_INSTANCE, Generation(1)), cursor)
+
+    asyncio.run(main())
+    assert (committed == [P0]) == is_committed

@@ -36,6 +36,8 @@ class SealedLog:
 
 
 class NothingIsLed:
+    set_back = None
+
     def led_by(self, session: SessionId) -> set[TopicPartition]:
         return set()
 
@@ -94,7 +96,7 @@ def test_of_a_partition_for_which_a_newer_manifest_was_announced_during_the_take
     assert newest.version == 2
     bucket, log, told = MemoryStore(), OpenLog(), list[set[TopicPartition]]()
     view = SimpleNamespace(
-        partitions=SimpleNamespace(led_by=lambda _: {PARTITION}, get=lambda _: state if leads_still else None),
+        partitions=SimpleNamespace(set_back=None, led_by=lambda _: {PARTITION}, get=lambda _: state if leads_still else None),
         topics=SimpleNamespace(by_id=lambda _: SimpleNamespace(name="orders")),
         compactions=SimpleNamespace(version=lambda _: announced),
     )

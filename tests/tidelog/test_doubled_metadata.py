@@ -31,7 +31,7 @@ def test_of_two_brokers_on_copies_of_one_data_directory_one_alone_acknowledges_r
         clone.start()
         with tidelog.connect_sync(clone.http_url) as log:
             assert log.produce(TOPIC, "by the clone").offset == 1
-        acknowledged = _produced(older, "by the older one")
+        acknowledged = produced(older, "by the older one")
         with pytest.raises(Unavailable, match="exit code"):
             older.stop()
         assert "has written to file://" in older.said()
@@ -60,14 +60,14 @@ def test_a_directory_that_is_copied_while_its_broker_runs_and_leads_nothing_ends
             assert log.produce(TOPIC, "by the clone").offset == 0
         with tidelog.connect_sync(older.http_url) as log:
             log.topics.create(TOPIC, partitions=1)
-        assert not _produced(older, "by the older one")
+        assert not produced(older, "by the older one")
         with pytest.raises(Unavailable, match="exit code"):
             older.stop()
         assert "has written to file://" in older.said()
         clone.stop()
 
 
-def _produced(broker: ForkedBroker, value: str) -> bool:
+def produced(broker: ForkedBroker, value: str) -> bool:
     """Whether the record was acknowledged. A broker that ends refuses it."""
     try:
         with tidelog.connect_sync(broker.http_url, delivery_timeout_ms=10_000) as log:

@@ -57,8 +57,11 @@ class EarlierSessions:
 
         Returns False without a seal where the session had written unknown to the metadata before this call: its broker goes on.
         """
-        if not await self.is_known(await runs_so_far(self._bucket, session, settings=self._settings, cache=self._footers)):
+        so_far = await runs_so_far(self._bucket, session, settings=self._settings, cache=self._footers)
+        if not await self.is_known(so_far):
             return False
+        if so_far.sealed:
+            return True
         return await self.is_known(
             await sealed_runs(self._bucket, session, by=by, settings=self._settings, now_ms=self._now_ms, cache=self._footers)
         )

@@ -98,13 +98,15 @@ class Broker:
         layout: EtcdLayout,
         *,
         cluster_id: str,
+        has_peers: bool = False,
         access: Access = NO_ACCESS,
         tls: TlsFiles | None = None,
         tracing: Tracing | None = None,
         disk: DiskTier | None = None,
         clock: StoreClock | None = None,
     ) -> None:
-        """`access`: the guard of the doors, and what shows the other brokers that this is one. `clock` is fed by the bucket."""
+        """`has_peers`: whether other brokers may use the same metadata, as with etcd. `access`: the guard of the doors, and what
+        shows the other brokers that this is one. `clock` is fed by the bucket."""
         clock = clock or StoreClock(wall_clock_ms)
         bucket = WatchedStore(metered)
         metadata = HeardMetadata(store)
@@ -142,7 +144,7 @@ class Broker:
             now_ms=clock.stamp_ms,
             expires_ms=clock.now_ms,
             disk=disk,
-            is_alone=not settings.metadata.etcd,
+            is_alone=not has_peers,
         )
         self._ready_s = settings.gateway.topic_ready_timeout_ms / 1000
         leader_wait_s = settings.membership.session_timeout_ms / 1000 + TAKE_OVER_S

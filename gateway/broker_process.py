@@ -92,7 +92,17 @@ async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lamb
             view_age_s_max=_view_age_s_max(settings),
         )
         broker = Broker(
-            settings, bucket, metadata, layout, cluster_id=identity, tracing=tracing, access=access, tls=tls, disk=disk, clock=clock
+            settings,
+            bucket,
+            metadata,
+            layout,
+            cluster_id=identity,
+            has_peers=bool(settings.metadata.etcd),
+            tracing=tracing,
+            access=access,
+            tls=tls,
+            disk=disk,
+            clock=clock,
         )
         ready = asyncio.Event()
         try:

@@ -34,9 +34,9 @@ UNTOLD: Final = Appended(Offset(-1), Offset(-1), LeaderEpoch(-1))
 
 
 def refuses_alone(error: TidelogError) -> bool:
-    """Whether batches behind the refused one are looked at all the same: it was refused for its producer's own sequence, clock or
-    routing or API key. What follows of that producer is refused as well; others, which share a message with it, have nothing to do
-    with it."""
+    """Returns whether the batches behind the refused one are looked at nevertheless. That is so where the reason lies with its own
+    producer: its sequence, clock, routing or API key. Later batches of that producer are refused for the same reason, and those
+    of other producers, which share the message, are not concerned."""
     return isinstance(error.refusal if isinstance(error, DoubtedRefusal) else error, _OF_ITS_PRODUCER)
 
 

@@ -70,9 +70,9 @@ class HttpGroupOffsets:
 
     async def commit_cursor(self, member: AsMember, cursor: Cursor) -> tuple[Cursor, list[OffsetAnswer]]:
         """Commits what the cursor has read, where no later offset was committed in the same generation: a request that is repeated
-        late takes nothing back. Returns the cursor of which nothing need be committed, but for what was refused, and for topics
-        that this broker does not know, which it may not have heard of yet, or that the caller may not read: a cursor is no proof that
-        its member has read there."""
+        late takes nothing back. Returns the cursor with what is still to be committed: what was refused, and places in topics that
+        this broker does not know, because it may not have heard of them yet, or that the caller may not read, because a cursor is
+        no proof that its member has read them."""
         known = {partition: topic for partition in cursor.uncommitted if (topic := self._topic(partition)) is not None}
         topics = {partition: topic for partition, topic in known.items() if may_read_topic(topic.name)}
         offsets = {partition: _committed(offset) for partition, offset in cursor.uncommitted.items() if partition in topics}

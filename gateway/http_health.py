@@ -1,8 +1,8 @@
 """Liveness, readiness and the start, for probes and for people: what is wrong with a broker, and what to do. Pure.
 
 Invariant: a broker that serves is ready, whatever else it has to tell: one bad partition, or a bucket or etcd that all brokers
-share, must not take it out of a load balancer. Liveness asks nobody. One exception: with authentication on, a broker that etcd has
-not confirmed its API keys and ACLs to for access_max_age_ms refuses every client, so it is not ready.
+share, must not take it out of a load balancer. Liveness asks nobody. One exception: with authentication on, a broker
+whose API keys and ACLs etcd has not confirmed for access_max_age_ms refuses clients, so it is not ready.
 
 So a bucket that is unavailable (segments/bucket_health.py) makes no broker unready: it is away for all, and then a load balancer
 would have nobody left to send readers to, who are served from memory; or for this broker alone, and then another ends its session

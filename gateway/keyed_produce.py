@@ -3,10 +3,11 @@
     ask every leader of the topic what the key has written ─▶ nothing:  route over the partitions that the topic has now
                                                            └▶ a part:   route as the first time
 
-No broker's view of the topic is trusted alone. A leader that answers knows the topic at least as the asking broker does, and takes
-no new batch from then on that was routed over fewer partitions than it knows; where it knows more, the asking broker catches up and
-asks again. So before anything is written that is routed over 8 partitions, every leader refuses what is routed over 4, and what was
-written so before is found. A leader that is new knows what the one before it knew (proven_routing.py).
+No broker's view of the topic is trusted alone. A leader answers only once it knows at least the revision of the topic that the
+asking broker knows. From its answer on it refuses new batches that were routed over fewer partitions than it knows. Where it
+knows more partitions than the asking broker, that broker catches up and asks again. Example of a topic that grows from 4 to 8
+partitions: before a request is written over 8, every leader refuses batches that were routed over 4, and batches that were
+written over 4 earlier are found. A new leader knows at least what the leader before it knew (proven_routing.py).
 
 A part that was routed over 4 before the topic grew fixes the routing of its request, once it is committed: what is missing is added
 over 4, and `continues` tells the leaders so.

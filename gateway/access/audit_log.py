@@ -3,11 +3,11 @@
     {"time":"2026-01-31T12:00:00.123Z","outcome":"PERMISSION_DENIED","principal":"billing","credential":"API key 1f…",
      "door":"http","address":"10.0.0.7","call":"POST /v1/topics/{topic}/records","resources":["topic:orders"],"request_id":"…"}
 
-`outcome` is ok, or the code of the error; `validate_only` stands with what would have been done; `forwarded_by` is the id of the
-broker that forwarded the call, and asserts its principal. Lines are written in a thread, in
-order; while that is slower than they come, ROOM of them wait, and the rest are dropped and counted, which the next line tells:
-{"outcome":"DROPPED","dropped":17}. A file that was moved away (logrotate) is opened anew. Invariants: nobody's call waits for this;
-a line is one line, whatever clients send; strangers, who can make lines at will, leave half of the room to those who are known.
+`outcome` is ok, or the code of the error; `validate_only` marks a change that was only checked; `forwarded_by` is the id of the
+broker that forwarded the call and asserts its principal. Lines are written in a thread, in order; while that is slower than they
+come, ROOM of them wait, and the rest are dropped and counted, which the next line tells: {"outcome":"DROPPED","dropped":17}. A
+file that was moved away (logrotate) is opened anew. Invariants: nobody's call waits for this; a line is one line, whatever
+clients send; strangers, who can make lines at will, leave half of the room to those who are known.
 """
 
 from __future__ import annotations

@@ -108,6 +108,7 @@ async def broker_cluster(
                     metadata,
                     layout,
                     cluster_id=CLUSTER_ID,
+                    has_peers=True,
                     access=opened,
                     tls=tls_files(settings),
                 )

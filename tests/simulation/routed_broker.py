@@ -37,6 +37,7 @@ from metadata.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
+from metadata.topics import Topics
 from segments.log import Log
 from tests.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess, Site
@@ -61,8 +62,9 @@ class Served:
     http_address = ""
     settings = LISTENERS
 
-    def __init__(self, view: ClusterView, routed_log: LedHere, led_here: LedHere, *, broker_id: str) -> None:
+    def __init__(self, view: ClusterView, topics: Topics, routed_log: LedHere, led_here: LedHere, *, broker_id: str) -> None:
         self.broker_id = broker_id
+        self.topics = topics
         self.topic_cache = view.topics
         self.routed_log = routed_log
         self.led_here = led_here
@@ -110,7 +112,9 @@ class RoutedBroker(BrokerProcess):
             rack=rack,
         )
         led_here = LedHere(self._log, self.view, self.leadership.taken_over)
-        served = cast("Broker", Served(self.view, self.routed_log, led_here, broker_id=broker_id))
+        served = cast(
+            "Broker", Served(self.view, Topics(self.metadata, EtcdLayout()), self.routed_log, led_here, broker_id=broker_id)
+        )
         self._waits = LongWaits()
         self.http_fetch = HttpFetch(served, self._waits)
         self.http_produce = HttpProduce(served, self.http_fetch.room)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from gateway.consume_push import Pusher
 from gateway.consume_wire import ConsumeTerms, NamedStart
 from gateway.consumed_partitions import Consumed, ConsumedPartitions, Start, Whence
-from gateway.doors import Broker, check_topic_id, partition_of
+from gateway.doors import Broker
 from gateway.grpc_fetch import PARTITIONS_MAX
+from gateway.named_partitions import check_topic_id, partition_of
 from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
 from metadata.group_offsets import StoredOffsets

@@ -25,9 +25,9 @@ from gateway.access.caller import topic_check
 from gateway.consume_push import Pusher
 from gateway.consume_wire import ConsumeTerms
 from gateway.consumed_partitions import Consumed, ConsumedPartitions, Position, Start, Whence
-from gateway.doors import Broker, check_topic_id
+from gateway.doors import Broker
 from gateway.group_patience import patiently
-from gateway.named_partitions import NamedTopic, topics_named
+from gateway.named_partitions import NamedTopic, check_topic_id, topics_named
 from gateway.proto import log_pb2
 from metadata.assignors import TopicPartitionName
 from metadata.errors import (

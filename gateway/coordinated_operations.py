@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from gateway.doors import check_topic_id, named, partition_of
 from gateway.group_coordinator import GroupCoordinator, check_empty
 from gateway.group_descriptions import (
     FetchedOffset,
@@ -27,6 +26,7 @@ from gateway.group_lag import GroupLag, KnownTopics, bounds_by_parts
 from gateway.group_seek import Sought, check_seek, sought_offset
 from gateway.led_here import LedHere
 from gateway.long_work import LoopTurns
+from gateway.named_partitions import check_topic_id, named, partition_of
 from gateway.topic_states import LOOK_UP_S
 from metadata.errors import (
     GroupNotEmpty,

@@ -7,16 +7,14 @@ both ask for the Log of the present session each time, because a session that en
 from __future__ import annotations
 
 import errno
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
 from metadata.broker_registry import Registration
-from metadata.errors import Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownPartition, UnknownTopic
-from metadata.model import Partition, TopicPartition
+from metadata.errors import Corrupt, InvalidArgument, TidelogError, Unavailable
+from metadata.model import TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.topic import Topic
 from metadata.topic_cache import TopicCache
@@ -198,31 +196,6 @@ class Broker(Protocol):
         ...
 
 
-def check_topic_id(topic: Topic, topic_id: str) -> None:
-    """UnknownTopic where another life of the topic is meant: its offsets mean nothing in this one. Empty: whichever is there."""
-    if topic_id and topic_id != topic.id:
-        asked_id = topic_id[: len(topic.id)]
-        raise UnknownTopic(
-            f"topic {topic.name} was deleted and made again: its id is {topic.id}, and {asked_id} was asked for",
-            hint="Offsets of the old topic mean nothing in the new one: read it anew, from the earliest offset.",
-            topic=topic.name,
-            topic_id=asked_id,
-            new_topic_id=topic.id,
-        )
-
-
-def partition_of(topic: Topic, partition: int) -> TopicPartition:
-    """UnknownPartition unless the topic has it."""
-    if not 0 <= partition < topic.partition_count:
-        raise UnknownPartition(
-            f"topic {topic.name} has the partitions 0 to {topic.partition_count - 1}; {partition} was asked for",
-            topic=topic.name,
-            partition=partition,
-            partition_count=topic.partition_count,
-        )
-    return TopicPartition(topic.id, Partition(partition))
-
-
 def host_and_port(address: str, *, name: str = "") -> tuple[str, int]:
     """Of HOST:PORT. InvalidArgument for anything else. `name`: of the setting that says so, where IPv6 has to stand in brackets."""
     host, _, port = address.rpartition(":")
@@ -248,17 +221,3 @@ def cannot_listen(host: str, port: int, error: OSError, *, door: str) -> Tidelog
             hint=f"Stop what listens there (another broker?), or choose another: {flag}, where port 0 takes a free one.",
         )
     return InvalidArgument(f"{door} can't listen on {host}:{port}: {error.strerror or error}", hint=f"Choose another {flag}.")
-
-
-def named(error: TidelogError, topic: Topic) -> TidelogError:
-    """The error with the topic's name in place of its id: the log knows ids, people know names. Keys of objects keep theirs."""
-    error.message = re.sub(f"(?<!/){topic.id}", topic.name, error.message)
-    return error
-
-
-@contextmanager
-def naming(topic: Topic) -> Iterator[None]:
-    try:
-        yield
-    except TidelogError as error:
-        raise named(error, topic) from None

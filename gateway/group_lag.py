@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from gateway.caller_deadline import caller_waits_s
-from gateway.doors import named
 from gateway.group_descriptions import PartitionLag
 from gateway.led_here import LedHere
 from gateway.long_work import LoopTurns, WorkThreads, in_turns
+from gateway.named_partitions import named
 from gateway.reads import open_records, takes_long
 from gateway.topic_states import BOUNDS_WAIT_S
 from metadata.errors import TidelogError, Unavailable, UnknownTopic

@@ -8,9 +8,10 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 
 from gateway.access.caller import check_topic, may_see_cluster
-from gateway.doors import Broker, check_topic_id, naming, partition_of
+from gateway.doors import Broker
 from gateway.grpc_calls import MethodHandler, unary, unary_by_origin
 from gateway.grpc_status import status_of
+from gateway.named_partitions import check_topic_id, naming, partition_of
 from gateway.produce import topic_named
 from gateway.proto import admin_pb2
 from gateway.topic_states import PartitionState, described_topic, fresh_topic, listed_topics, partition_leaders, partition_states

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, cast
 import grpc
 
 from gateway.answer_room import BYTES_LEAST, AnswerPlace, AnswerRoom
-from gateway.doors import Broker, check_topic_id, named, partition_of
+from gateway.doors import Broker
 from gateway.fetch_wire import PartitionAnswer, encode_fetch_response, encode_records
 from gateway.grpc_calls import Context, MethodHandler, is_forwarded, unary_bytes
 from gateway.grpc_delivery import Deliveries
@@ -28,6 +28,7 @@ from gateway.leader_epochs import current_epoch_of
 from gateway.led_here import LedHere
 from gateway.long_waits import LongWaits
 from gateway.long_work import OneEachTurn
+from gateway.named_partitions import check_topic_id, named, partition_of
 from gateway.places_wire import places_of
 from gateway.produce import topic_named
 from gateway.proto import log_pb2

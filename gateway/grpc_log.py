@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from gateway.access.caller import note_validate_only
-from gateway.doors import Broker, check_topic_id, named, naming, partition_of
+from gateway.doors import Broker
 from gateway.grpc_calls import MethodHandler, stream, unary, unary_by_origin, unary_read_late
 from gateway.grpc_consume import GrpcConsume
 from gateway.grpc_fetch import GrpcFetch
@@ -15,6 +15,7 @@ from gateway.grpc_status import status_of
 from gateway.leader_epochs import checked_epoch, current_epoch_of
 from gateway.led_here import HEARD_S, EpochQuestion, LedHere
 from gateway.long_waits import LongWaits
+from gateway.named_partitions import check_topic_id, named, naming, partition_of
 from gateway.produce import topic_named
 from gateway.producer_streams import ProducerStreams
 from gateway.proto import log_pb2

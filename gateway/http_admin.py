@@ -15,9 +15,10 @@ from starlette.exceptions import HTTPException
 
 from gateway.access.caller import check_topic, note_validate_only
 from gateway.access.http_access_admin import access_routes
-from gateway.doors import Broker, naming, partition_of
+from gateway.doors import Broker
 from gateway.http_admin_refusals import check_query, hand_on, translate_http, translate_validation
 from gateway.led_here import EpochQuestion
+from gateway.named_partitions import naming, partition_of
 from gateway.openapi import document
 from gateway.problem_details import error_members
 from gateway.produce import topic_named

@@ -17,14 +17,14 @@ from typing import Final
 
 from gateway import http_pace, record_answers
 from gateway.answer_room import AnswerPlace, AnswerRoom
-from gateway.doors import Broker, check_topic_id, naming, partition_of
+from gateway.doors import Broker
 from gateway.event_ids import decode_event_id
 from gateway.http_produce import ARROW, JSON, NDJSON
 from gateway.http_request import INT64_MAX, Headers, Query, Request
 from gateway.http_stream import Limits, RecordStream
 from gateway.led_here import LedHere
 from gateway.long_waits import LongWaits
-from gateway.named_partitions import topic_heard_of
+from gateway.named_partitions import check_topic_id, naming, partition_of, topic_heard_of
 from gateway.produce import topic_named
 from gateway.reads import RECORDS_MAX, open_records, room_for
 from gateway.record_answers import Formats

@@ -28,7 +28,7 @@ from gateway.access.caller import check_topic
 from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.arrow_bodies import parse_arrow, plan_arrow
 from gateway.current_call import trace_produced
-from gateway.doors import Broker, named, partition_of
+from gateway.doors import Broker
 from gateway.http_pace import PIECE_BYTES
 from gateway.http_request import INT64_MAX, Request
 from gateway.idempotency_key import ProducerFields, producer_of
@@ -36,6 +36,7 @@ from gateway.json_bodies import parse_json, parse_lines
 from gateway.keyed_produce import KeyedPlan, Routing, plan_once
 from gateway.led_here import LedHere
 from gateway.long_work import WorkThreads
+from gateway.named_partitions import named, partition_of
 from gateway.produce import (
     Outcome,
     ReadyBatch,

@@ -21,10 +21,11 @@ from typing import Final, NamedTuple
 
 from gateway import http_pace, record_answers
 from gateway.answer_room import AnswerPlace, AnswerRoom
-from gateway.doors import Broker, named, partition_of
+from gateway.doors import Broker
 from gateway.event_ids import encode_event_id
 from gateway.http_request import Request
 from gateway.long_waits import LongWaits
+from gateway.named_partitions import named, partition_of
 from gateway.problem_details import error_members
 from gateway.produce import topic_named
 from gateway.reads import RECORDS_MAX, Encode, open_records, room_for

@@ -21,11 +21,12 @@ import msgspec
 from gateway import record_answers
 from gateway.access.caller import check_topic
 from gateway.answer_room import AnswerPlace, AnswerRoom
-from gateway.doors import Broker, named, partition_of
+from gateway.doors import Broker
 from gateway.group_cursor import Cursor
 from gateway.group_lag import LATER_PART_S
 from gateway.http_stream import Limits
 from gateway.member_positions import MemberPositions
+from gateway.named_partitions import named, partition_of
 from gateway.problem_details import error_members
 from gateway.reads import RECORDS_MAX, open_records
 from gateway.routed_fetch import may_be_led_soon

@@ -17,11 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gateway.doors import Broker, check_topic_id, partition_of
+from gateway.doors import Broker
 from gateway.forwarded_append import refuses_alone
 from gateway.json_bodies import RECORDS_MAX
 from gateway.led_here import LedHere, Pending
 from gateway.long_work import WorkThreads
+from gateway.named_partitions import check_topic_id, partition_of
 from gateway.produce import (
     ReadyBatch,
     Target,

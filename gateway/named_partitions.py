@@ -7,16 +7,18 @@ made at another broker this moment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from gateway.access.caller import check_topic
-from gateway.doors import Broker, check_topic_id, partition_of
+from gateway.doors import Broker
 from gateway.long_work import LoopTurns
 from gateway.topic_states import LOOK_UP_S
 from metadata.assignors import TopicPartitionName
-from metadata.errors import NotFound, TidelogError, Unavailable
-from metadata.model import TopicPartition, check_topic_name
+from metadata.errors import NotFound, TidelogError, Unavailable, UnknownPartition, UnknownTopic
+from metadata.model import Partition, TopicPartition, check_topic_name
 from metadata.topic import Topic
 
 LOOK_UPS_MAX: Final = 16
@@ -144,3 +146,42 @@ async def _fresh(broker: Broker, name: str) -> Topic | TidelogError:
         return Unavailable(f"whether there is a topic {name} is not known: the metadata store does not answer", topic=name)
     except TidelogError as error:
         return error.with_traceback(None)
+
+
+def check_topic_id(topic: Topic, topic_id: str) -> None:
+    """UnknownTopic where another life of the topic is meant: its offsets mean nothing in this one. Empty: whichever is there."""
+    if topic_id and topic_id != topic.id:
+        asked_id = topic_id[: len(topic.id)]
+        raise UnknownTopic(
+            f"topic {topic.name} was deleted and made again: its id is {topic.id}, and {asked_id} was asked for",
+            hint="Offsets of the old topic mean nothing in the new one: read it anew, from the earliest offset.",
+            topic=topic.name,
+            topic_id=asked_id,
+            new_topic_id=topic.id,
+        )
+
+
+def partition_of(topic: Topic, partition: int) -> TopicPartition:
+    """UnknownPartition unless the topic has it."""
+    if not 0 <= partition < topic.partition_count:
+        raise UnknownPartition(
+            f"topic {topic.name} has the partitions 0 to {topic.partition_count - 1}; {partition} was asked for",
+            topic=topic.name,
+            partition=partition,
+            partition_count=topic.partition_count,
+        )
+    return TopicPartition(topic.id, Partition(partition))
+
+
+def named(error: TidelogError, topic: Topic) -> TidelogError:
+    """The error with the topic's name in place of its id: the log knows ids, people know names. Keys of objects keep theirs."""
+    error.message = re.sub(f"(?<!/){topic.id}", topic.name, error.message)
+    return error
+
+
+@contextmanager
+def naming(topic: Topic) -> Iterator[None]:
+    try:
+        yield
+    except TidelogError as error:
+        raise named(error, topic) from None

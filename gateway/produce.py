@@ -18,9 +18,10 @@ from typing import Final, NamedTuple
 
 from gateway.access.caller import check_topic
 from gateway.current_call import note_topic
-from gateway.doors import Broker, named
+from gateway.doors import Broker
 from gateway.led_here import LedHere, Pending
 from gateway.long_work import LoopTurns, WorkThreads
+from gateway.named_partitions import named
 from metadata.errors import (
     InvalidRecord,
     InvalidTimestamp,

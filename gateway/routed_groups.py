@@ -20,8 +20,8 @@ from gateway import group_wire as wire
 from gateway.caller_deadline import caller_waits_s
 from gateway.coordinated_group import not_coordinator
 from gateway.coordinators import Coordinators
-from gateway.doors import partition_of
 from gateway.group_coordinator import GroupCoordinator
+from gateway.named_partitions import partition_of
 from gateway.peers import Peers, Unreachable
 from gateway.proto import groups_pb2, member_calls
 from gateway.proven_view import ANSWER_S as VIEW_ANSWER_S

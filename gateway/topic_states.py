@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from gateway.access.caller import check_topic, may_see_topic
-from gateway.doors import Broker, named, partition_of
+from gateway.doors import Broker
+from gateway.named_partitions import named, partition_of
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topic import Topic

@@ -17,8 +17,8 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from gateway.doors import partition_of
 from gateway.grpc_server import SPARE_CALLS, WATCHES_MAX, _calls_max, _options
+from gateway.named_partitions import partition_of
 from gateway.proto import admin_pb2, log_pb2
 from gateway.settings import GatewaySettings
 from tests.gateway.small_broker import SmallBroker, until, with_broker

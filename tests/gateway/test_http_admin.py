@@ -12,11 +12,11 @@ from openapi_spec_validator import validate
 
 from gateway import http_group_bodies
 from gateway.answer_room import AnswerRoom
-from gateway.doors import partition_of
 from gateway.http_admin import admin_api
 from gateway.http_groups import HttpGroups
 from gateway.http_status import HttpStatus
 from gateway.long_waits import LongWaits
+from gateway.named_partitions import partition_of
 from metadata.errors import Corrupt, NoLeader, Stopping, TidelogError
 from metadata.topic_settings import SETTINGS
 from segments.watched_store import Trouble

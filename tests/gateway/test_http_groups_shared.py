@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import grpc.aio
 import pytest
 
-from gateway.doors import partition_of
 from gateway.http_group_records import WAITED_S
+from gateway.named_partitions import partition_of
 from gateway.proto import groups_pb2
 from metadata.assignors import TopicPartitionName
 from metadata.consumer_protocol import Subscription, decode_assignment, encode_assignment, encode_subscription

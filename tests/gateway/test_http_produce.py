@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from yarl import URL
 
-from gateway.doors import partition_of
+from gateway.named_partitions import partition_of
 from gateway.settings import GatewaySettings
 from segments.batch_kernel import RecordTuple
 from segments.log import FetchTarget

@@ -13,7 +13,7 @@ import uvloop
 
 from gateway import http_produce
 from gateway.broker_process import running
-from gateway.doors import partition_of
+from gateway.named_partitions import partition_of
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.errors import SessionFenced
 from segments.log import Log

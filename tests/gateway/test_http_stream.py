@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gateway import answer_room, http_stream
-from gateway.doors import partition_of
+from gateway.named_partitions import partition_of
 from gateway.settings import GatewaySettings
 from metadata.model import Revision
 from segments.compression import Codec

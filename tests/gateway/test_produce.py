@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.doors import partition_of
 from gateway.long_work import WorkThreads
+from gateway.named_partitions import partition_of
 from gateway.produce import OPENED_AT_ONCE_BYTES, THREAD_BYTES, check_ready_batch, outcomes
 from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
 from segments.compression import Codec

@@ -16,8 +16,8 @@ from gateway.access.opening import NO_ACCESS, Access, open_access, prepare_acces
 from gateway.access.peer_tokens import PeerTokens
 from gateway.access.settings import AccessSettings
 from gateway.broker import wall_clock_ms
-from gateway.doors import partition_of
 from gateway.grpc_status import error_of
+from gateway.named_partitions import partition_of
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
 from metadata.acl import Acl
 from metadata.errors import Denied, NotAuthorized, TidelogError, Unauthenticated

@@ -15,9 +15,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from compaction.metrics import CompactionState
-from gateway.doors import cannot_listen, host_and_port
 from gateway.host_check import HostCheck
 from gateway.metrics import Metrics
+from gateway.net.addresses import cannot_listen, host_and_port
 from gateway.tls_settings import is_loopback
 from metadata.errors import Denied
 

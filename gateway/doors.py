@@ -6,14 +6,13 @@ both ask for the Log of the present session each time, because a session that en
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
 from metadata.broker_registry import Registration
-from metadata.errors import Corrupt, InvalidArgument, TidelogError, Unavailable
+from metadata.errors import Corrupt
 from metadata.model import TopicPartition
 from metadata.producer_ids import ProducerIds
 from metadata.topic import Topic
@@ -30,9 +29,6 @@ if TYPE_CHECKING:  # they ask what stands below
     from gateway.metrics import Metrics
     from gateway.request_trace import Tracing
     from gateway.routed_groups import RoutedGroups
-
-
-PORT_MAX: Final = 65_535
 
 
 class BrokerDescription(NamedTuple):
@@ -194,30 +190,3 @@ class Broker(Protocol):
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
         """Asks any broker of the cluster to hand over what it leads, or (`draining` False) to take partitions again."""
         ...
-
-
-def host_and_port(address: str, *, name: str = "") -> tuple[str, int]:
-    """Of HOST:PORT. InvalidArgument for anything else. `name`: of the setting that says so, where IPv6 has to stand in brackets."""
-    host, _, port = address.rpartition(":")
-    is_host = bool(host) and host.isprintable() and not any(sign in host for sign in "/@ ")
-    if name and ":" in host and not host.startswith("["):
-        is_host = False
-    if is_host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= PORT_MAX:
-        return host, int(port)
-    shown, why = repr(address[:100]), f": a port is a number from 0 to {PORT_MAX}" if is_host else ""
-    raise InvalidArgument(
-        (f"{name} is {shown}, not HOST:PORT" if name else f"{shown} is not HOST:PORT") + why,
-        hint=f"Write {f'--{name} ' if name else ''}127.0.0.1:8080, [::1]:8080, or 0.0.0.0:8080 for every interface; port 0 takes a "
-        "free one.",
-    )
-
-
-def cannot_listen(host: str, port: int, error: OSError, *, door: str) -> TidelogError:
-    """What to raise where a door ("HTTP", "gRPC") can't be opened: Unavailable for a port that is taken, else InvalidArgument."""
-    flag = f"--{door.lower()} HOST:PORT"
-    if error.errno == errno.EADDRINUSE:
-        return Unavailable(
-            f"the port {port} on {host} is taken",
-            hint=f"Stop what listens there (another broker?), or choose another: {flag}, where port 0 takes a free one.",
-        )
-    return InvalidArgument(f"{door} can't listen on {host}:{port}: {error.strerror or error}", hint=f"Choose another {flag}.")

@@ -20,7 +20,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from gateway.answer_room import BYTES_PER_SECOND_MIN, AnswerRoom
-from gateway.doors import host_and_port
+from gateway.net.addresses import host_and_port
 
 OPEN_FILES: Final = "/dev/fd"
 """Of this process, on Linux and macOS; elsewhere nothing is cut off."""

@@ -17,7 +17,7 @@ import socket
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
-from gateway.doors import cannot_listen, host_and_port
+from gateway.net.addresses import cannot_listen, host_and_port
 
 BACKLOG: Final = 2048
 ABSENT: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})

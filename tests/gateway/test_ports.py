@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.broker_process import running
-from gateway.doors import host_and_port
+from gateway.net.addresses import host_and_port
 from gateway.ports import take_port, take_ports
 from gateway.settings import load_settings
 from metadata.errors import InvalidArgument, Unavailable

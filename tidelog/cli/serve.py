@@ -146,8 +146,8 @@ def _run(
     from gateway.garbage_collection import look_seldom
 
     look_seldom()  # before the rest is loaded
-    from gateway.doors import host_and_port
     from gateway.json_logs import TEXT, start_logging
+    from gateway.net.addresses import host_and_port
     from gateway.settings import DEV, load_settings
     from gateway.tls_settings import check_listeners
 

@@ -1,0 +1,1 @@
+"""Binds ports, limits connections, and reads addresses. Knows nothing of protocols."""

@@ -27,8 +27,7 @@ from gateway.broker_metrics import tell_of_broker
 from gateway.cluster_commands import set_draining
 from gateway.cluster_identity import stay_in_cluster
 from gateway.cluster_members import describe_brokers
-from gateway.cluster_view import ClusterView
-from gateway.doors import BrokerDescription, DrainState
+from gateway.cluster_view import BrokerDescription, ClusterView, DrainState
 from gateway.forwarding import Forwarding
 from gateway.grpc_server import GrpcServer
 from gateway.heard_metadata import HeardMetadata

@@ -10,8 +10,7 @@ broker whose doors can't be reached is drained as well. Invariant: nobody is ask
 
 from __future__ import annotations
 
-from gateway.cluster_view import ClusterView
-from gateway.doors import DrainState
+from gateway.cluster_view import ClusterView, DrainState
 from metadata.broker_registry import check_broker_id, write_draining
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import NotFound, Rejected

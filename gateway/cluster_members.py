@@ -5,8 +5,7 @@ All of it is told from the watches, so it is told at once, and while the metadat
 
 from __future__ import annotations
 
-from gateway.cluster_view import ClusterView
-from gateway.doors import BrokerDescription
+from gateway.cluster_view import BrokerDescription, ClusterView
 
 
 def describe_brokers(view: ClusterView) -> list[BrokerDescription]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from metadata.broker_registry import BrokerCache, Registration
 from metadata.etcd_layout import EtcdLayout
@@ -85,3 +86,26 @@ class ControllerSeen:
 
 def partitions_of(topic: Topic) -> list[TopicPartition]:
     return [TopicPartition(topic.id, Partition(p)) for p in range(topic.partition_count)]
+
+
+class BrokerDescription(NamedTuple):
+    """One broker as the others and the clients see it."""
+
+    broker_id: str
+    http_address: str
+    grpc_address: str
+    session: int | None
+    draining: bool
+    rack: str
+    version: str
+    partitions_led: int
+    controller: bool
+    """It appoints the leaders."""
+
+
+class DrainState(NamedTuple):
+    """How far a broker has come with handing over what it leads."""
+
+    broker_id: str
+    draining: bool
+    partitions_led: int

@@ -7,8 +7,9 @@ both ask for the Log of the present session each time, because a session that en
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from gateway.cluster_view import BrokerDescription, DrainState
 from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
 from metadata.broker_registry import Registration
@@ -29,29 +30,6 @@ if TYPE_CHECKING:  # they ask what stands below
     from gateway.metrics import Metrics
     from gateway.request_trace import Tracing
     from gateway.routed_groups import RoutedGroups
-
-
-class BrokerDescription(NamedTuple):
-    """One broker as the others and the clients see it."""
-
-    broker_id: str
-    http_address: str
-    grpc_address: str
-    session: int | None
-    draining: bool
-    rack: str
-    version: str
-    partitions_led: int
-    controller: bool
-    """It appoints the leaders."""
-
-
-class DrainState(NamedTuple):
-    """How far a broker has come with handing over what it leads."""
-
-    broker_id: str
-    draining: bool
-    partitions_led: int
 
 
 class Broker(Protocol):

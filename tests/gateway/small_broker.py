@@ -17,7 +17,7 @@ import uvloop
 
 from gateway.access.administration import AccessAdministration
 from gateway.broker_groups import BrokerGroups
-from gateway.doors import BrokerDescription, DrainState
+from gateway.cluster_view import BrokerDescription, DrainState
 from gateway.grpc_server import GrpcServer
 from gateway.http_server import HttpServer
 from gateway.led_here import LedHere

@@ -12,8 +12,7 @@ import pytest
 
 from gateway.cluster_commands import set_draining
 from gateway.cluster_settings import ClusterSettings
-from gateway.cluster_view import ClusterView
-from gateway.doors import DrainState
+from gateway.cluster_view import ClusterView, DrainState
 from gateway.leadership import Leadership
 from metadata.broker_registry import Registration, read_brokers
 from metadata.errors import InvalidArgument, NotFound, Rejected

@@ -17,7 +17,7 @@ from typing import Final
 from gateway.consume_wire import ConsumeTerms
 from gateway.consumed_partitions import Consumed, ConsumedPartitions, Start, Whence
 from gateway.doors import Broker
-from gateway.topic_states import BOUNDS_WAIT_S
+from gateway.named_partitions import BOUNDS_WAIT_S
 from metadata.errors import NotFound, TidelogError
 from metadata.group_offsets import StoredOffsets
 

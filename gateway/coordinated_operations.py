@@ -26,8 +26,7 @@ from gateway.group_lag import GroupLag, KnownTopics, bounds_by_parts
 from gateway.group_seek import Sought, check_seek, sought_offset
 from gateway.led_here import LedHere
 from gateway.long_work import LoopTurns
-from gateway.named_partitions import check_topic_id, named, partition_of
-from gateway.topic_states import LOOK_UP_S
+from gateway.named_partitions import LOOK_UP_S, check_topic_id, named, partition_of
 from metadata.errors import (
     GroupNotEmpty,
     InvalidArgument,

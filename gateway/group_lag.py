@@ -20,9 +20,8 @@ from gateway.caller_deadline import caller_waits_s
 from gateway.group_descriptions import PartitionLag
 from gateway.led_here import LedHere
 from gateway.long_work import LoopTurns, WorkThreads, in_turns
-from gateway.named_partitions import named
+from gateway.named_partitions import BOUNDS_WAIT_S, named
 from gateway.reads import open_records, takes_long
-from gateway.topic_states import BOUNDS_WAIT_S
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.group_offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicId, TopicPartition

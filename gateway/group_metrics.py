@@ -26,7 +26,7 @@ from gateway.group_expiry import GroupExpiry
 from gateway.group_lag import GroupLag, KnownTopics, Place, first_unread, lag_records, lag_seconds
 from gateway.led_here import LedHere
 from gateway.long_work import LoopTurns
-from gateway.topic_states import BOUNDS_WAIT_S
+from gateway.named_partitions import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, TidelogError
 from metadata.etcd_layout import EtcdLayout
 from metadata.group_model import Group, Member, MemberId

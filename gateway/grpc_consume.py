@@ -30,9 +30,8 @@ from gateway.doors import Broker
 from gateway.grpc_calls import Context, client_host, parse_message
 from gateway.grpc_fetch import GrpcFetch
 from gateway.long_waits import LongWaits
-from gateway.named_partitions import NamedTopic, topics_named
+from gateway.named_partitions import LOOK_UP_S, NamedTopic, topics_named
 from gateway.proto import groups_pb2, log_pb2
-from gateway.topic_states import LOOK_UP_S
 from metadata.errors import InvalidArgument, Stopping, TidelogError, TooLarge, Unavailable
 from metadata.group_model import shown
 from metadata.topic import Topic

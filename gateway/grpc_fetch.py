@@ -28,12 +28,11 @@ from gateway.leader_epochs import current_epoch_of
 from gateway.led_here import LedHere
 from gateway.long_waits import LongWaits
 from gateway.long_work import OneEachTurn
-from gateway.named_partitions import check_topic_id, named, partition_of
+from gateway.named_partitions import BOUNDS_WAIT_S, check_topic_id, named, partition_of
 from gateway.places_wire import places_of
 from gateway.produce import topic_named
 from gateway.proto import log_pb2
 from gateway.reads import RECORDS_MAX, open_records, room_for
-from gateway.topic_states import BOUNDS_WAIT_S
 from metadata.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, TidelogError, UnknownLeaderEpoch
 from metadata.model import Offset

@@ -26,11 +26,10 @@ from gateway.group_cursor import Cursor
 from gateway.group_lag import LATER_PART_S
 from gateway.http_stream import Limits
 from gateway.member_positions import MemberPositions
-from gateway.named_partitions import named, partition_of
+from gateway.named_partitions import BOUNDS_WAIT_S, named, partition_of
 from gateway.problem_details import error_members
 from gateway.reads import RECORDS_MAX, open_records
 from gateway.routed_fetch import may_be_led_soon
-from gateway.topic_states import BOUNDS_WAIT_S
 from metadata.assignors import TopicPartitionName
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError
 from metadata.group_offsets import StoredOffsets

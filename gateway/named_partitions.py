@@ -15,11 +15,15 @@ from typing import Final, NamedTuple
 from gateway.access.caller import check_topic
 from gateway.doors import Broker
 from gateway.long_work import LoopTurns
-from gateway.topic_states import LOOK_UP_S
 from metadata.assignors import TopicPartitionName
 from metadata.errors import NotFound, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import Partition, TopicPartition, check_topic_name
 from metadata.topic import Topic
+
+BOUNDS_WAIT_S: Final = 1.0
+"""For a partition that is just handed over, and for a leader that does not answer."""
+LOOK_UP_S: Final = 1.0
+"""For a topic that is not known here: it may have been made at another broker this moment."""
 
 LOOK_UPS_MAX: Final = 16
 """Topics of one request that are looked up in the metadata store; what else is not known here is called unknown."""

@@ -9,21 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from gateway.access.caller import check_topic, may_see_topic
 from gateway.doors import Broker
-from gateway.named_partitions import named, partition_of
+from gateway.named_partitions import BOUNDS_WAIT_S, LOOK_UP_S, named, partition_of
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topic import Topic
 from metadata.topics import TopicPage, page_of
 from segments.partition_log import Bounds
-
-BOUNDS_WAIT_S: Final = 1.0
-"""For a partition that is just handed over, and for a leader that does not answer."""
-LOOK_UP_S: Final = 1.0
-"""For a topic that is not known here: it may have been made at another broker this moment."""
 
 
 class PartitionState(NamedTuple):

@@ -17,7 +17,7 @@ from gateway.group_lag import (
     first_timestamp_ms,
 )
 from gateway.led_here import LedHere
-from gateway.topic_states import BOUNDS_WAIT_S
+from gateway.named_partitions import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.group_offsets import CommittedOffset, StoredOffsets
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition

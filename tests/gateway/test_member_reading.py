@@ -13,7 +13,7 @@ from gateway.doors import Broker
 from gateway.group_cursor import Cursor
 from gateway.group_lag import LATER_PART_S
 from gateway.member_reading import PART, MemberReading
-from gateway.topic_states import BOUNDS_WAIT_S
+from gateway.named_partitions import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, UnknownTopic
 from metadata.group_model import Generation
 from metadata.group_offsets import CommittedOffset, StoredOffsets

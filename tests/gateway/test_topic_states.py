@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.doors import Broker
-from gateway.topic_states import LOOK_UP_S, PartitionState, described_topic, partition_leaders
+from gateway.named_partitions import LOOK_UP_S
+from gateway.topic_states import PartitionState, described_topic, partition_leaders
 from metadata.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import SessionId, TopicId, TopicPartition

@@ -17,8 +17,7 @@ from gateway.grpc_consume import GrpcConsume
 from gateway.http_group_call import AsMember
 from gateway.http_group_offsets import HttpGroupOffsets
 from gateway.member_reading import MemberReading
-from gateway.named_partitions import LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
-from gateway.topic_states import LOOK_UP_S
+from gateway.named_partitions import LOOK_UP_S, LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
 from metadata.errors import Unavailable, UnknownTopic
 from metadata.group_model import NO_INSTANCE, Generation, MemberId
 from metadata.member_settings import MemberSettings

@@ -7,15 +7,11 @@ Invariant: it holds names only, never a payload nor a secret.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextvars import ContextVar, Token
 
-from gateway.led_here import Pending
 from gateway.request_trace import RequestTrace, Tracing
 from gateway.traffic import DoorTraffic
 from metadata.errors import TidelogError
-from segments.log import PendingAppend
-from segments.partition_log import Appended
 
 
 class Call:
@@ -88,19 +84,3 @@ def note_topic(name: str) -> None:
     call = _current.get()
     if call is not None:
         call.topic = name
-
-
-def trace_produced(
-    topics: Iterable[str],
-    pending: Iterable[Pending | TidelogError],
-    found: Iterable[Appended | TidelogError],
-    *,
-    began_s: float,
-    size_bytes: int,
-) -> None:
-    """What this call has produced, where it is traced."""
-    call = _current.get()
-    if call is not None and call.trace is not None and size_bytes:  # clients open streams with an empty message
-        here = [each for each in pending if isinstance(each, PendingAppend)]
-        accepted = [each for each in found if isinstance(each, Appended)]
-        call.trace.produced(sorted(topics), here, accepted, began_s=began_s, size_bytes=size_bytes)

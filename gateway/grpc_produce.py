@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 import grpc.aio
 
-from gateway.current_call import trace_produced
 from gateway.doors import Broker
 from gateway.grpc_calls import Context, is_forwarded
 from gateway.grpc_status import status_of
@@ -26,7 +25,7 @@ from gateway.incoming_messages import FIRST_TURN_S, FOREVER_S, TURN_S, IncomingM
 from gateway.long_waits import LongWaits
 from gateway.long_work import LoopTurns, WorkThreads
 from gateway.message_appends import MessageAppends, Taken
-from gateway.produce import Outcome, outcomes, settle_doubts
+from gateway.produce import Outcome, outcomes, settle_doubts, trace_produced
 from gateway.produce_wire import ProduceCall, parse_produce
 from gateway.producer_streams import ProducerStreams
 from gateway.proto import log_pb2

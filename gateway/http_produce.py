@@ -27,7 +27,6 @@ from gateway import arrow_bodies, http_pace
 from gateway.access.caller import check_topic
 from gateway.answer_room import AnswerPlace, AnswerRoom
 from gateway.arrow_bodies import parse_arrow, plan_arrow
-from gateway.current_call import trace_produced
 from gateway.doors import Broker
 from gateway.http_pace import PIECE_BYTES
 from gateway.http_request import INT64_MAX, Request
@@ -49,6 +48,7 @@ from gateway.produce import (
     target_caught_up,
     target_known,
     told_with_trouble,
+    trace_produced,
 )
 from gateway.produce_results import (
     answer_bytes_max,

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from gateway.access.caller import check_topic
-from gateway.current_call import note_topic
+from gateway.current_call import current_call, note_topic
 from gateway.doors import Broker
 from gateway.led_here import LedHere, Pending
 from gateway.long_work import LoopTurns, WorkThreads
@@ -305,3 +305,19 @@ async def settle_doubts(pending: Iterable[Pending | TidelogError], *, deadline_s
 
 def _not_confirmed(timeout_s: float) -> OutcomeUnknown:
     return OutcomeUnknown(f"the bucket did not confirm the records within {timeout_s:g} s; they may still be committed")
+
+
+def trace_produced(
+    topics: Iterable[str],
+    pending: Iterable[Pending | TidelogError],
+    found: Iterable[Appended | TidelogError],
+    *,
+    began_s: float,
+    size_bytes: int,
+) -> None:
+    """What this call has produced, where it is traced."""
+    call = current_call()
+    if call is not None and call.trace is not None and size_bytes:  # clients open streams with an empty message
+        here = [each for each in pending if isinstance(each, PendingAppend)]
+        accepted = [each for each in found if isinstance(each, Appended)]
+        call.trace.produced(sorted(topics), here, accepted, began_s=began_s, size_bytes=size_bytes)

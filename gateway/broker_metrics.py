@@ -7,10 +7,9 @@ collect   in a thread, from what `look` has noted and from plain numbers
 from __future__ import annotations
 
 import asyncio
-import platform
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -18,21 +17,57 @@ from prometheus_client.registry import Collector
 from gateway.cluster_view import ClusterView
 from gateway.http_health import readiness
 from gateway.log_metrics import LogCollector, PartitionCollector
-from gateway.loop_lag import LoopLag
-from gateway.metric_families import counter, counters, gauge, gauges, histogram, histograms
-from gateway.traffic import Traffic
+from gateway.loop_lag import LoopLag, build_info
+from gateway.metric_families import counter, gauge, gauges, histogram
+from gateway.traffic import TrafficCollector
 from metadata.errors import TidelogError
 
 if TYPE_CHECKING:
-    from gateway.broker import Broker
     from gateway.leadership import Leadership
+    from gateway.metrics import Metrics
+    from gateway.open_connections import OpenConnections
     from gateway.settings import BrokerSettings
     from gateway.store_metrics import BucketCollector, MetadataCollector
+    from metadata.errors import Corrupt
+    from metadata.model import TopicPartition
+    from metadata.topic_cache import TopicCache
     from segments.disk_tier import DiskTier
+    from segments.log import Log
+
+
+class ObservedBroker(Protocol):
+    """The values of a broker that its collectors read."""
+
+    @property
+    def broker_id(self) -> str: ...
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def view(self) -> ClusterView: ...
+    @property
+    def topic_cache(self) -> TopicCache: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def serving(self) -> bool: ...
+    @property
+    def stopping(self) -> asyncio.Event: ...
+    @property
+    def refused(self) -> Mapping[TopicPartition, Corrupt]: ...
+    @property
+    def tls_not_after_s(self) -> float | None: ...
+    @property
+    def tls_refused_count(self) -> int: ...
+    @property
+    def http_connections(self) -> OpenConnections: ...
 
 
 def tell_of_broker(
-    broker: Broker,
+    broker: ObservedBroker,
     settings: BrokerSettings,
     leadership: Leadership,
     stores: tuple[BucketCollector, MetadataCollector],
@@ -73,7 +108,7 @@ class _Seen(NamedTuple):
 
 
 class BrokerCollector(Collector):
-    def __init__(self, broker: Broker, view: ClusterView, lag: LoopLag, *, cluster: str, rack: str) -> None:
+    def __init__(self, broker: ObservedBroker, view: ClusterView, lag: LoopLag, *, cluster: str, rack: str) -> None:
         self._broker = broker
         self._view = view
         self._lag = lag
@@ -105,7 +140,7 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         seen, broker = self._seen, self._broker
-        yield _build_info(broker.version)
+        yield build_info(broker.version)
         names = broker.broker_id, self._cluster, broker.cluster_id, self._rack
         yield gauges("tidelog_broker_info", "1, with the names of this broker.", _NAMES, [(names, 1)])
         yield gauge("tidelog_ready", "1 while requests can succeed, as /readyz says.", int(seen.is_ready))
@@ -165,60 +200,3 @@ class BrokerCollector(Collector):
 
 
 _NAMES = ("broker_id", "cluster_name", "cluster_id", "rack")
-
-
-class BuildCollector(Collector):
-    """For processes that are no broker."""
-
-    def __init__(self, version: str) -> None:
-        self._version = version
-
-    def collect(self) -> Iterable[Metric]:
-        yield _build_info(self._version)
-
-
-class TrafficCollector(Collector):
-    """What the doors count, by door: http and grpc are clients, peer is what other brokers forward for theirs."""
-
-    def __init__(self, traffic: Traffic) -> None:
-        self._traffic = traffic
-
-    def collect(self) -> Iterable[Metric]:
-        doors = self._traffic.doors
-        by_door: list[tuple[str, str, Callable[[str], float]]] = [
-            ("tidelog_calls", "Requests and streams that were begun.", lambda door: doors[door].calls),
-            ("tidelog_produced_records", "Records that were accepted.", lambda door: doors[door].produced_records),
-            ("tidelog_produced_bytes", "Bytes of the requests that brought them.", lambda door: doors[door].produced_bytes),
-            ("tidelog_fetched_records", "Records that readers were answered with.", lambda door: doors[door].fetched_records),
-            ("tidelog_fetched_bytes", "Bytes of these answers.", lambda door: doors[door].fetched_bytes),
-        ]
-        for name, text, of in by_door:
-            yield counters(name, text, ("door",), [((door,), of(door)) for door in doors])
-        still_open = [((door,), doors[door].open_calls) for door in doors]
-        yield gauges("tidelog_open_calls", "Requests and streams that are open.", ("door",), still_open)
-        yield histograms(
-            "tidelog_produce_seconds",
-            "Time from reading a produce request to its answer: its commit, where it has asked for that.",
-            ("door",),
-            [((door,), held.produce_seconds) for door, held in doors.items()],
-        )
-        yield histograms(
-            "tidelog_fetch_seconds",
-            "Time to an answer with records, since it was asked for or since these were committed: no waiting for new ones.",
-            ("door",),
-            [((door,), held.fetch_seconds) for door, held in doors.items()],
-        )
-        yield counters(
-            "tidelog_errors",
-            "What was refused or failed, by code: requests, and partitions of requests that fare differently.",
-            ("door", "code"),
-            [
-                ((door, code), count)
-                for door, held in doors.items()
-                for code, count in {"THROTTLED": 0, "INTERNAL": 0, **held.errors.copy()}.items()
-            ],
-        )
-
-
-def _build_info(version: str) -> Metric:
-    return gauges("tidelog_build_info", "1, with the version.", ("version", "python"), [((version, platform.python_version()), 1)])

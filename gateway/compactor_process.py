@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from compaction.service import CompactionService
 from gateway.broker import TOPICS_TIMEOUT_S, VERSION, wall_clock_ms
-from gateway.broker_metrics import BuildCollector
 from gateway.cluster_identity import stay_in_cluster
 from gateway.compactor_http import CompactorHttp
 from gateway.heard_metadata import HeardMetadata
+from gateway.loop_lag import BuildCollector
 from gateway.metrics import Metrics
 from gateway.store_metrics import BucketCollector, MetadataCollector
 from metadata.data_directory import DataDirectory

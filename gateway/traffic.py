@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from gateway.metric_families import counters, gauges, histograms
 from metadata.errors import TidelogError
 from metadata.histogram import Histogram
 from segments.log_reader import Fetched
@@ -100,3 +104,46 @@ class Traffic:
 
     def over_grpc(self, *, is_forwarded: bool) -> DoorTraffic:
         return self.peer if is_forwarded else self.grpc
+
+
+class TrafficCollector(Collector):
+    """What the doors count, by door: http and grpc are clients, peer is what other brokers forward for theirs."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+
+    def collect(self) -> Iterable[Metric]:
+        doors = self._traffic.doors
+        by_door: list[tuple[str, str, Callable[[str], float]]] = [
+            ("tidelog_calls", "Requests and streams that were begun.", lambda door: doors[door].calls),
+            ("tidelog_produced_records", "Records that were accepted.", lambda door: doors[door].produced_records),
+            ("tidelog_produced_bytes", "Bytes of the requests that brought them.", lambda door: doors[door].produced_bytes),
+            ("tidelog_fetched_records", "Records that readers were answered with.", lambda door: doors[door].fetched_records),
+            ("tidelog_fetched_bytes", "Bytes of these answers.", lambda door: doors[door].fetched_bytes),
+        ]
+        for name, text, of in by_door:
+            yield counters(name, text, ("door",), [((door,), of(door)) for door in doors])
+        still_open = [((door,), doors[door].open_calls) for door in doors]
+        yield gauges("tidelog_open_calls", "Requests and streams that are open.", ("door",), still_open)
+        yield histograms(
+            "tidelog_produce_seconds",
+            "Time from reading a produce request to its answer: its commit, where it has asked for that.",
+            ("door",),
+            [((door,), held.produce_seconds) for door, held in doors.items()],
+        )
+        yield histograms(
+            "tidelog_fetch_seconds",
+            "Time to an answer with records, since it was asked for or since these were committed: no waiting for new ones.",
+            ("door",),
+            [((door,), held.fetch_seconds) for door, held in doors.items()],
+        )
+        yield counters(
+            "tidelog_errors",
+            "What was refused or failed, by code: requests, and partitions of requests that fare differently.",
+            ("door", "code"),
+            [
+                ((door, code), count)
+                for door, held in doors.items()
+                for code, count in {"THROTTLED": 0, "INTERNAL": 0, **held.errors.copy()}.items()
+            ],
+        )

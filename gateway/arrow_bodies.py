@@ -21,8 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gateway.idempotency_key import ProducerFields
-from gateway.json_bodies import RECORDS_MAX
-from gateway.record_routing import Plan, PlannedBatch, check_producer_fits, cut, no_such_partition, producer_arguments
+from gateway.record_routing import RECORDS_MAX, Plan, PlannedBatch, check_producer_fits, cut, no_such_partition, producer_arguments
 from metadata.errors import InvalidArgument, TooLarge
 from segments.partitioner import NO_PARTITION, partitions_of
 from segments.record_columns import HEADERS_TYPE, encode_batch

@@ -32,10 +32,10 @@ from gateway.http_produce import HttpProduce
 from gateway.http_rejections import PATH_CHARACTERS_MAX, MethodNotAllowed
 from gateway.http_request import Disconnected, Message, Receive, Request, Scope, Send, request_id_of, traceparent_of
 from gateway.http_status import HttpStatus
-from gateway.json_bodies import check_utf8
 from gateway.long_waits import LongWaits
 from gateway.long_work import WorkThreads
 from gateway.problem_details import problem, problem_headers
+from gateway.record_routing import check_utf8
 from gateway.wire_errors import wire_codes
 from metadata.errors import Denied, InvalidName, TidelogError, TooLarge, Unavailable
 

@@ -11,7 +11,6 @@ takes more than a few times its own bytes, or than its 200,000 records need.
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -19,21 +18,17 @@ import msgspec
 
 from gateway.field_faults import FieldFault, of_malformed_json, of_msgspec
 from gateway.json_members import members_at_most
+from gateway.record_routing import HEADERS_MAX, RECORDS_MAX, check_utf8
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument, TooLarge
 from segments.batch_kernel import NewRecordTuple
 from segments.json_values import to_bytes
 
-RECORDS_MAX: Final = 200_000
-"""Of one request: results are told one by one."""
-HEADERS_MAX: Final = 2 * RECORDS_MAX
-"""Of all records of a request together: each takes about 150 bytes, however short it is."""
 LINES_MAX: Final = 2 * RECORDS_MAX
 """Of NDJSON, empty ones among them."""
 
 _RECORD_BYTES_MIN: Final = 3
 """`{}` and a comma, or a line break."""
-_UTF8_PIECE_BYTES: Final = 1 << 20
 _RECORDS_LEVEL: Final = 2
 
 _NULL: Final = msgspec.Raw(b"null")
@@ -211,22 +206,6 @@ def _header_tuples(raw: msgspec.Raw, headers_max: int) -> tuple[tuple[str, bytes
     if isinstance(headers, dict):
         return tuple((name, to_bytes(value)) for name, value in headers.items())
     return tuple((header.key, to_bytes(header.value)) for header in headers)
-
-
-def check_utf8(body: bytes) -> None:
-    """InvalidArgument names the byte. Once for the whole body: raw values are not decoded again."""
-    if body.isascii():
-        return
-    start = 0
-    try:
-        while start < len(body):  # in pieces, since text may take four times its bytes
-            piece = memoryview(body)[start : start + _UTF8_PIECE_BYTES]
-            start += codecs.utf_8_decode(piece, "strict", start + len(piece) == len(body))[1]
-    except UnicodeDecodeError as error:
-        at = start + error.start
-        raise InvalidArgument(
-            f"the body is not UTF-8 (byte {at})", hint='Send bytes as {"type": "binary", "data": "<base64>"}.', byte=at
-        ) from None
 
 
 # ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,6 @@ import numpy as np
 
 from gateway.doors import Broker
 from gateway.forwarded_append import refuses_alone
-from gateway.json_bodies import RECORDS_MAX
 from gateway.led_here import LedHere, Pending
 from gateway.long_work import WorkThreads
 from gateway.named_partitions import check_topic_id, partition_of
@@ -34,7 +33,7 @@ from gateway.produce import (
     target_named,
 )
 from gateway.produce_wire import AppendRequest
-from gateway.record_routing import Plan, plan_records, route, single_partition
+from gateway.record_routing import RECORDS_MAX, Plan, plan_records, route, single_partition
 from gateway.structured_records import RecordLimits, decode_records, takes_long
 from metadata.errors import InvalidArgument, InvalidName, NoLeader, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import TopicId, TopicPartition

@@ -8,9 +8,10 @@ can. Invariant: within a partition the records keep the order of the request.
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypedDict
+from typing import Final, NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,12 @@ from segments.partitioner import partition_of
 from segments.producer_state import ONE_SHOT
 from segments.record_batch import NO_PRODUCER_ID
 from segments.record_columns import encode_records
+
+RECORDS_MAX: Final = 200_000
+"""Of one request: results are told one by one."""
+HEADERS_MAX: Final = 2 * RECORDS_MAX
+"""Of all records of a request together: each takes about 150 bytes, however short it is."""
+_UTF8_PIECE_BYTES: Final = 1 << 20
 
 
 class Routes(NamedTuple):
@@ -184,3 +191,19 @@ def _even(start: int, end: int, pieces: int) -> list[tuple[int, int]]:
     pieces = min(pieces, end - start)
     bounds = [start + (end - start) * piece // pieces for piece in range(pieces + 1)]
     return list(pairwise(bounds))
+
+
+def check_utf8(body: bytes) -> None:
+    """InvalidArgument names the byte. Once for the whole body: raw values are not decoded again."""
+    if body.isascii():
+        return
+    start = 0
+    try:
+        while start < len(body):  # in pieces, since text may take four times its bytes
+            piece = memoryview(body)[start : start + _UTF8_PIECE_BYTES]
+            start += codecs.utf_8_decode(piece, "strict", start + len(piece) == len(body))[1]
+    except UnicodeDecodeError as error:
+        at = start + error.start
+        raise InvalidArgument(
+            f"the body is not UTF-8 (byte {at})", hint='Send bytes as {"type": "binary", "data": "<base64>"}.', byte=at
+        ) from None

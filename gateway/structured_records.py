@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from gateway.json_bodies import HEADERS_MAX, RECORDS_MAX
 from gateway.produce_wire import UnusualError, length, signed, skipped, varint
 from gateway.proto import log_pb2
+from gateway.record_routing import HEADERS_MAX, RECORDS_MAX
 from metadata.errors import InvalidArgument, TooLarge
 from segments.batch_kernel import NewRecordTuple
 

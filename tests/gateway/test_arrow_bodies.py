@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.arrow_bodies import ArrowRecords, parse_arrow, plan_arrow
-from gateway.json_bodies import RECORDS_MAX
-from gateway.record_routing import Plan, plan_records, route
+from gateway.record_routing import RECORDS_MAX, Plan, plan_records, route
 from metadata.errors import InvalidArgument, Rejected, TooLarge, UnknownPartition
 from segments.record_batch import parse_whole
 from segments.record_columns import HEADERS_TYPE, iterate_records

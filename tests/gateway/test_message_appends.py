@@ -12,13 +12,12 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from gateway import grpc_produce, message_appends
-from gateway.json_bodies import RECORDS_MAX
 from gateway.long_work import THREADS_MAX
 from gateway.message_appends import alone_in_memory
 from gateway.named_partitions import partition_of
 from gateway.peers import FORWARDED_BY
 from gateway.proto import log_pb2
-from gateway.record_routing import Plan
+from gateway.record_routing import RECORDS_MAX, Plan
 from gateway.structured_records import THREAD_BYTES
 from tests.gateway.small_broker import SmallBroker, until
 from tests.gateway.test_grpc_produce import ready, reasons, request, serve, structured, values

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.json_bodies import HEADERS_MAX
 from gateway.proto import log_pb2
+from gateway.record_routing import HEADERS_MAX
 from gateway.structured_records import (
     THREAD_BYTES,
     THREAD_RECORDS,

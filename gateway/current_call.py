@@ -7,11 +7,16 @@ Invariant: it holds names only, never a payload nor a secret.
 from __future__ import annotations
 
 import os
+import re
 from contextvars import ContextVar, Token
+from typing import Final
 
 from gateway.request_trace import RequestTrace, Tracing
 from gateway.traffic import DoorTraffic
 from metadata.errors import TidelogError
+
+TRACEPARENT_BYTES_MAX: Final = 100
+_SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class Call:
@@ -84,3 +89,8 @@ def note_topic(name: str) -> None:
     call = _current.get()
     if call is not None:
         call.topic = name
+
+
+def sane_request_id(given: bytes) -> str:
+    """A client's own id, where it is short and plain; else nothing."""
+    return str(given, "ascii") if _SANE_REQUEST_ID.fullmatch(given) else ""

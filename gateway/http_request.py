@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
+from gateway.current_call import TRACEPARENT_BYTES_MAX, sane_request_id
 from gateway.http_rejections import BodyTooSlow, NotAcceptable, UnsupportedMediaType
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument, TooLarge
@@ -30,9 +31,7 @@ BODY_BYTES_PER_SECOND_MIN: Final = 256 << 10
 """After the time that the settings give to any body: a slow one holds room in the buffer that others wait for."""
 INT64_MAX: Final = 2**63 - 1
 
-TRACEPARENT_BYTES_MAX: Final = 100
 
-_SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _Value = TypeVar("_Value")
 
@@ -47,11 +46,6 @@ def request_id_of(scope: Scope) -> str:
         if name == b"x-request-id" and (given := sane_request_id(value)):
             return given
     return os.urandom(16).hex()
-
-
-def sane_request_id(given: bytes) -> str:
-    """A client's own id, where it is short and plain; else nothing."""
-    return str(given, "ascii") if _SANE_REQUEST_ID.fullmatch(given) else ""
 
 
 def traceparent_of(scope: Scope) -> str:

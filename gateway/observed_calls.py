@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.current_call import Call, begin_call, end_call
+from gateway.current_call import TRACEPARENT_BYTES_MAX, Call, begin_call, end_call, sane_request_id
 from gateway.grpc_calls import Context, MethodHandler
-from gateway.http_request import TRACEPARENT_BYTES_MAX, sane_request_id
 from gateway.open_calls import HANDLER_OF
 from gateway.peers import FORWARDED_BY
 from gateway.request_trace import Tracing

@@ -26,9 +26,10 @@ from segments.manifest import EpochStart, Manifest, RememberedProducer
 from segments.object_store import Buffer
 from segments.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, verify_history
 from segments.producer_state import ProducerStates, SequencedBatch
-from segments.record_batch import BatchHeader, check_stored, split_batches
+from segments.record_batch import check_stored, split_batches
 from segments.record_checksum import checksum_of_columns, checksum_of_opened
 from segments.record_columns import OpenBatch, decode_opened, open_in_parts
+from segments.records.header import BatchHeader
 
 DECODED_AT_ONCE: Final = 2 << 20
 """Bytes of batches, those that are compressed counted as LIKELY_RATIO times as large. It bounds for how long other threads wait for

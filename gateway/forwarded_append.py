@@ -24,7 +24,7 @@ from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Acks, Log, PendingAppend
 from segments.object_store import Buffer
 from segments.partition_log import Appended, Dates
-from segments.record_batch import BatchHeader
+from segments.records.header import BatchHeader
 
 NOT_LED: Final = (NoLeader, NotLeader, SessionFenced, Stopping)
 """Errors of a broker that does not lead, or leads no more: nothing was written, and another may lead by now."""

@@ -34,7 +34,7 @@ from segments.byte_budget import Admission, ByteBudget
 from segments.log import Acks, Log
 from segments.object_store import Buffer
 from segments.partition_log import Appended, Dates
-from segments.record_batch import BatchHeader
+from segments.records.header import BatchHeader
 
 PAUSE_LEAST_S: Final = 0.02
 PAUSE_MOST_S: Final = 0.5

@@ -72,7 +72,8 @@ from metadata.errors import (
 from metadata.model import Partition, ProducerId, Revision, TopicPartition
 from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
 from segments.log import Acks
-from segments.record_batch import SEQUENCE_MAX, parse_header
+from segments.record_batch import parse_header
+from segments.records.header import SEQUENCE_MAX
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"

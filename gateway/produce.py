@@ -43,7 +43,8 @@ from segments.log import Acks, PendingAppend
 from segments.object_store import Buffer
 from segments.partition_log import Appended, Dates, dated_too_far_ahead
 from segments.producer_state import ONE_SHOT
-from segments.record_batch import BatchHeader, check_produced, parse_header
+from segments.record_batch import check_produced, parse_header
+from segments.records.header import BatchHeader
 
 THREAD_BYTES: Final = 8 << 10
 """A compressed batch above this is checked in a thread."""

@@ -38,7 +38,7 @@ from segments.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.object_store import Buffer
 from segments.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.producer_state import SequencedBatch
-from segments.record_batch import BatchHeader
+from segments.records.header import BatchHeader
 from segments.run_index import EpochEnd
 from segments.settings import SegmentSettings
 

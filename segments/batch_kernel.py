@@ -38,7 +38,7 @@ if cython.compiled:
 
 if TYPE_CHECKING:
     from segments.object_store import Buffer
-    from segments.record_batch import BatchHeader
+    from segments.records.header import BatchHeader
 
 RecordTuple = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 """offset, timestamp_ms, key, value, headers"""

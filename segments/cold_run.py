@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from metadata.errors import Corrupt, InvalidRecord
 from metadata.model import Offset
 from segments.object_store import Buffer
-from segments.record_batch import BatchHeader, parse_header, parse_whole
+from segments.record_batch import parse_header, parse_whole
+from segments.records.header import BatchHeader
 from segments.run_index import RunPlace
 from segments.segment_file import BatchEntry
 

@@ -39,7 +39,8 @@ from segments.pending_append import PendingAppend as PendingAppend
 from segments.pending_segment import PendingSegment
 from segments.producer_state import NOT_ROUTED, ONE_SHOT, ProducerRoom, SequencedBatch
 from segments.read_path import ReadPath
-from segments.record_batch import BatchHeader, parse_header, stamp, with_log_append_time
+from segments.record_batch import parse_header, stamp, with_log_append_time
+from segments.records.header import BatchHeader
 from segments.recovered_partition import RecoveredPartition
 from segments.run_index import EpochEnd
 from segments.seal_looks import SealLooks

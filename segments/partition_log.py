@@ -13,7 +13,7 @@ from typing import NamedTuple
 from metadata.errors import ConditionFailed, FencedLeaderEpoch, InvalidTimestamp, OutOfRange, UnknownLeaderEpoch
 from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
 from segments.producer_state import ProducerRoom, ProducerStates, SequencedBatch
-from segments.record_batch import BatchHeader
+from segments.records.header import BatchHeader
 
 
 class Appended(NamedTuple):

@@ -30,8 +30,9 @@ from awscrt.checksums import crc32c
 
 from metadata.errors import Corrupt, InvalidRecord, TooLarge
 from segments.batch_kernel import RecordSection
-from segments.compression import Codec, decompress
+from segments.compression import decompress
 from segments.object_store import Buffer
+from segments.records.header import CODEC_BITS, CODECS, CONTROL_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, BatchHeader
 
 MAGIC = 2
 BATCH_OVERHEAD_BYTES = 61
@@ -43,7 +44,6 @@ RECORDS_PER_BATCH_MAX = 1_000_000
 
 NO_PRODUCER_ID = -1
 NO_LEADER_EPOCH = -1
-SEQUENCE_MAX = 2**31 - 1
 
 _HEADER = struct.Struct(">qiiBIhiqqqhii")
 _STAMP = struct.Struct(">qii")
@@ -51,64 +51,7 @@ _CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
 
-_CODEC_BITS = 0x07
-LOG_APPEND_TIME_BIT = 0x08
-_TRANSACTIONAL_BIT = 0x10
-_CONTROL_BIT = 0x20
-_PRODUCED_BITS = _CODEC_BITS | LOG_APPEND_TIME_BIT | _TRANSACTIONAL_BIT | _CONTROL_BIT
-_CODECS = tuple(Codec)
-
-
-class BatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """The first 61 bytes of a batch, as they stand there. From `parse_header`, its magic, length and codec are right."""
-
-    base_offset: int
-    batch_length: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
-
-    @property
-    def size(self) -> int:
-        """Of the whole batch, in bytes."""
-        return 12 + self.batch_length
-
-    @property
-    def last_offset(self) -> int:
-        return self.base_offset + self.last_offset_delta
-
-    @property
-    def last_sequence(self) -> int:
-        """Sequence of the last record; -1 without a producer. After 2^31 - 1 comes 0 (DefaultRecordBatch.incrementSequence)."""
-        if self.base_sequence < 0:
-            return self.base_sequence
-        last = self.base_sequence + self.last_offset_delta
-        return last if last <= SEQUENCE_MAX else last - SEQUENCE_MAX - 1
-
-    @property
-    def codec(self) -> Codec:
-        return _CODECS[self.attributes & _CODEC_BITS]
-
-    @property
-    def log_append_time(self) -> bool:
-        """Whether `max_timestamp` stands for the timestamps of all records."""
-        return bool(self.attributes & LOG_APPEND_TIME_BIT)
-
-    @property
-    def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL_BIT)
-
-    @property
-    def is_control(self) -> bool:
-        return bool(self.attributes & _CONTROL_BIT)
+_PRODUCED_BITS = CODEC_BITS | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
 
 
 def check_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int) -> BatchHeader:
@@ -208,8 +151,8 @@ def parse_header(buffer: Buffer, start: int = 0) -> BatchHeader:
         raise InvalidRecord(f"the record batch says length {header.batch_length}; the least is {LENGTH_BYTES_MIN}")
     if header.batch_length > there - 12:
         raise InvalidRecord(f"the record batch says length {header.batch_length}; {there - 12} bytes are there")
-    if header.attributes & _CODEC_BITS >= len(_CODECS):
-        raise InvalidRecord(f"the record batch says codec {header.attributes & _CODEC_BITS}; 0 to {len(_CODECS) - 1} are known")
+    if header.attributes & CODEC_BITS >= len(CODECS):
+        raise InvalidRecord(f"the record batch says codec {header.attributes & CODEC_BITS}; 0 to {len(CODECS) - 1} are known")
     return header
 
 

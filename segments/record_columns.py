@@ -27,17 +27,8 @@ from segments.batch_kernel import (
 )
 from segments.compression import Codec, Decompressor, compress, decompress
 from segments.object_store import Buffer
-from segments.record_batch import (
-    BATCH_OVERHEAD_BYTES,
-    LOG_APPEND_TIME_BIT,
-    MAGIC,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_ID,
-    BatchHeader,
-    assemble,
-    parse_header,
-    parse_whole,
-)
+from segments.record_batch import BATCH_OVERHEAD_BYTES, MAGIC, NO_LEADER_EPOCH, NO_PRODUCER_ID, assemble, parse_header, parse_whole
+from segments.records.header import LOG_APPEND_TIME_BIT, BatchHeader
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 

@@ -43,7 +43,7 @@ from awscrt.checksums import combine_crc32c, crc32c
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.object_store import Buffer
-from segments.record_batch import BatchHeader
+from segments.records.header import BatchHeader
 
 SEGMENT_MAGIC: Final = b"TIDESEG1"
 SEAL_MAGIC: Final = b"TIDESEAL"

@@ -30,7 +30,7 @@ from metadata.errors import (
     UnknownProducer,
 )
 from segments.object_store import Buffer
-from segments.record_batch import BatchHeader
+from segments.records.header import BatchHeader
 from spark.staged_rows import StagedPartition
 
 

@@ -36,7 +36,8 @@ from metadata.errors import Corrupt, InvalidArgument, InvalidRecord
 from metadata.model import ProducerId
 from metadata.producer_ids import DERIVED_IDS
 from segments.object_store import Buffer
-from segments.record_batch import BATCH_OVERHEAD_BYTES, BatchHeader, assemble, check_stored, parse_header
+from segments.record_batch import BATCH_OVERHEAD_BYTES, assemble, check_stored, parse_header
+from segments.records.header import BatchHeader
 
 FORMAT_VERSION: Final = 1
 EPOCHS: Final = 1 << 15

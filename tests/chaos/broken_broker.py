@@ -25,7 +25,8 @@ from segments import log_reader
 from segments.log import Log, PendingAppend
 from segments.log_reader import Fetched, LedPartition
 from segments.object_store import Buffer
-from segments.record_batch import BatchHeader, split_batches
+from segments.record_batch import split_batches
+from segments.records.header import BatchHeader
 from tests.simulation import broken_rules
 from tests.simulation.broken_rules import BrokenRule
 from tidelog.cli.main import main

@@ -23,8 +23,9 @@ from segments import batch_kernel
 from segments.batch_kernel import RecordTuple
 from segments.compression import Codec, compress, decompress
 from segments.json_values import from_bytes, to_bytes
-from segments.record_batch import BATCH_OVERHEAD_BYTES, BatchHeader, assemble, check_produced, parse_header, split_batches
+from segments.record_batch import BATCH_OVERHEAD_BYTES, assemble, check_produced, parse_header, split_batches
 from segments.record_columns import decode_batches, encode_records, iterate_records
+from segments.records.header import BatchHeader
 from tests.segments.kernel_forms import UNCOMPILED
 
 BOUND = 1 << 16

@@ -16,8 +16,9 @@ from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, T
 from segments.compression import Codec
 from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Acks
-from segments.record_batch import BatchHeader, check_produced, parse_header
+from segments.record_batch import check_produced, parse_header
 from segments.record_columns import encode_records
+from segments.records.header import BatchHeader
 from segments.settings import MIB
 from tests.gateway.small_broker import SmallBroker, with_broker
 from tests.segments.batches import batch_of

@@ -10,7 +10,8 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from metadata.model import LeaderEpoch, Offset, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.bucket_layout import segment_key
 from segments.object_store import Buffer
-from segments.record_batch import BatchHeader, parse_whole, split_batches, stamp
+from segments.record_batch import parse_whole, split_batches, stamp
+from segments.records.header import BatchHeader
 from segments.segment_file import EncodedSegment, Run, StampedBatch, encode_seal, encode_segment
 from segments.session import Session
 

@@ -16,7 +16,6 @@ from segments.compression import Codec
 from segments.record_batch import (
     BATCH_OVERHEAD_BYTES,
     RECORDS_PER_BATCH_MAX,
-    BatchHeader,
     assemble,
     check_produced,
     check_stored,
@@ -27,6 +26,7 @@ from segments.record_batch import (
     with_log_append_time,
 )
 from segments.record_columns import encode_records, iterate_records
+from segments.records.header import BatchHeader
 from tests.segments.kernel_forms import kernel_form
 from tests.segments.record_strategies import TIMESTAMP_MS, aiokafka_batch, aiokafka_records, new_records, record_lists
 

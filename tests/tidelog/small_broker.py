@@ -29,8 +29,9 @@ from metadata.errors import (
 )
 from metadata.model import Offset, ProducerId
 from segments.producer_state import ProducerStates, SequencedBatch
-from segments.record_batch import BatchHeader, check_produced, parse_header, stamp
+from segments.record_batch import check_produced, parse_header, stamp
 from segments.record_columns import iterate_records
+from segments.records.header import BatchHeader
 from tests.servers import free_port
 
 BYTES_MAX = 64 << 20

@@ -12,7 +12,7 @@ import pytest
 
 import tidelog
 from metadata.errors import OutcomeUnknown, Rejected, TooLarge, Unavailable, UnknownTopic
-from segments.record_batch import BatchHeader
+from segments.records.header import BatchHeader
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.client import Client
 from tidelog.groups import Groups

@@ -21,7 +21,7 @@ from metadata.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from segments.record_batch import BatchHeader
+from segments.records.header import BatchHeader
 from tests.tidelog.producing import QUICK, quick, time_is_up, until, until_lost, with_broker
 from tests.tidelog.small_broker import BreakStream, SmallBroker, running
 from tidelog import client, produce_stream

@@ -11,7 +11,7 @@ import pytest
 
 import tidelog
 from metadata.errors import NotLeader, OutcomeUnknown, Throttled, TidelogError
-from segments.record_batch import BatchHeader
+from segments.records.header import BatchHeader
 from tests.tidelog.producing import impatient, outcome_of, quick, until
 from tests.tidelog.small_broker import BreakStream, SmallBroker
 from tidelog import lane

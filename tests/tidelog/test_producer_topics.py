@@ -10,7 +10,7 @@ import pytest
 import tidelog
 from metadata.errors import NotLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from segments.partitioner import partition_of
-from segments.record_batch import BatchHeader
+from segments.records.header import BatchHeader
 from tests.tidelog.producing import impatient, outcome_of, quick, until, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog import producer_topics

@@ -15,11 +15,10 @@ from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
 from metadata.model import Offset
-from segments.cold_run import corrupt_range
 from segments.history import GroupPlace
 from segments.history_batches import HistoryBatch
 from segments.object_store import Buffer
-from segments.record_batch import parse_header
+from segments.record_batch import corrupt_range, parse_header
 from segments.shared_errors import own_copy
 
 GROUP_BATCH_BYTES: Final = 256 << 10

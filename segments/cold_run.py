@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from metadata.errors import Corrupt, InvalidRecord
 from metadata.model import Offset
 from segments.object_store import Buffer
-from segments.record_batch import parse_header, parse_whole
+from segments.record_batch import corrupt_range, parse_header, parse_whole
 from segments.records.header import BatchHeader
 from segments.run_index import RunPlace
 from segments.segment_file import BatchEntry
@@ -109,19 +109,6 @@ class ColdRun(NamedTuple):
 def unreadable(place: RunPlace, why: str) -> Corrupt:
     """What a reader gets who meets any of the run. `details`: see corrupt_range."""
     return corrupt_range(place.key, range(place.base_offset, place.last_offset + 1), range(place.start, place.end), why)
-
-
-def corrupt_range(key: str, offsets: range, bytes_at: range, why: str) -> Corrupt:
-    """`details`: key, start and end of the bytes, next_offset: where a reader goes on who steps over the damage."""
-    what = f"offset {offsets.start}" if len(offsets) == 1 else f"offsets {offsets.start} to {offsets.stop - 1}"
-    return Corrupt(
-        f"{what} can't be read: {key} is damaged at [{bytes_at.start}, {bytes_at.stop}): {why}",
-        hint=f"Read on from offset {offsets.stop}, or restore the object from a version or a backup of the bucket.",
-        key=key,
-        start=bytes_at.start,
-        end=bytes_at.stop,
-        next_offset=offsets.stop,
-    )
 
 
 def open_run(body: bytes, place: RunPlace) -> ColdRun:

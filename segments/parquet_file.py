@@ -26,10 +26,10 @@ from awscrt.checksums import crc32c
 
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Offset
-from segments.cold_run import corrupt_range
 from segments.manifest import HistoryFile, RowGroup
 from segments.object_store import Buffer
 from segments.parquet_schema import PARQUET_SCHEMA, WRITTEN_SCHEMA, from_stored, stored_names, to_stored
+from segments.record_batch import corrupt_range
 from segments.record_checksum import as_text, checksum_of_columns
 from segments.record_columns import Int64Array, record_ends, timestamps_of
 

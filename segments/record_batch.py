@@ -192,3 +192,16 @@ def assemble(header: BatchHeader, section: Buffer) -> bytes:
     head = bytearray(_HEADER.pack(*msgspec.structs.astuple(sized)))
     struct.pack_into(">I", head, _CRC_AT, crc32c(section, crc32c(memoryview(head)[_ATTRIBUTES_AT:])))
     return b"".join((head, section))
+
+
+def corrupt_range(key: str, offsets: range, bytes_at: range, why: str) -> Corrupt:
+    """`details`: key, start and end of the bytes, next_offset: where a reader goes on who steps over the damage."""
+    what = f"offset {offsets.start}" if len(offsets) == 1 else f"offsets {offsets.start} to {offsets.stop - 1}"
+    return Corrupt(
+        f"{what} can't be read: {key} is damaged at [{bytes_at.start}, {bytes_at.stop}): {why}",
+        hint=f"Read on from offset {offsets.stop}, or restore the object from a version or a backup of the bucket.",
+        key=key,
+        start=bytes_at.start,
+        end=bytes_at.stop,
+        next_offset=offsets.stop,
+    )

@@ -20,7 +20,7 @@ from gateway.history_compaction import HistoryCompaction
 from gateway.snapshots import Snapshots
 from gateway.topic_mirror import TopicMirror
 from metadata import partition_assignments
-from metadata.broker_registry import BrokerCache, read_brokers
+from metadata.broker_registry import BrokerCache, Candidate, read_brokers
 from metadata.controller_plan import Steps, closed_by_leader, plan
 from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.etcd_layout import EtcdLayout
@@ -28,7 +28,6 @@ from metadata.model import Revision, SessionId, TopicId, TopicPartition
 from metadata.partition_assignments import Decision
 from metadata.partition_cache import PartitionCache
 from metadata.partition_ledger import Changes, PartitionLedger
-from metadata.placement import Candidate
 from metadata.restoration import check_not_restoring
 from metadata.store import (
     OPERATIONS_MAX,

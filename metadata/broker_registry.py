@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from metadata.errors import Corrupt, InvalidArgument, NotFound, OutcomeUnknown, Rejected, Unavailable
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId
-from metadata.placement import Candidate
 from metadata.store import Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
 from metadata.watched_records import WatchedRecords
 
@@ -167,3 +167,11 @@ class BrokerCache:
         self._by_session = {registration.session: registration for registration in self.brokers.values()}
         for changed in tuple(self._subscribers):
             changed()
+
+
+class Candidate(NamedTuple):
+    """A broker that may lead partitions, in its present session."""
+
+    session: SessionId
+    rack: str = ""
+    draining: bool = False

@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from metadata.broker_registry import Candidate
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.partition_assignments import FORMAT_VERSION, Decision, PartitionState, appointed, moving
 from metadata.partition_ledger import PartitionLedger
-from metadata.placement import Candidate, is_balanced, place
+from metadata.placement import is_balanced, place
 
 MOVES_MAX = 256
 """Partitions on their way from a live leader to another at the same time: while one moves, nobody takes its records."""

@@ -17,18 +17,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from metadata.broker_registry import Candidate
 from metadata.model import SessionId, TopicId, TopicPartition
 
 Led = Mapping[SessionId, Mapping[TopicId, Collection[TopicPartition]]]
 """What each session leads, by topic."""
-
-
-class Candidate(NamedTuple):
-    """A broker that may lead partitions, in its present session."""
-
-    session: SessionId
-    rack: str = ""
-    draining: bool = False
 
 
 class Placement(NamedTuple):

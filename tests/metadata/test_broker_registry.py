@@ -12,6 +12,7 @@ import pytest
 from metadata.broker_registry import (
     FORMAT_VERSION,
     BrokerCache,
+    Candidate,
     Registration,
     check_broker_id,
     encode_registration,
@@ -21,7 +22,6 @@ from metadata.broker_registry import (
 from metadata.errors import InvalidArgument, NotFound, Rejected
 from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
-from metadata.placement import Candidate
 from metadata.sqlite_store import SqliteStore
 from metadata.store import NO_LEASE, Delete, LeaseId, Put
 from tests.metadata.faulty_store import FaultyStore, unavailable

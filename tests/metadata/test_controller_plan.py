@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata import controller_plan
+from metadata.broker_registry import Candidate
 from metadata.controller_plan import MOVES_MAX, Steps
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.partition_assignments import FORMAT_VERSION, PartitionState, appointed, handed_over, moving
 from metadata.partition_ledger import Changes, PartitionLedger
-from metadata.placement import Candidate
 
 TOPIC, OTHER = TopicId("a" * 32), TopicId("b" * 32)
 NOTHING = Steps([], [], [], [])

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata import placement
+from metadata.broker_registry import Candidate
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
-from metadata.placement import Candidate, Placement, is_balanced
+from metadata.placement import Placement, is_balanced
 
 TOPICS = [TopicId(letter * 32) for letter in "abc"]
 

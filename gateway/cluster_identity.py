@@ -33,9 +33,8 @@ from typing import NamedTuple, NoReturn, Protocol
 
 from gateway.snapshots import snapshot_revisions
 from metadata.cluster_id import cluster_id
-from metadata.counters import parse_number
 from metadata.errors import Rejected, TidelogError
-from metadata.etcd_layout import EtcdLayout
+from metadata.etcd_layout import EtcdLayout, parse_number
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.restoration import RESTORE_COMMAND, check_not_restoring, read_restoration, read_revision_base
 from metadata.store import MetadataStore

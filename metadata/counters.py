@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from metadata.errors import Corrupt, OutcomeUnknown, Rejected, Unavailable
-from metadata.etcd_layout import EtcdLayout
+from metadata.errors import OutcomeUnknown, Rejected, Unavailable
+from metadata.etcd_layout import EtcdLayout, parse_number
 from metadata.model import SessionId
-from metadata.store import Compare, KeyValue, MetadataStore, Operation, Put
+from metadata.store import Compare, MetadataStore, Operation, Put
 
 ATTEMPTS_MAX = 64
 """Each attempt that is lost was won by someone else, so only a crowd of brokers starting at once comes near."""
@@ -64,12 +64,3 @@ async def take_numbers(
         if result.succeeded:
             return taken
     raise Unavailable(f"no number could be taken from {key} in {ATTEMPTS_MAX} attempts", key=key) from unknown
-
-
-def parse_number(held: KeyValue | None, *, absent: int) -> int:
-    """The number that a key holds in decimal, `absent` where there is no key; Corrupt where it holds something else."""
-    if held is None:
-        return absent
-    if not (held.value.isdigit() and len(held.value) <= 19):
-        raise Corrupt(f"{held.key} holds no number", key=held.key, revision=held.mod_revision)
-    return int(held.value)

@@ -35,6 +35,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
+from metadata.store import KeyValue
 
 _CLUSTER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _PARTITION = r"([0-9a-f]{32})/(0|[1-9][0-9]{0,9})"
@@ -253,3 +254,12 @@ def _name_in(quoted: str) -> str:
     except UnicodeDecodeError:
         name = ""
     return name if quote(name, safe="") == quoted else ""
+
+
+def parse_number(held: KeyValue | None, *, absent: int) -> int:
+    """The number that a key holds in decimal, `absent` where there is no key; Corrupt where it holds something else."""
+    if held is None:
+        return absent
+    if not (held.value.isdigit() and len(held.value) <= 19):
+        raise Corrupt(f"{held.key} holds no number", key=held.key, revision=held.mod_revision)
+    return int(held.value)

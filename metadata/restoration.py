@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import msgspec
 
-from metadata.counters import parse_number
 from metadata.errors import Corrupt, Rejected
-from metadata.etcd_layout import EtcdLayout
+from metadata.etcd_layout import EtcdLayout, parse_number
 from metadata.store import KeyValue, MetadataStore
 
 RESTORE_COMMAND = "tidelog cluster restore"

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from metadata.counters import parse_number
 from metadata.did_you_mean import KNOWN_MAX, did_you_mean
 from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, Rejected, Unavailable, UnknownTopic
-from metadata.etcd_layout import EtcdLayout
+from metadata.etcd_layout import EtcdLayout, parse_number
 from metadata.model import PARTITIONS_MAX, TopicId, check_topic_name
 from metadata.page_token import PAGE_SIZE_MAX, checked_page_size, name_in, token_after
 from metadata.store import Compare, Delete, MetadataStore, Put

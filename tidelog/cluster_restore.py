@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from metadata.counters import parse_number
 from metadata.errors import Fenced, OutcomeUnknown, Rejected, Unavailable
-from metadata.etcd_layout import EtcdLayout
+from metadata.etcd_layout import EtcdLayout, parse_number
 from metadata.restoration import RESTORE_COMMAND, Restoring, decode_restoring, encode_restoring
 from metadata.store import NO_LEASE, Compare, Delete, DeletePrefix, KeyValue, MetadataStore, Operation, Put
 from segments.cluster_record import read_cluster_record

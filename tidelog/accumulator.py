@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 from metadata.errors import TidelogError
 from tidelog.batch import Batch
@@ -234,7 +235,7 @@ class Accumulator:
 
     def acknowledged(self, batch: Batch, base_offset: int, now_s: float) -> None:
         was_settled = batch.settled
-        lane = batch.lane
+        lane = cast(Lane, batch.lane)
         if batch.on_wire and lane.next_way == lane.way and lane.way.awaits == TAKEOVER:
             self._head(lane, Way(lane.way.address))  # it has taken over
         lane.acknowledged(batch, base_offset, now_s)
@@ -243,8 +244,9 @@ class Accumulator:
         self._collect((lane,))
 
     def refused(self, batch: Batch, error: TidelogError, now_s: float) -> None:
-        batch.lane.refused(batch, error, now_s)
-        self._collect((batch.lane,))
+        lane = cast(Lane, batch.lane)
+        lane.refused(batch, error, now_s)
+        self._collect((lane,))
 
     def expire(self, way: Way, now_s: float) -> bool:
         """Fails what is past its deadline; answers whether the broker owes an answer that is overdue."""

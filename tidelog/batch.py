@@ -7,18 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from metadata.errors import TidelogError
 from segments.record_batch import BATCH_OVERHEAD_BYTES
 from tidelog.records import Ack, Headers
 from tidelog.wire_sizes import append_bytes
 
-if TYPE_CHECKING:
-    from tidelog.lane import Lane
-
 RecordTuple = tuple[bytes | None, bytes | None, Headers, int]
 """key, value, headers, timestamp in ms: as the codec takes it."""
+
+
+class BatchLane(Protocol):
+    """The lane of a batch, as far as the batch and its sender ask for it."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    producer: tuple[int, int] | None
+    last_trouble: TidelogError | None
 
 
 class Batch:
@@ -43,7 +51,7 @@ class Batch:
         "waiters",
     )
 
-    def __init__(self, lane: Lane, *, opened_s: float, deadline_s: float) -> None:
+    def __init__(self, lane: BatchLane, *, opened_s: float, deadline_s: float) -> None:
         self.lane = lane
         self.records: list[RecordTuple] = []
         self.bytes = 0

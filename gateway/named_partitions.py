@@ -10,15 +10,16 @@ import asyncio
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from gateway.access.caller import check_topic
-from gateway.doors import Broker
 from gateway.long_work import LoopTurns
 from metadata.assignors import TopicPartitionName
 from metadata.errors import NotFound, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import Partition, TopicPartition, check_topic_name
 from metadata.topic import Topic
+from metadata.topic_cache import TopicCache
+from metadata.topics import Topics
 
 BOUNDS_WAIT_S: Final = 1.0
 """For a partition that is just handed over, and for a leader that does not answer."""
@@ -27,6 +28,15 @@ LOOK_UP_S: Final = 1.0
 
 LOOK_UPS_MAX: Final = 16
 """Topics of one request that are looked up in the metadata store; what else is not known here is called unknown."""
+
+
+class TopicLookup(Protocol):
+    """The topics as a look-up asks for them: the cache, and the registry for a topic that is not in the cache yet."""
+
+    @property
+    def topic_cache(self) -> TopicCache: ...
+    @property
+    def topics(self) -> Topics: ...
 
 
 class NamedPartition(NamedTuple):
@@ -42,7 +52,7 @@ class NamedTopic(NamedTuple):
     """As above."""
 
 
-async def partitions_named(broker: Broker, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
+async def partitions_named(broker: TopicLookup, named: Sequence[NamedPartition]) -> list[TopicPartition | TidelogError]:
     """Each, or why not: NotAuthorized, InvalidName, UnknownTopic (also of another life), UnknownPartition, Unavailable, Corrupt."""
     turns = LoopTurns()
     found: list[TopicPartition | TidelogError] = []
@@ -59,7 +69,7 @@ async def partitions_named(broker: Broker, named: Sequence[NamedPartition]) -> l
     ]
 
 
-async def topics_named(broker: Broker, named: Sequence[NamedTopic]) -> list[Topic | TidelogError]:
+async def topics_named(broker: TopicLookup, named: Sequence[NamedTopic]) -> list[Topic | TidelogError]:
     """Each, or why not."""
     found = [_topic(broker, name) for name in named]
     missing = [name.topic for name, topic in zip(named, found, strict=True) if isinstance(topic, NotFound)]
@@ -69,7 +79,7 @@ async def topics_named(broker: Broker, named: Sequence[NamedTopic]) -> list[Topi
     return [_topic(broker, name, fresh) if isinstance(topic, NotFound) else topic for name, topic in zip(named, found, strict=True)]
 
 
-async def topic_heard_of(broker: Broker, name: str) -> Topic:
+async def topic_heard_of(broker: TopicLookup, name: str) -> Topic:
     """Returns the topic as it is in the metadata store, once this broker's view has it, too: for what a client has learnt at
     another broker. Raises UnknownTopic; Unavailable where the store does not answer, or this broker does not hear of it in time.
     """
@@ -85,7 +95,7 @@ async def topic_heard_of(broker: Broker, name: str) -> Topic:
     return broker.topic_cache.get(name)
 
 
-async def why_not_heard_of(broker: Broker, partitions: Iterable[TopicPartitionName]) -> dict[str, TidelogError]:
+async def why_not_heard_of(broker: TopicLookup, partitions: Iterable[TopicPartitionName]) -> dict[str, TidelogError]:
     """Waits a moment for topics that this broker's view does not have, or not with all of these partitions. Returns by topic why it
     still does not: the topic is gone, it may not be read, or this broker does not hear of it at the moment (Unavailable)."""
     last: dict[str, int] = {}
@@ -113,7 +123,7 @@ async def why_not_heard_of(broker: Broker, partitions: Iterable[TopicPartitionNa
 _Fresh = dict[str, Topic | TidelogError]
 
 
-def _topic(broker: Broker, named: NamedTopic, fresh: _Fresh | None = None) -> Topic | TidelogError:
+def _topic(broker: TopicLookup, named: NamedTopic, fresh: _Fresh | None = None) -> Topic | TidelogError:
     try:
         check_topic(named.topic)
         topic = (fresh or {}).get(named.topic)
@@ -127,7 +137,7 @@ def _topic(broker: Broker, named: NamedTopic, fresh: _Fresh | None = None) -> To
     return topic
 
 
-def _partition(broker: Broker, named: NamedPartition, fresh: _Fresh | None = None) -> TopicPartition | TidelogError:
+def _partition(broker: TopicLookup, named: NamedPartition, fresh: _Fresh | None = None) -> TopicPartition | TidelogError:
     topic = _topic(broker, NamedTopic(named.topic, named.topic_id), fresh)
     if isinstance(topic, TidelogError):
         return topic
@@ -137,12 +147,12 @@ def _partition(broker: Broker, named: NamedPartition, fresh: _Fresh | None = Non
         return error.with_traceback(None)
 
 
-async def _looked_up(broker: Broker, names: Iterable[str]) -> _Fresh:
+async def _looked_up(broker: TopicLookup, names: Iterable[str]) -> _Fresh:
     some = list(dict.fromkeys(names))[:LOOK_UPS_MAX]
     return dict(zip(some, await asyncio.gather(*(_fresh(broker, name) for name in some)), strict=True))
 
 
-async def _fresh(broker: Broker, name: str) -> Topic | TidelogError:
+async def _fresh(broker: TopicLookup, name: str) -> Topic | TidelogError:
     try:
         async with asyncio.timeout(LOOK_UP_S):
             return await broker.topics.get(name)

@@ -14,14 +14,14 @@ import asyncio
 import time
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from gateway.access.caller import check_topic
 from gateway.current_call import current_call, note_topic
-from gateway.doors import Broker
 from gateway.led_here import LedHere, Pending
 from gateway.long_work import LoopTurns, WorkThreads
 from gateway.named_partitions import named
+from gateway.settings import GatewaySettings
 from metadata.errors import (
     InvalidRecord,
     InvalidTimestamp,
@@ -35,6 +35,7 @@ from metadata.errors import (
 )
 from metadata.model import NO_PRODUCER, TopicPartition, check_topic_name
 from metadata.topic import Topic
+from metadata.topic_cache import TopicCache
 from metadata.topic_settings import INT64_MAX
 from segments.byte_budget import Admission
 from segments.compression import Codec
@@ -45,6 +46,7 @@ from segments.partition_log import Appended, Dates, dated_too_far_ahead
 from segments.producer_state import ONE_SHOT
 from segments.record_batch import check_produced, parse_header
 from segments.records.header import BatchHeader
+from segments.watched_store import Trouble
 
 THREAD_BYTES: Final = 8 << 10
 """A compressed batch above this is checked in a thread."""
@@ -55,6 +57,17 @@ OPENED_AT_ONCE_BYTES: Final = 64 << 10
 LOOK_UP_S: Final = 1.0
 
 Outcome = Appended | TidelogError
+
+
+class AppendLimits(Protocol):
+    """The topics and the settings that bound an append, and why the bucket takes no writes while it takes none."""
+
+    @property
+    def topic_cache(self) -> TopicCache: ...
+    @property
+    def settings(self) -> GatewaySettings: ...
+    @property
+    def bucket_trouble(self) -> Trouble | None: ...
 
 
 class Target(NamedTuple):
@@ -92,7 +105,7 @@ class ReadyBatch(NamedTuple):
     header: BatchHeader
 
 
-def topic_named(broker: Broker, name: str) -> Topic:
+def topic_named(broker: AppendLimits, name: str) -> Topic:
     """From the cache. NotAuthorized, UnknownTopic, InvalidName, Unavailable."""
     check_topic(name)
     try:
@@ -102,7 +115,7 @@ def topic_named(broker: Broker, name: str) -> Topic:
         raise
 
 
-def target_named(broker: Broker, name: str) -> Target:
+def target_named(broker: AppendLimits, name: str) -> Target:
     topic = topic_named(broker, name)
     note_topic(topic.name)
     settings = broker.topic_cache.settings(topic.id)
@@ -117,7 +130,7 @@ def target_named(broker: Broker, name: str) -> Target:
     )
 
 
-async def target_known(broker: Broker, name: str, *, deadline_s: float) -> Target:
+async def target_known(broker: AppendLimits, name: str, *, deadline_s: float) -> Target:
     """As target_named. A topic that this broker does not know is looked up in the metadata store: it may have been created through
     another broker a moment ago."""
     try:
@@ -126,7 +139,7 @@ async def target_known(broker: Broker, name: str, *, deadline_s: float) -> Targe
         return await target_caught_up(broker, name, deadline_s=deadline_s)
 
 
-async def target_caught_up(broker: Broker, name: str, *, deadline_s: float) -> Target:
+async def target_caught_up(broker: AppendLimits, name: str, *, deadline_s: float) -> Target:
     """As target_named, once this broker knows what the metadata store held of the topic when this was called.
 
     Raises Unavailable where that is not known in time: a client must not take it for a missing topic or partition.
@@ -149,7 +162,7 @@ def limit_named(target: Target) -> Iterator[None]:
         raise
 
 
-def told_with_trouble(error: TidelogError, broker: Broker) -> TidelogError:
+def told_with_trouble(error: TidelogError, broker: AppendLimits) -> TidelogError:
     """The error with the reason, where records wait because the bucket takes no writes."""
     trouble = broker.bucket_trouble
     if trouble is not None and isinstance(error, OutcomeUnknown | Throttled | NoLeader | SessionFenced):

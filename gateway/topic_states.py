@@ -9,16 +9,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gateway.access.caller import check_topic, may_see_topic
-from gateway.doors import Broker
-from gateway.named_partitions import BOUNDS_WAIT_S, LOOK_UP_S, named, partition_of
+from gateway.led_here import LedHere
+from gateway.named_partitions import BOUNDS_WAIT_S, LOOK_UP_S, TopicLookup, named, partition_of
+from metadata.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topic import Topic
 from metadata.topics import TopicPage, page_of
 from segments.partition_log import Bounds
+
+
+class DescribedLog(TopicLookup, Protocol):
+    """The topics, with the leaders and the bounds of their partitions."""
+
+    @property
+    def routed_log(self) -> LedHere: ...
+
+    def leader(self, partition: TopicPartition) -> Registration | None: ...
+
+    def leader_epoch(self, partition: TopicPartition) -> int: ...
 
 
 class PartitionState(NamedTuple):
@@ -37,7 +49,7 @@ class PartitionState(NamedTuple):
     """Why there are no bounds: damage, no leader, no answer."""
 
 
-async def described_topic(broker: Broker, name: str) -> Topic:
+async def described_topic(broker: TopicLookup, name: str) -> Topic:
     """NotAuthorized, UnknownTopic (with the nearest name), InvalidName, Corrupt; Unavailable where nobody knows of such a topic."""
     check_topic(name)
     try:
@@ -53,7 +65,7 @@ async def described_topic(broker: Broker, name: str) -> Topic:
         ) from None
 
 
-async def fresh_topic(broker: Broker, name: str) -> Topic:
+async def fresh_topic(broker: DescribedLog, name: str) -> Topic:
     """As described_topic, with what was changed through another broker before the call. Where the metadata store does not answer,
     the topic is told as this broker knows it."""
     topic = await described_topic(broker, name)
@@ -63,14 +75,14 @@ async def fresh_topic(broker: Broker, name: str) -> Topic:
     return topic
 
 
-def listed_topics(broker: Broker, *, page_size: int, page_token: str) -> TopicPage:
+def listed_topics(broker: TopicLookup, *, page_size: int, page_token: str) -> TopicPage:
     """As Topics.list, of those that the caller may see; of a topic whose value can't be read any more what was read before."""
     return page_of(
         (topic for topic in broker.topic_cache.topics() if may_see_topic(topic.name)), page_size=page_size, page_token=page_token
     )
 
 
-def partition_leaders(broker: Broker, topic: Topic) -> list[PartitionState]:
+def partition_leaders(broker: DescribedLog, topic: Topic) -> list[PartitionState]:
     """Of all partitions, without what only their leaders could tell: so nobody is waited for."""
     return [
         PartitionState(partition, -1, -1, *_leader(broker, partition_of(topic, partition)), None)
@@ -78,7 +90,7 @@ def partition_leaders(broker: Broker, topic: Topic) -> list[PartitionState]:
     ]
 
 
-async def partition_states(broker: Broker, topic: Topic, partitions: Sequence[int] | None = None) -> list[PartitionState]:
+async def partition_states(broker: DescribedLog, topic: Topic, partitions: Sequence[int] | None = None) -> list[PartitionState]:
     """Of all partitions, or of these. UnknownPartition for one that the topic does not have."""
     numbers = range(topic.partition_count) if partitions is None else partitions
     asked = [partition_of(topic, number) for number in numbers]
@@ -86,7 +98,7 @@ async def partition_states(broker: Broker, topic: Topic, partitions: Sequence[in
     return [_state(broker, topic, partition, bounds) for partition, bounds in zip(asked, found, strict=True)]
 
 
-def _state(broker: Broker, topic: Topic, partition: TopicPartition, bounds: Bounds | TidelogError) -> PartitionState:
+def _state(broker: DescribedLog, topic: Topic, partition: TopicPartition, bounds: Bounds | TidelogError) -> PartitionState:
     leader = _leader(broker, partition)
     if not isinstance(bounds, TidelogError):
         return PartitionState(
@@ -95,7 +107,7 @@ def _state(broker: Broker, topic: Topic, partition: TopicPartition, bounds: Boun
     return PartitionState(partition.partition, -1, -1, *leader, named(bounds, topic))
 
 
-def _leader(broker: Broker, partition: TopicPartition) -> tuple[int, str, str, str]:
+def _leader(broker: DescribedLog, partition: TopicPartition) -> tuple[int, str, str, str]:
     """Epoch, id and addresses."""
     leader = broker.leader(partition)
     if leader is None:

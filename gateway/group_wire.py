@@ -7,13 +7,12 @@ What comes from a client is checked by whoever decides; here only what no value 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from google.rpc.status_pb2 import Status
 
 from gateway.grpc_status import error_of, status_of
 from gateway.proto import groups_pb2
-from gateway.proven_view import SeenThere
 from metadata.errors import TidelogError, Unavailable
 from metadata.group_model import (
     Generation,
@@ -26,7 +25,7 @@ from metadata.group_model import (
     SyncRequest,
 )
 from metadata.group_offsets import CommittedOffset, StoredOffsets
-from metadata.model import Partition, TopicId, TopicPartition
+from metadata.model import Partition, Revision, TopicId, TopicPartition
 
 # ── join ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -148,9 +147,9 @@ def errors_of(told: Sequence[Status], asked: int) -> list[TidelogError | None]:
     return [error_of(status) if status.code else None for status in told]
 
 
-def seen_brokers(here: SeenThere) -> groups_pb2.SeenBrokersResponse:
-    brokers = (groups_pb2.SeenBroker(broker_id=broker_id, revision=revision) for broker_id, revision in here.revisions.items())
-    answer = groups_pb2.SeenBrokersResponse(brokers=brokers, revision=here.revision)
-    if math.isfinite(here.proven_s_ago):
-        answer.proven_ms_ago = math.ceil(1000 * here.proven_s_ago)
+def seen_brokers(revisions: Mapping[str, Revision], revision: Revision, proven_s_ago: float) -> groups_pb2.SeenBrokersResponse:
+    brokers = (groups_pb2.SeenBroker(broker_id=broker_id, revision=seen) for broker_id, seen in revisions.items())
+    answer = groups_pb2.SeenBrokersResponse(brokers=brokers, revision=revision)
+    if math.isfinite(proven_s_ago):
+        answer.proven_ms_ago = math.ceil(1000 * proven_s_ago)
     return answer

@@ -212,7 +212,8 @@ class GroupsService:
 
     async def seen_brokers(self, _: groups_pb2.SeenBrokersRequest) -> Message:
         """Asked by brokers that hear nothing of the metadata store."""
-        return wire.seen_brokers(self._broker.groups.view.here)
+        here = self._broker.groups.view.here
+        return wire.seen_brokers(here.revisions, here.revision, here.proven_s_ago)
 
     # ── here, or at the coordinator ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,17 +11,42 @@ would have nobody left to send readers to, who are served from memory; or for th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, Protocol
 
 from msgspec import Meta, Struct
 
-from gateway.doors import Broker
+from gateway.access.guard import Guard
 from metadata.errors import Corrupt, Stopping, TidelogError
 from metadata.model import TopicPartition
+from metadata.topic_cache import TopicCache
+from segments.log import Log
+from segments.watched_store import Trouble
 
 REFUSED_MAX: Final = 100
 """So many refused partitions are told."""
+
+
+class ProbedBroker(Protocol):
+    """The state of a broker that says whether it can serve."""
+
+    @property
+    def serving(self) -> bool: ...
+    @property
+    def started(self) -> bool: ...
+    @property
+    def guard(self) -> Guard | None: ...
+    @property
+    def log(self) -> Log: ...
+    @property
+    def bucket_trouble(self) -> Trouble | None: ...
+    @property
+    def metadata_trouble(self) -> Trouble | None: ...
+    @property
+    def refused(self) -> Mapping[TopicPartition, Corrupt]: ...
+    @property
+    def topic_cache(self) -> TopicCache: ...
 
 
 class RefusedPartition(Struct):
@@ -51,7 +76,7 @@ class Probed(NamedTuple):
 WELL: Final = Probed(True, HealthAnswer("ok"))
 
 
-def readiness(broker: Broker) -> Probed:
+def readiness(broker: ProbedBroker) -> Probed:
     """Whether requests can succeed: there is a session, the broker is not stopping, and it can tell who may do what."""
     if not broker.serving:
         return Probed(False, _why_not_serving(broker))
@@ -62,7 +87,7 @@ def readiness(broker: Broker) -> Probed:
     return Probed(True, trouble) if trouble is not None else WELL
 
 
-def startup(broker: Broker) -> Probed:
+def startup(broker: ProbedBroker) -> Probed:
     """Whether the first session leads its partitions."""
     return WELL if broker.started else Probed(False, _STARTING)
 
@@ -74,7 +99,7 @@ _STARTING: Final = HealthAnswer(
 )
 
 
-def _why_not_serving(broker: Broker) -> HealthAnswer:
+def _why_not_serving(broker: ProbedBroker) -> HealthAnswer:
     try:
         _ = broker.log
     except TidelogError as error:
@@ -87,7 +112,7 @@ def _why_not_serving(broker: Broker) -> HealthAnswer:
     return HealthAnswer(status="not serving", reason="the broker is shutting down", hint=Stopping.default_hint)
 
 
-def _trouble(broker: Broker) -> HealthAnswer | None:
+def _trouble(broker: ProbedBroker) -> HealthAnswer | None:
     """What an operator should know of a broker that serves: the worst of it, and damage in any case."""
     refused = tuple(_refused(broker, partition, error) for partition, error in islice(sorted(broker.refused.items()), REFUSED_MAX))
     for status, trouble in (("no writes", broker.bucket_trouble), ("no changes", broker.metadata_trouble)):
@@ -103,7 +128,7 @@ def _trouble(broker: Broker) -> HealthAnswer | None:
     )
 
 
-def _refused(broker: Broker, partition: TopicPartition, error: Corrupt) -> RefusedPartition:
+def _refused(broker: ProbedBroker, partition: TopicPartition, error: Corrupt) -> RefusedPartition:
     try:
         topic = broker.topic_cache.by_id(partition.topic_id).name
     except TidelogError:  # just deleted

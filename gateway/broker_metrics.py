@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.cluster_view import ClusterView
-from gateway.http_health import readiness
+from gateway.http_health import ProbedBroker, readiness
 from gateway.log_metrics import LogCollector, PartitionCollector
 from gateway.loop_lag import LoopLag, build_info
 from gateway.metric_families import counter, gauge, gauges, histogram
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from segments.log import Log
 
 
-class ObservedBroker(Protocol):
+class ObservedBroker(ProbedBroker, Protocol):
     """The values of a broker that its collectors read."""
 
     @property

@@ -28,6 +28,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc.status_pb2 import Status
 
 from gateway.access import peer_tokens
+from gateway.access.peer_tokens import CallMetadata, PeerMetadata
 from gateway.grpc_status import DETAILS_TRAILER, error_of
 from metadata.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Throttled, TidelogError, Unavailable
@@ -60,9 +61,6 @@ _OPTIONS: Final = [
 _WITHOUT_A_WORD: Final = grpc.StatusCode.CANCELLED.name
 """What gRPC says of a call that it dropped before it was taken up (grpc_unread_s_max); of a server that stops it says more."""
 
-CallMetadata = tuple[tuple[str, str], ...]
-# From the id of the called broker and the method, /service/name.
-PeerMetadata = Callable[[str, str], CallMetadata]
 _Answer = TypeVar("_Answer", bound=Message)
 
 

@@ -12,10 +12,18 @@ from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authentication, read_admin_key
 from gateway.access.caller import present_key_id, present_principal
 from gateway.access.guard import Guard
-from gateway.access.peer_tokens import PEER_KEY, PEER_PRINCIPAL, PEER_TOKEN, PEER_UNCHECKED, PeerTokens, asserted_principal
+from gateway.access.peer_tokens import (
+    PEER_KEY,
+    PEER_PRINCIPAL,
+    PEER_TOKEN,
+    PEER_UNCHECKED,
+    CallMetadata,
+    PeerMetadata,
+    PeerTokens,
+    asserted_principal,
+)
 from gateway.access.principal_quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
-from gateway.peers import CallMetadata, PeerMetadata
 from metadata.access_cache import AccessCache
 from metadata.api_key import Credential
 from metadata.etcd_layout import EtcdLayout

@@ -28,6 +28,10 @@ from gateway.access.calls import FORWARDED_CALLS
 from metadata.errors import Unauthenticated, Unavailable
 from metadata.secret import Secret
 
+CallMetadata = tuple[tuple[str, str], ...]
+# From the id of the called broker and the method, /service/name.
+PeerMetadata = Callable[[str, str], CallMetadata]
+
 # Keys of the metadata between brokers. FORWARDED_BY is sent without authentication too.
 PEER_TOKEN: Final = "tidelog-peer"
 FORWARDED_BY: Final = "tidelog-forwarded-by"

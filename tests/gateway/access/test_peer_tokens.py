@@ -28,6 +28,7 @@ from gateway.access.peer_tokens import (
     PEER_UNCHECKED,
     REMEMBERED_MAX,
     REUSE_MS,
+    CallMetadata,
     Claim,
     Entries,
     PeerTokens,
@@ -35,7 +36,6 @@ from gateway.access.peer_tokens import (
 )
 from gateway.access.principal_quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
-from gateway.peers import CallMetadata
 from metadata.access_cache import AccessCache
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 from metadata.secret import Secret

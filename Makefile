@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 SEEDS ?= 500
 MINUTES ?= 1
 TESTED ?= not own_spark and not image
-PROTOS := gateway/proto/log.proto gateway/proto/admin.proto gateway/proto/groups.proto metadata/proto/etcd.proto
-MESSAGE_PROTOS := metadata/proto/mvcc.proto  # without services, and so without stubs
+PROTOS := gateway/proto/log.proto gateway/proto/admin.proto gateway/proto/groups.proto metadata/store/etcd/proto/etcd.proto
+MESSAGE_PROTOS := metadata/store/etcd/proto/mvcc.proto  # without services, and so without stubs
 
 # Tests and benchmarks start hundreds of processes: each would compile all sources anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -28,11 +28,11 @@ from gateway.access.http_guard import HttpGuard
 from gateway.access.principal_quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
 from gateway.http_request import Message, Receive, Send
-from metadata.access_cache import AccessCache
-from metadata.access_records import AccessRecords
-from metadata.acl import Acl
-from metadata.api_key import KEY_ID_BYTES, SECRET_BYTES, new_key
-from metadata.sqlite_store import SqliteStore
+from metadata.access.acl import Acl
+from metadata.access.api_key import KEY_ID_BYTES, SECRET_BYTES, new_key
+from metadata.access.cache import AccessCache
+from metadata.access.registry import AccessRecords
+from metadata.store.sqlite.store import SqliteStore
 from tidelog import connect_sync
 
 PARTITIONS: Final = 6

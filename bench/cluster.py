@@ -16,15 +16,15 @@ import psutil
 from bench.etcd_server import Etcd, etcd
 from bench.run import Run
 from gateway.cluster_view import ClusterView
-from metadata.broker_registry import read_brokers
+from metadata.cluster.broker_registry import read_brokers
+from metadata.controller.placement import is_balanced
 from metadata.errors import Unavailable
-from metadata.etcd_layout import EtcdLayout
-from metadata.etcd_settings import EtcdSettings
-from metadata.etcd_store import EtcdStore
 from metadata.model import Revision, SessionId, TopicPartition
-from metadata.placement import is_balanced
-from metadata.store import Event, KeyValue, Put
-from metadata.watched_range import WatchedRange
+from metadata.store.etcd.settings import EtcdSettings
+from metadata.store.etcd.store import EtcdStore
+from metadata.store.interface import Event, KeyValue, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.range_watch import WatchedRange
 from tidelog import connect_sync
 from tidelog.broker_process import BrokerProcess
 from tidelog.owned_tasks import OwnedTasks

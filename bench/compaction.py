@@ -26,11 +26,11 @@ from compaction.context import CompactionContext
 from compaction.manifests import Manifests
 from compaction.notices import Notices
 from compaction.settings import CompactionSettings
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.sqlite_store import SqliteStore
-from metadata.topic_cache import TopicCache
-from metadata.topics import Topics
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
 from segments.bucket_layout import index_key, segment_key
 from segments.footer_index import FooterBlocks, encode_index
 from segments.manifest import Manifest

@@ -15,10 +15,10 @@ from bench.cluster import BROKERS, SESSION_TIMEOUT_S, ClusterWatch, ServedCluste
 from bench.figures import Figure, Target, median, spread
 from bench.run import Run
 from gateway.cluster_view import partitions_of
-from metadata.broker_registry import write_draining
-from metadata.partition_assignments import read_all
-from metadata.topic import Topic
-from metadata.topics import Topics
+from metadata.cluster.broker_registry import write_draining
+from metadata.cluster.leadership import read_all
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from tidelog import connect
 
 FEW, MANY = 1_000, 50_000

@@ -19,12 +19,12 @@ from bench.figures import Figure, Target, median, number, percentile, spread
 from bench.groups_at_scale import told_of_waits, watch_groups
 from bench.groups_client import COMMIT_EVERY_S
 from bench.run import Run
-from metadata.etcd_layout import EtcdLayout
-from metadata.etcd_messages import transaction
-from metadata.group_offsets import CommittedOffset, encode_offset
+from metadata.groups.offsets import CommittedOffset, encode_offset
 from metadata.model import Partition, Revision, TopicId, TopicPartition
-from metadata.proto import etcd_pb2
-from metadata.store import Compare, Put
+from metadata.store.etcd.messages import transaction
+from metadata.store.etcd.proto import etcd_pb2
+from metadata.store.interface import Compare, Put
+from metadata.store.keys import EtcdLayout
 
 COMMIT_MS_MAX = 250.0
 OF_ALONE_MAX = 0.5

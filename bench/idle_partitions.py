@@ -22,9 +22,9 @@ from gateway.broker import Broker, wall_clock_ms
 from gateway.cluster_identity import identify_cluster
 from gateway.ports import take_ports
 from gateway.settings import BrokerSettings
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, TopicPartition
-from metadata.sqlite_store import SqliteStore
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from segments.memory_store import MemoryStore
 from segments.metered_store import MeteredStore
 from segments.object_store import Buffer, ListPage, Tail

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.batches import TIMESTAMP_MS
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.topic import Topic, encode_topic
+from metadata.topics.topic import Topic, encode_topic
 from segments.bucket_layout import (
     history_file_key,
     history_file_name,

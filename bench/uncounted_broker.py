@@ -10,7 +10,7 @@ from gateway.http_app import Answer, HttpApp
 from gateway.http_request import Receive, Scope, Send, request_id_of
 from gateway.traffic import DoorTraffic
 from metadata.call_meter import CallMeter
-from metadata.histogram import Histogram
+from metadata.measurements import Histogram
 from segments.bucket_health import BucketHealth
 
 

@@ -28,7 +28,7 @@ from compaction.context import CompactionContext
 from compaction.topic_listing import ListedPartition, Remains, RemainsListing, TopicListing
 from metadata.errors import Corrupt, TidelogError, Unavailable
 from metadata.model import TopicId, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.bucket_layout import (
     PROOFS,
     STAGED,

@@ -30,7 +30,7 @@ from compaction.unit_files import MadeHistory, encoded, made_history, unit_read,
 from compaction.wal_state import WalState
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.concurrent_work import all_of
 from segments.manifest import Manifest
 from segments.next_manifest import compacted

@@ -28,7 +28,7 @@ from compaction.notices import Notices
 from compaction.plan import DueRule, Unit, plan_unit, straddling
 from compaction.trim import run_trim, session_name
 from compaction.wal_view import WalView
-from metadata.compaction_notices import CompactionNotice
+from metadata.cluster.manifest_notice import CompactionNotice
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, SessionId, TopicPartition
 from segments.clock_reading import doubt_for_people

@@ -13,9 +13,9 @@ from compaction.patience import patiently
 from compaction.settings import CompactionSettings
 from metadata.errors import UnknownTopic
 from metadata.model import TopicId
-from metadata.topic import Topic
-from metadata.topic_cache import TopicChanged
-from metadata.topic_settings import TopicSettings
+from metadata.topics.cache import TopicChanged
+from metadata.topics.settings import TopicSettings
+from metadata.topics.topic import Topic
 from segments.object_store import ObjectStore
 from segments.settings import SegmentSettings
 from segments.store_clock import StoreClock
@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 
 class KnownTopics(Protocol):
-    """The topics that there are, as metadata/topic_cache.py tells them."""
+    """The topics that there are, as metadata/topics/cache.py tells them."""
 
     def by_id(self, topic_id: TopicId) -> Topic: ...
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from metadata.compaction_notices import NOTICE_KEPT_S, CompactionNotice
+from metadata.cluster.manifest_notice import NOTICE_KEPT_S, CompactionNotice
 from metadata.model import TopicPartition
 
 PAUSE_MS: Final = 5_000

@@ -28,8 +28,8 @@ from compaction.record_dates import retention_date_ms
 from compaction.retention import HeldBack, next_retention_ms, plan_retention
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, TopicId, TopicPartition
-from metadata.topic import Topic
-from metadata.topic_settings import TopicSettings
+from metadata.topics.settings import TopicSettings
+from metadata.topics.topic import Topic
 from segments.bucket_layout import history_file_key, manifest_key
 from segments.manifest import Manifest
 from segments.next_manifest import collected, log_start_raised

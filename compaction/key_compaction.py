@@ -29,7 +29,7 @@ import pyarrow as pa
 from compaction.key_map import ABSENT, KeyMap
 from compaction.record_dates import lag_date_ms
 from metadata.model import Offset
-from metadata.topic_settings import TopicSettings
+from metadata.topics.settings import TopicSettings
 from segments.manifest import HistoryFile, KeyPass, Manifest
 
 PASSES_MAX: Final = 64

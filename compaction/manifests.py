@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from metadata.compaction_notices import CompactionNotice
+from metadata.cluster.manifest_notice import CompactionNotice
 from metadata.errors import Corrupt
 from metadata.model import TopicPartition
 from segments.manifest import Manifest, no_manifest

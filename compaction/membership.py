@@ -13,10 +13,10 @@ import logging
 from collections.abc import Sequence
 
 from metadata.errors import TidelogError
-from metadata.etcd_layout import EtcdLayout
 from metadata.rendezvous import Rendezvous
-from metadata.store import NO_LEASE, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
-from metadata.watched_range import WatchedRange
+from metadata.store.interface import NO_LEASE, Event, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.range_watch import WatchedRange
 
 PAUSE_S = 1.0
 LEAVE_TIMEOUT_S = 2.0

@@ -10,10 +10,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from metadata.compaction_notices import NOTICE_KEPT_S, CompactionNotice, encode_notices
+from metadata.cluster.manifest_notice import NOTICE_KEPT_S, CompactionNotice, encode_notices
 from metadata.errors import TidelogError
-from metadata.etcd_layout import EtcdLayout
-from metadata.store import LeaseLost, MetadataStore, Put
+from metadata.store.interface import LeaseLost, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
 
 TIMEOUT_S = 10.0
 

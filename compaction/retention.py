@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from compaction.record_dates import retention_date_ms
 from metadata.model import Offset
-from metadata.topic_settings import TopicSettings
+from metadata.topics.settings import TopicSettings
 from segments.manifest import HistoryFile, Manifest
 
 

@@ -14,10 +14,10 @@ from compaction.membership import CompactorMembership
 from compaction.metrics import CompactionCollector
 from compaction.notices import Notices
 from compaction.settings import CompactionSettings
-from metadata.etcd_layout import EtcdLayout
-from metadata.notice_cache import NoticeCache
-from metadata.store import MetadataStore
-from metadata.topic_cache import TopicCache
+from metadata.cluster.manifest_notices import NoticeCache
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.cache import TopicCache
 from segments.object_store import ObjectStore
 from segments.settings import MIB, SegmentSettings
 from segments.store_clock import StoreClock

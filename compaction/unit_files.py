@@ -25,7 +25,7 @@ from compaction.plan import Unit, UnitPartition, UnitSegment
 from compaction.scratch import Scratch, StoredRun, Wanted
 from metadata.errors import Corrupt, NotFound
 from metadata.model import Offset, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.bucket_layout import history_file_name, segment_key
 from segments.concurrent_work import all_of
 from segments.manifest import EpochStart, HistoryFile, Manifest, RememberedProducer

@@ -12,10 +12,10 @@ from gateway.cluster_settings import ClusterSettings
 from gateway.observability_settings import ObservabilitySettings
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.tls_settings import TlsSettings
-from metadata.etcd_settings import EtcdSettings
-from metadata.group_settings import GroupSettings
-from metadata.topic_settings import SETTINGS as TOPIC_SETTINGS
-from metadata.topic_settings import TopicSettings
+from metadata.groups.settings import GroupSettings
+from metadata.store.etcd.settings import EtcdSettings
+from metadata.topics.settings import SETTINGS as TOPIC_SETTINGS
+from metadata.topics.settings import TopicSettings
 from segments.s3_settings import S3Settings
 from segments.settings import SegmentSettings
 from tidelog.cli.setting_list import field_docs, shown

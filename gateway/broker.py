@@ -46,15 +46,15 @@ from gateway.routed_log import RoutedLog
 from gateway.served_topics import ServedTopics
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.store_metrics import BucketCollector, MetadataCollector
-from metadata.access_records import AccessRecords
-from metadata.broker_registry import Registration
+from metadata.access.registry import AccessRecords
+from metadata.cluster.broker_registry import Registration
+from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt, OutcomeUnknown, TidelogError
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_model import MemberId
+from metadata.groups.model import MemberId
 from metadata.model import SessionId, TopicPartition
-from metadata.producer_ids import ProducerIds
-from metadata.store import MetadataStore
-from metadata.topics import Topics
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.registry import Topics
 from segments.disk_tier import DiskTier
 from segments.log import Log
 from segments.metered_store import MeteredStore

@@ -21,13 +21,13 @@ from gateway.metrics import Metrics
 from gateway.peers import Peers
 from gateway.proven_view import ProvenView, SeenRegistrations
 from gateway.routed_groups import RoutedGroups, asked_what_it_sees
-from metadata.broker_registry import read_revisions
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_model import MemberId
-from metadata.group_settings import GroupSettings
-from metadata.store import MetadataStore
-from metadata.topic_cache import TopicCache
-from metadata.topics import Topics
+from metadata.cluster.broker_registry import read_revisions
+from metadata.groups.model import MemberId
+from metadata.groups.settings import GroupSettings
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
 
 
 class BrokerGroups:

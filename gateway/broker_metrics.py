@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.store_metrics import BucketCollector, MetadataCollector
     from metadata.errors import Corrupt
     from metadata.model import TopicPartition
-    from metadata.topic_cache import TopicCache
+    from metadata.topics.cache import TopicCache
     from segments.disk_tier import DiskTier
     from segments.log import Log
 

@@ -26,10 +26,10 @@ from gateway.open_files import raise_file_limit
 from gateway.ports import take_ports
 from gateway.settings import BrokerSettings
 from gateway.tls_settings import is_loopback
-from metadata.data_directory import DataDirectory
 from metadata.errors import Unavailable
-from metadata.etcd_layout import EtcdLayout
-from metadata.open_metadata import open_metadata
+from metadata.store.data_directory import DataDirectory
+from metadata.store.keys import EtcdLayout
+from metadata.store.open import open_metadata
 from segments.bucket_layout import proof_key
 from segments.create_only_proof import prove_create_only
 from segments.disk_tier import DiskTier

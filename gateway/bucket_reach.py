@@ -18,11 +18,11 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from metadata.broker_registry import BrokerCache, read_brokers
+from metadata.cluster.broker_registry import BrokerCache, read_brokers
 from metadata.errors import AlreadyExists, TidelogError
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
-from metadata.store import Compare, Delete, MetadataStore
+from metadata.store.interface import Compare, Delete, MetadataStore
+from metadata.store.keys import EtcdLayout
 from segments.bucket_layout import proof_key
 from segments.watched_store import WatchedStore
 

@@ -11,11 +11,11 @@ broker whose doors can't be reached is drained as well. Invariant: nobody is ask
 from __future__ import annotations
 
 from gateway.cluster_view import ClusterView, DrainState
-from metadata.broker_registry import check_broker_id, write_draining
+from metadata.cluster.broker_registry import check_broker_id, write_draining
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import NotFound, Rejected
-from metadata.etcd_layout import EtcdLayout
-from metadata.store import MetadataStore
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
 
 FOLLOW_TIMEOUT_S = 5.0
 """How long the watch may take to tell of what was written here."""

@@ -32,12 +32,12 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn, Protocol
 
 from gateway.snapshots import snapshot_revisions
-from metadata.cluster_id import cluster_id
+from metadata.backup.restore_state import RESTORE_COMMAND, check_not_restoring, read_restoration, read_revision_base
+from metadata.cluster.identity import cluster_id
 from metadata.errors import Rejected, TidelogError
-from metadata.etcd_layout import EtcdLayout, parse_number
 from metadata.model import Revision, SessionId, TopicPartition
-from metadata.restoration import RESTORE_COMMAND, check_not_restoring, read_restoration, read_revision_base
-from metadata.store import MetadataStore
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout, parse_number
 from segments.bucket_layout import WAL
 from segments.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
 from segments.object_store import ObjectStore

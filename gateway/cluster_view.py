@@ -10,15 +10,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from metadata.broker_registry import BrokerCache, Registration
-from metadata.etcd_layout import EtcdLayout
+from metadata.cluster.broker_registry import BrokerCache, Registration
+from metadata.cluster.leadership_cache import PartitionCache
+from metadata.cluster.manifest_notices import NoticeCache
 from metadata.model import Partition, Revision, TopicPartition
-from metadata.notice_cache import NoticeCache
-from metadata.partition_cache import PartitionCache
-from metadata.store import Event, KeyValue, MetadataStore
-from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
-from metadata.watched_range import WatchedRange
+from metadata.store.interface import Event, KeyValue, MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.store.range_watch import WatchedRange
+from metadata.topics.cache import TopicCache
+from metadata.topics.topic import Topic
 
 
 class ClusterView:

@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from compaction.notices import Notices
-from metadata.compaction_notices import CompactionNotice
+from metadata.cluster.manifest_notice import CompactionNotice
+from metadata.cluster.manifest_notices import NoticeCache
 from metadata.errors import Corrupt, TidelogError, UnknownTopic
 from metadata.model import TopicPartition
-from metadata.notice_cache import NoticeCache
-from metadata.topic_cache import TopicCache
+from metadata.topics.cache import TopicCache
 from segments.log import Log
 from segments.manifest import Manifest
 from segments.manifest_store import newest_manifests

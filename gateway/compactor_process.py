@@ -23,14 +23,14 @@ from gateway.heard_metadata import HeardMetadata
 from gateway.loop_lag import BuildCollector
 from gateway.metrics import Metrics
 from gateway.store_metrics import BucketCollector, MetadataCollector
-from metadata.data_directory import DataDirectory
+from metadata.backup.restore_state import check_not_restoring
+from metadata.cluster.manifest_notices import NoticeCache
 from metadata.errors import NotFound, Rejected, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision
-from metadata.notice_cache import NoticeCache
-from metadata.open_metadata import open_metadata
-from metadata.restoration import check_not_restoring
-from metadata.topic_cache import TopicCache
+from metadata.store.data_directory import DataDirectory
+from metadata.store.keys import EtcdLayout
+from metadata.store.open import open_metadata
+from metadata.topics.cache import TopicCache
 from segments.bucket_layout import proof_key
 from segments.cluster_record import read_cluster_record
 from segments.create_only_proof import prove_create_only

@@ -14,10 +14,10 @@ from gateway.consumed_partitions import Consumed, ConsumedPartitions, Start, Whe
 from gateway.doors import Broker
 from gateway.grpc_fetch import PARTITIONS_MAX
 from gateway.named_partitions import check_topic_id, partition_of
-from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
-from metadata.group_offsets import StoredOffsets
-from metadata.topic import Topic
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.offsets import StoredOffsets
+from metadata.topics.topic import Topic
 
 
 class Alone:

@@ -1,4 +1,4 @@
-"""Whose partitions a Consume stream reads as a member of a group: what metadata/group_member.py, which the broker runs, tells it.
+"""Whose partitions a Consume stream reads as a member of a group: what metadata/members/member.py, which the broker runs, tells it.
 
     assigned ─▶ told, and read from what is committed
     revoked ──▶ nothing more is read; told ─┬─▶ the client commits, and lets go ─▶ others may have them
@@ -29,7 +29,6 @@ from gateway.doors import Broker
 from gateway.group_patience import patiently
 from gateway.named_partitions import NamedTopic, check_topic_id, topics_named
 from gateway.proto import log_pb2
-from metadata.assignors import TopicPartitionName
 from metadata.errors import (
     InvalidArgument,
     OutcomeUnknown,
@@ -39,10 +38,11 @@ from metadata.errors import (
     TidelogError,
     UnknownTopic,
 )
-from metadata.group_calls import GroupCalls
-from metadata.group_member import GroupMember
-from metadata.group_model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
-from metadata.group_offsets import CommittedOffset, StoredOffsets
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
+from metadata.members.coordinator_client import GroupCalls
+from metadata.members.member import GroupMember
 from metadata.model import TopicPartition
 
 COMMIT_S: Final = 15.0

@@ -19,7 +19,7 @@ from gateway.consumed_partitions import Consumed, ConsumedPartitions, Start, Whe
 from gateway.doors import Broker
 from gateway.named_partitions import BOUNDS_WAIT_S
 from metadata.errors import NotFound, TidelogError
-from metadata.group_offsets import StoredOffsets
+from metadata.groups.offsets import StoredOffsets
 
 AGAIN_S: Final = 0.5
 """Before it is asked again."""

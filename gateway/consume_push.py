@@ -28,9 +28,9 @@ from gateway.grpc_calls import Context, write_wholly
 from gateway.grpc_fetch import Asked, GrpcFetch, Terms
 from gateway.proto import log_pb2
 from gateway.routed_fetch import may_be_led_soon
-from metadata.assignors import TopicPartitionName
 from metadata.errors import Corrupt, OutOfRange, Throttled, TidelogError
-from metadata.group_offsets import StoredOffsets
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.offsets import StoredOffsets
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
 

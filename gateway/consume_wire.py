@@ -14,10 +14,10 @@ from gateway.consumed_partitions import Consumed, Start, Whence
 from gateway.grpc_status import status_of
 from gateway.proto import groups_pb2, log_pb2
 from gateway.settings import GatewaySettings
-from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, TidelogError
-from metadata.group_model import check_group_name, shown
-from metadata.member_settings import MemberSettings
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import check_group_name, shown
+from metadata.members.settings import MemberSettings
 from metadata.rack import check_client_rack
 
 HEARTBEAT_MS: Final = 5_000

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, TidelogError
+from metadata.groups.assignors import TopicPartitionName
 from metadata.model import Partition, TopicId, TopicPartition
 
 DELIVERIES_MAX: Final = 2_048

@@ -2,7 +2,7 @@
 
     elected (its key is created under the broker's lease) ─▶ look ─▶ plan ─▶ seal, write ─▶ wait for a change ─▶ look …
 
-It decides in metadata/controller_plan.py; here it acts. What waits for the bucket goes on alongside: no slow object holds up a look
+It decides in metadata/controller/plan.py; here it acts. What waits for the bucket goes on alongside: no slow object holds up a look
 at the cluster. Of 100,000 partitions only those that have changed are looked at, and of changes in quick succession all at once.
 Invariants: a session is sealed only after a reading past every cache has shown that it is not registered, which is then so for
 ever; nothing is written but under the guard that this broker is the controller still, and the metadata are those it began with.
@@ -19,17 +19,16 @@ from functools import partial
 from gateway.history_compaction import HistoryCompaction
 from gateway.snapshots import Snapshots
 from gateway.topic_mirror import TopicMirror
-from metadata import partition_assignments
-from metadata.broker_registry import BrokerCache, Candidate, read_brokers
-from metadata.controller_plan import Steps, closed_by_leader, plan
+from metadata.backup.restore_state import check_not_restoring
+from metadata.cluster import leadership
+from metadata.cluster.broker_registry import BrokerCache, Candidate, read_brokers
+from metadata.cluster.leadership import Decision
+from metadata.cluster.leadership_cache import PartitionCache
+from metadata.controller.ledger import Changes, PartitionLedger
+from metadata.controller.plan import Steps, closed_by_leader, plan
 from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import Decision
-from metadata.partition_cache import PartitionCache
-from metadata.partition_ledger import Changes, PartitionLedger
-from metadata.restoration import check_not_restoring
-from metadata.store import (
+from metadata.store.interface import (
     OPERATIONS_MAX,
     Compare,
     Delete,
@@ -41,10 +40,11 @@ from metadata.store import (
     Put,
     RevisionCompacted,
 )
-from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
-from metadata.topics import read_topic_ids
-from metadata.watched_range import WatchedRange
+from metadata.store.keys import EtcdLayout
+from metadata.store.range_watch import WatchedRange
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import read_topic_ids
+from metadata.topics.topic import Topic
 from segments.object_store import ObjectStore
 from segments.session import Session, seal
 
@@ -287,7 +287,7 @@ class Controller:
             if start and self._broker_changes != planned_at:
                 break
             part = decisions[start : start + WRITTEN_AT_ONCE]
-            revision = await partition_assignments.write(self._metadata, part, self._layout, guards=guard)
+            revision = await leadership.write(self._metadata, part, self._layout, guards=guard)
         if revision:
             await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)
 
@@ -351,11 +351,11 @@ class Controller:
             return
         states = self._partitions.states
         asked = [closed_by_leader(*states[partition], partition) for partition in led if partition in states]
-        revision = await partition_assignments.write(self._metadata, asked, self._layout, guards=guard)
+        revision = await leadership.write(self._metadata, asked, self._layout, guards=guard)
         gone = await self._with_states(gone, guard)
         if gone:
             await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
-            revision = await partition_assignments.forget(self._metadata, gone, self._layout, guards=guard)
+            revision = await leadership.forget(self._metadata, gone, self._layout, guards=guard)
         await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # else it would all be done once more
 
     async def _with_states(self, gone: Sequence[TopicPartition], guard: Guard) -> list[TopicPartition]:

@@ -1,4 +1,5 @@
-"""One consumer group at its coordinator: a step is decided (group_state.py), stored, and only then told to those who wait.
+"""One consumer group at its coordinator: a step is decided (metadata/groups/state_machine.py), stored, and only then told to those
+who wait.
 
     decide ─▶ store, guarded by the revision of the group's record ─▶ the new state ─▶ answers
                  ├ unavailable: the step has not happened; its caller is told, the others wait on
@@ -26,16 +27,16 @@ from gateway.group_deletion import Deletion, Forgotten, half_deleted
 from gateway.group_timer import GroupTimer, uptime_ms
 from gateway.landed_offsets import LandedOffsets, OffsetWrite, key_of, operation_of
 from gateway.owned_work import OwnedWork
-from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import NotCoordinator, OutcomeUnknown, TidelogError
-from metadata.group_barrier import Answer, Step, begun_when_stored
-from metadata.group_model import NO_INSTANCE, Group, Joined, Member, MemberId, Phase, Synced, Waiter
-from metadata.group_offsets import CommittedOffset
-from metadata.group_record import encode_group, encode_handover
-from metadata.group_settings import GroupSettings
-from metadata.group_state import hang_up, tick, wakes_at_ms
+from metadata.groups.model import NO_INSTANCE, Group, Joined, Member, MemberId, Phase, Synced, Waiter
+from metadata.groups.offsets import CommittedOffset
+from metadata.groups.rebalance_barrier import Answer, Step, begun_when_stored
+from metadata.groups.record import encode_group, encode_handover
+from metadata.groups.settings import GroupSettings
+from metadata.groups.state_machine import hang_up, tick, wakes_at_ms
 from metadata.model import Revision, SessionId
-from metadata.store import OPERATIONS_MAX, Compare, Delete, Put
+from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, Put
+from metadata.store.write_batcher import CoalescedWrites, CompareFailed
 
 STORE_AGAIN_MS: Final = 500
 """After a step of the timer could not be stored."""

@@ -37,10 +37,10 @@ from metadata.errors import (
     UnknownMember,
     UnknownTopic,
 )
-from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Group
-from metadata.group_offsets import CommittedOffset
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Group
+from metadata.groups.offsets import CommittedOffset
 from metadata.model import Partition, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.partition_log import Bounds
 
 LOOK_UPS_AT_ONCE: Final = 16

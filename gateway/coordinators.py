@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, Protocol
 
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoCoordinator, NotCoordinator, Stopping
-from metadata.group_model import check_group_name
+from metadata.groups.model import check_group_name
 from metadata.model import SessionId
 from metadata.rendezvous import Rendezvous
 
@@ -23,7 +23,7 @@ REMEMBERED_MAX: Final = 100_000
 
 
 class SeenBrokers(Protocol):
-    """What metadata/broker_registry.py's BrokerCache tells."""
+    """What metadata/cluster/broker_registry.py's BrokerCache tells."""
 
     @property
     def brokers(self) -> Mapping[str, Registration]: ...

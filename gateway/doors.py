@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 from gateway.cluster_view import BrokerDescription, DrainState
 from gateway.led_here import LedHere
 from gateway.settings import GatewaySettings
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
+from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt
 from metadata.model import TopicPartition
-from metadata.producer_ids import ProducerIds
-from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
-from metadata.topics import Topics
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from segments.log import Log
 from segments.watched_store import Trouble
 

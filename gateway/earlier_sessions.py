@@ -18,12 +18,12 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
 
+from metadata.cluster.leadership import PAGE_PARTITIONS, PartitionState, decode_state
 from metadata.errors import Corrupt
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import PAGE_PARTITIONS, PartitionState, decode_state
-from metadata.store import MetadataStore
-from metadata.topics import read_topic_ids
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.registry import read_topic_ids
 from segments.footer_cache import FooterCache, SessionRuns
 from segments.object_store import ObjectStore
 from segments.recovery import runs_so_far, sealed_runs

@@ -10,10 +10,10 @@ from gateway.forwarded_append import ForwardedAppend
 from gateway.grpc_status import error_of
 from gateway.peers import Peers
 from gateway.proto import log_pb2
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, Offset
-from metadata.topic_cache import TopicCache
+from metadata.topics.cache import TopicCache
 from segments.log import Acks
 from segments.partition_log import Appended
 

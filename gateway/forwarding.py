@@ -27,7 +27,7 @@ from gateway.forwarded_produce import forward
 from gateway.lane import Lane
 from gateway.outbox import Load, Outbox
 from gateway.peers import Peers
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.model import SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget

@@ -18,7 +18,7 @@ from gateway.group_descriptions import (
 from gateway.grpc_status import error_of, status_of
 from gateway.proto import groups_pb2
 from metadata.errors import InvalidArgument, TidelogError
-from metadata.group_model import check_group_name
+from metadata.groups.model import check_group_name
 from metadata.model import check_topic_name
 
 PARTITION_END = 1 << 31

@@ -24,7 +24,6 @@ from gateway.known_offsets import KnownOffsets
 from gateway.landed_offsets import OffsetWrite, key_of
 from gateway.owned_work import OwnedWork
 from gateway.proven_view import PROOF_S
-from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import (
     GroupNotEmpty,
     OutcomeUnknown,
@@ -33,10 +32,8 @@ from metadata.errors import (
     TidelogError,
     UnknownGroup,
 )
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_barrier import Step
-from metadata.group_joining import join
-from metadata.group_model import (
+from metadata.groups.join import join
+from metadata.groups.model import (
     Generation,
     Group,
     InstanceId,
@@ -49,12 +46,15 @@ from metadata.group_model import (
     Waiter,
     check_group_name,
 )
-from metadata.group_offsets import CommittedOffset, StoredOffsets, encode_offset, read_offset_keys, read_offsets, why_not
-from metadata.group_record import decode_group, encode_group
-from metadata.group_settings import GroupSettings
-from metadata.group_state import check_commit, check_heartbeat, leave, sync
+from metadata.groups.offsets import CommittedOffset, StoredOffsets, encode_offset, read_offset_keys, read_offsets, why_not
+from metadata.groups.rebalance_barrier import Step
+from metadata.groups.record import decode_group, encode_group
+from metadata.groups.settings import GroupSettings
+from metadata.groups.state_machine import check_commit, check_heartbeat, leave, sync
 from metadata.model import Revision, SessionId, TopicPartition
-from metadata.store import OPERATIONS_MAX, Compare, Delete, MetadataStore, Put
+from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.write_batcher import CoalescedWrites, CompareFailed
 
 LOADS_AT_ONCE: Final = 64
 

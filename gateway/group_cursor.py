@@ -21,7 +21,7 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from metadata.errors import InvalidArgument
-from metadata.group_model import Generation, MemberId
+from metadata.groups.model import Generation, MemberId
 from metadata.model import Partition, TopicId, TopicPartition
 
 PLACES_MAX: Final = 600

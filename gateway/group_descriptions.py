@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from metadata.consumer_protocol import (
+from metadata.errors import InvalidArgument, TidelogError
+from metadata.groups.consumer_protocol import (
     PROTOCOL_TYPE,
     decode_assignment,
     decode_subscription,
@@ -13,7 +14,6 @@ from metadata.consumer_protocol import (
     encode_subscription,
     user_data_of_assignment,
 )
-from metadata.errors import InvalidArgument, TidelogError
 
 
 class TopicPartitions(NamedTuple):

@@ -22,12 +22,12 @@ from typing import Final, NamedTuple
 from gateway.group_coordinator import GroupCoordinator
 from gateway.group_lag import KnownTopics
 from metadata.errors import Corrupt, NoCoordinator, NotCoordinator, Stopping, UnknownGroup, UnknownTopic
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_model import Group, Phase
-from metadata.group_offsets import CommittedOffset, StoredOffsets
+from metadata.groups.model import Group, Phase
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicId, TopicPartition
-from metadata.store import MetadataStore
-from metadata.topics import read_topic_ids
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.registry import read_topic_ids
 
 GRACE_MS: Final = 600_000
 """For who restores a cluster, or looks for a mistake."""

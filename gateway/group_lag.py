@@ -23,9 +23,9 @@ from gateway.long_work import LoopTurns, WorkThreads, in_turns
 from gateway.named_partitions import BOUNDS_WAIT_S, named
 from gateway.reads import open_records, takes_long
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
-from metadata.group_offsets import CommittedOffset, StoredOffsets
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicId, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.batch_kernel import RecordTuple
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
@@ -88,7 +88,7 @@ async def bounds_by_parts(log: LedHere, partitions: Sequence[TopicPartition]) ->
 
 
 class KnownTopics(Protocol):
-    """What metadata/topic_cache.py's TopicCache tells."""
+    """What metadata/topics/cache.py's TopicCache tells."""
 
     def get(self, name: str) -> Topic: ...
 

@@ -28,12 +28,12 @@ from gateway.led_here import LedHere
 from gateway.long_work import LoopTurns
 from gateway.named_partitions import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, TidelogError
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_model import Group, Member, MemberId
-from metadata.group_offsets import read_offsets
-from metadata.group_record import decode_group
+from metadata.groups.model import Group, Member, MemberId
+from metadata.groups.offsets import read_offsets
+from metadata.groups.record import decode_group
 from metadata.model import TopicPartition
-from metadata.store import MetadataStore
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
 from segments.partition_log import Bounds
 
 READS_MAX: Final = 1_000

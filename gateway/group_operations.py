@@ -29,12 +29,12 @@ from gateway.group_descriptions import (
 from gateway.group_scan import PAGE, stored_groups
 from gateway.long_work import in_turns
 from gateway.proto import groups_pb2
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, InvalidArgument, NoCoordinator
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_model import Phase
+from metadata.groups.model import Phase
 from metadata.page_token import checked_page_size, name_in, token_after
-from metadata.store import KeyValue, MetadataStore
+from metadata.store.interface import KeyValue, MetadataStore
+from metadata.store.keys import EtcdLayout
 
 SCANNED_MAX: Final = 2_000
 """Records that are read for one page, where most of them are not of the states that were asked for."""
@@ -137,7 +137,7 @@ class GroupOperations:
 
 
 class _ListedRecord(msgspec.Struct, frozen=True):
-    """What a list tells of a group_record.py's record: members are counted, not read."""
+    """What a list tells of a metadata/groups/record.py's record: members are counted, not read."""
 
     phase: str
     protocol_type: str = ""

@@ -17,11 +17,11 @@ from typing import Final
 
 from gateway.known_offsets import KnownOffsets
 from metadata.errors import Corrupt, TidelogError
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_model import Group
-from metadata.group_offsets import read_offsets
-from metadata.group_record import decode_group
-from metadata.store import KeyValue, MetadataStore
+from metadata.groups.model import Group
+from metadata.groups.offsets import read_offsets
+from metadata.groups.record import decode_group
+from metadata.store.interface import KeyValue, MetadataStore
+from metadata.store.keys import EtcdLayout
 
 PAGE: Final = 100
 """Records, each of up to group_bytes_max."""

@@ -12,9 +12,9 @@ from gateway.group_metrics import GroupMetrics, GroupsByPartition, GroupsByTopic
 from gateway.group_scan import GroupScan
 from gateway.led_here import LedHere
 from gateway.metrics import Metrics
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_settings import GroupSettings
-from metadata.store import MetadataStore
+from metadata.groups.settings import GroupSettings
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
 
 
 class GroupUpkeep:

@@ -1,6 +1,6 @@
 """What members of consumer groups ask and are told, in protobuf's words and in ours. Pure.
 
-Topics are named on the wire, with the id of the life that is meant; metadata/group_model.py has no topics, and the store has ids.
+Topics are named on the wire, with the id of the life that is meant; metadata/groups/model.py has no topics, and the store has ids.
 What comes from a client is checked by whoever decides; here only what no value of ours can hold.
 """
 
@@ -14,7 +14,7 @@ from google.rpc.status_pb2 import Status
 from gateway.grpc_status import error_of, status_of
 from gateway.proto import groups_pb2
 from metadata.errors import TidelogError, Unavailable
-from metadata.group_model import (
+from metadata.groups.model import (
     Generation,
     InstanceId,
     Joined,
@@ -24,7 +24,7 @@ from metadata.group_model import (
     Synced,
     SyncRequest,
 )
-from metadata.group_offsets import CommittedOffset, StoredOffsets
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 
 # ── join ────────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,8 +16,8 @@ from gateway.produce import topic_named
 from gateway.proto import admin_pb2
 from gateway.topic_states import PartitionState, described_topic, fresh_topic, listed_topics, partition_leaders, partition_states
 from metadata.errors import InvalidArgument, TidelogError
-from metadata.topic import Topic
-from metadata.topic_settings import TopicSettings
+from metadata.topics.settings import TopicSettings
+from metadata.topics.topic import Topic
 
 TOPICS: Final = "tidelog.v1.Topics"
 CLUSTER: Final = "tidelog.v1.Cluster"

@@ -33,8 +33,8 @@ from gateway.long_waits import LongWaits
 from gateway.named_partitions import LOOK_UP_S, NamedTopic, topics_named
 from gateway.proto import groups_pb2, log_pb2
 from metadata.errors import InvalidArgument, Stopping, TidelogError, TooLarge, Unavailable
-from metadata.group_model import shown
-from metadata.topic import Topic
+from metadata.groups.model import shown
+from metadata.topics.topic import Topic
 
 NOTHING_SAID: Final = "the stream ended before its first message"
 RELEASE_AT_AGE_S_MAX: Final = 10.0

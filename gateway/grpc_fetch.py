@@ -33,11 +33,11 @@ from gateway.places_wire import places_of
 from gateway.produce import topic_named
 from gateway.proto import log_pb2
 from gateway.reads import RECORDS_MAX, open_records, room_for
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, TidelogError, UnknownLeaderEpoch
 from metadata.model import Offset
 from metadata.rack import check_client_rack
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
 from segments.partition_log import check_epoch

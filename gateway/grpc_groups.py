@@ -26,8 +26,8 @@ from gateway.named_partitions import NamedPartition, NamedTopic, partitions_name
 from gateway.proto import groups_pb2
 from gateway.routed_groups import ANSWER_S, SEEN_BROKERS, wait_timeout_s
 from metadata.errors import InvalidArgument, NotCoordinator, TidelogError
-from metadata.group_model import Generation, InstanceId, MemberId, shown
-from metadata.group_offsets import CommittedOffset
+from metadata.groups.model import Generation, InstanceId, MemberId, shown
+from metadata.groups.offsets import CommittedOffset
 from metadata.model import TopicPartition
 
 OFFSETS_MAX: Final = 10_000

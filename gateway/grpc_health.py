@@ -1,6 +1,7 @@
 """grpc.health.v1: the broker's readiness, for probes and load balancers. It asks the broker, and remembers nothing.
 
-Anybody may ask: `open_watches.py` bounds how many do at a time. Source: https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+Anybody may ask: `open_watches.py` bounds how many do at a time. Source:
+https://github.com/grpc/grpc/blob/master/doc/health-checking.md
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from gateway.cluster_view import ClusterView
-from metadata import partition_assignments
+from metadata.cluster import leadership
+from metadata.cluster.leadership import FORMAT_VERSION, Decision, PartitionState, handed_over
 from metadata.errors import SessionFenced, TidelogError
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, TopicPartition
-from metadata.partition_assignments import FORMAT_VERSION, Decision, PartitionState, handed_over
-from metadata.store import OPERATIONS_MAX, MetadataStore
+from metadata.store.interface import OPERATIONS_MAX, MetadataStore
+from metadata.store.keys import EtcdLayout
 from segments.log import Log, Released
 
 PAUSE_S = 0.5
@@ -101,7 +101,7 @@ class Handover:
                 for partition, (state, revision) in ((partition, asked[partition]) for partition in held)
             ]  # without those that were taken back meanwhile: they are served again
             self._log.withhold(held)  # once it is sent, another may lead, whatever becomes of the answer
-            await partition_assignments.write(self._metadata, decisions, self._layout)
+            await leadership.write(self._metadata, decisions, self._layout)
         except SessionFenced:
             raise
         except TidelogError as error:

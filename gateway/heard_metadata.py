@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 
 from metadata.call_meter import CallMeter
 from metadata.errors import TidelogError
-from metadata.etcd_status import EtcdStatus
 from metadata.model import Revision
-from metadata.store import (
+from metadata.store.etcd.status import EtcdStatus
+from metadata.store.interface import (
     NOW,
     Compare,
     KeyValue,

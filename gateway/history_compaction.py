@@ -17,9 +17,9 @@ import logging
 from collections import deque
 
 from metadata.errors import TidelogError
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision
-from metadata.store import MetadataStore
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
 
 LOOKS_PER_TIME_KEPT = 3
 

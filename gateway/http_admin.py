@@ -24,8 +24,8 @@ from gateway.problem_details import error_members
 from gateway.produce import topic_named
 from gateway.topic_states import PartitionState, described_topic, listed_topics, partition_states
 from metadata.errors import InvalidArgument, TidelogError
-from metadata.topic import Topic
-from metadata.topic_settings import SETTINGS, TopicSettings
+from metadata.topics.settings import SETTINGS, TopicSettings
+from metadata.topics.topic import Topic
 
 TopicName = Annotated[str, Path(description="1 to 249 of the characters a-z A-Z 0-9 . _ -")]
 ValidateOnly = Annotated[bool, Query(description="Check everything, change nothing.")]

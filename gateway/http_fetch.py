@@ -32,7 +32,7 @@ from gateway.settings import GatewaySettings
 from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
 from metadata.model import TopicPartition
 from metadata.rack import check_client_rack
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.json_values import JsonFormat
 from segments.log import FetchTarget
 from segments.log_reader import Fetched

@@ -12,7 +12,7 @@ import msgspec
 from gateway.group_cursor import Cursor
 from gateway.http_request import Query, Request
 from metadata.errors import InvalidArgument, RebalanceInProgress, StaleGeneration, UnknownMember
-from metadata.group_model import NO_MEMBER, Generation, InstanceId, MemberId
+from metadata.groups.model import NO_MEMBER, Generation, InstanceId, MemberId
 
 INT32_MAX: Final = 2**31 - 1
 TRUE_OR_FALSE: Final = {"true": True, "false": False}

@@ -25,8 +25,6 @@ from gateway.http_request import Disconnected
 from gateway.long_waits import LongWaits
 from gateway.long_work import WorkThreads
 from gateway.topic_states import described_topic
-from metadata.assignors import ASSIGNORS
-from metadata.consumer_protocol import PROTOCOL_TYPE
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import (
     InvalidArgument,
@@ -37,8 +35,10 @@ from metadata.errors import (
     UnknownMember,
     UnknownTopic,
 )
-from metadata.group_model import NO_MEMBER, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
-from metadata.leader_assignment import subscribers
+from metadata.groups.assignors import ASSIGNORS
+from metadata.groups.consumer_protocol import PROTOCOL_TYPE
+from metadata.groups.model import NO_MEMBER, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
+from metadata.members.leader_assignment import subscribers
 
 LEAVE_S: Final = 5.0
 """For the farewell of a member whose client has hung up."""

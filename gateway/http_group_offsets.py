@@ -36,10 +36,10 @@ from gateway.http_group_call import TRUE_OR_FALSE, AsMember, GroupCall, check_ge
 from gateway.named_partitions import NamedPartition, partitions_named
 from gateway.problem_details import error_members
 from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
-from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, InstanceId
-from metadata.group_offsets import CommittedOffset
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, InstanceId
+from metadata.groups.offsets import CommittedOffset
 from metadata.model import TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 
 
 class HttpGroupOffsets:

@@ -31,10 +31,10 @@ from gateway.long_waits import LongWaits
 from gateway.member_reading import MemberReading
 from gateway.named_partitions import why_not_heard_of
 from gateway.reads import room_for
-from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, RebalanceInProgress, Stopping, TidelogError, Unavailable
-from metadata.group_model import Generation, InstanceId, SyncRequest
-from metadata.leader_assignment import has_grown
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import Generation, InstanceId, SyncRequest
+from metadata.members.leader_assignment import has_grown
 
 HEARTBEAT_S: Final = 3.0
 """While a member waits for records: half of the shortest session that brokers allow by default. So late a rebalance is noticed."""

@@ -31,7 +31,7 @@ from gateway.http_rejections import MethodNotAllowed
 from gateway.http_request import Request
 from gateway.long_waits import LongWaits
 from metadata.errors import NoCoordinator, NotCoordinator, UnknownMember
-from metadata.group_model import MemberId, check_group_name
+from metadata.groups.model import MemberId, check_group_name
 
 MEMBER_ID_CHARACTERS_MAX: Final = 600
 """Longer than any that is given: a name and a UUID."""

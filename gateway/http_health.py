@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 from gateway.access.guard import Guard
 from metadata.errors import Corrupt, Stopping, TidelogError
 from metadata.model import TopicPartition
-from metadata.topic_cache import TopicCache
+from metadata.topics.cache import TopicCache
 from segments.log import Log
 from segments.watched_store import Trouble
 

@@ -59,6 +59,7 @@ from gateway.produce_results import (
     shared_error,
 )
 from gateway.record_routing import Plan, PlannedBatch, plan_records, route, single_partition
+from metadata.cluster.id_allocation import IDEMPOTENCY_KEY_IDS
 from metadata.errors import (
     InvalidArgument,
     InvalidTimestamp,
@@ -70,7 +71,6 @@ from metadata.errors import (
     UnknownPartition,
 )
 from metadata.model import Partition, ProducerId, Revision, TopicPartition
-from metadata.producer_ids import IDEMPOTENCY_KEY_IDS
 from segments.log import Acks
 from segments.record_batch import parse_header
 from segments.records.header import SEQUENCE_MAX

@@ -32,7 +32,7 @@ from gateway.reads import RECORDS_MAX, Encode, open_records, room_for
 from gateway.record_answers import Formats
 from gateway.routed_fetch import may_be_led_soon
 from metadata.errors import OutOfRange, Stopping, Throttled, TidelogError, UnknownTopic
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
 

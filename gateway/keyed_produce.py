@@ -28,8 +28,8 @@ from gateway.led_here import LedHere
 from gateway.record_routing import Plan
 from metadata.errors import Unavailable
 from metadata.model import TopicId, TopicPartition
-from metadata.topic_cache import TopicCache
-from metadata.topic_settings import MESSAGE_BYTES_LIMIT
+from metadata.topics.cache import TopicCache
+from metadata.topics.settings import MESSAGE_BYTES_LIMIT
 from segments.producer_state import SequencedBatch
 
 

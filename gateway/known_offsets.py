@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from metadata.group_offsets import CommittedOffset
+from metadata.groups.offsets import CommittedOffset
 from metadata.model import TopicPartition
 
 Offsets = Mapping[TopicPartition, CommittedOffset]

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from metadata.group_model import NO_GENERATION
-from metadata.group_offsets import CommittedOffset
-from metadata.store import Delete, Put
+from metadata.groups.model import NO_GENERATION
+from metadata.groups.offsets import CommittedOffset
+from metadata.store.interface import Delete, Put
 
 
 class OffsetWrite(NamedTuple):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.cluster_view import ClusterView
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, NotLeader, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import SessionId, TopicPartition
 from segments.log import Log

@@ -34,12 +34,12 @@ from gateway.membership import Membership
 from gateway.proven_routing import ProvenRouting
 from gateway.session_claims import SessionClaims
 from gateway.takeover import TakeOver
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId, TopicPartition
-from metadata.store import MetadataStore
-from metadata.topic import Topic
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.disk_tier import DiskTier
 from segments.footer_cache import FooterCache

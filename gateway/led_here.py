@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.cluster_view import ClusterView
 from gateway.forwarded_append import ForwardedAppend
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, Stopping, TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 from gateway.metric_families import counter, counters, gauge, gauges, histogram
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
-from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
+from metadata.topics.cache import TopicCache
+from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.disk_tier import DiskTier
 from segments.led_partition import LedPartition

@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.metric_families import gauges
-from metadata.histogram import Histogram
+from metadata.measurements import Histogram
 
 INTERVAL_S: Final = 0.25
 

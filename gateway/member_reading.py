@@ -30,11 +30,11 @@ from gateway.named_partitions import BOUNDS_WAIT_S, named, partition_of
 from gateway.problem_details import error_members
 from gateway.reads import RECORDS_MAX, open_records
 from gateway.routed_fetch import may_be_led_soon
-from metadata.assignors import TopicPartitionName
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError
-from metadata.group_offsets import StoredOffsets
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.offsets import StoredOffsets
 from metadata.model import TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
 

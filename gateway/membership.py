@@ -17,11 +17,11 @@ from collections.abc import Set
 
 import msgspec
 
-from metadata.broker_registry import FORMAT_VERSION, Registration, decode_registration, encode_registration
+from metadata.cluster.broker_registry import FORMAT_VERSION, Registration, decode_registration, encode_registration
 from metadata.errors import Corrupt, OutcomeUnknown, Rejected, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
-from metadata.store import NO_LEASE, Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
+from metadata.store.interface import NO_LEASE, Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
 
 PAUSE_S = 0.5
 """Before a step that the metadata store could not do is tried again."""

@@ -37,7 +37,7 @@ from gateway.record_routing import RECORDS_MAX, Plan, plan_records, route, singl
 from gateway.structured_records import RecordLimits, decode_records, takes_long
 from metadata.errors import InvalidArgument, InvalidName, NoLeader, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import TopicId, TopicPartition
-from metadata.topic_settings import MESSAGE_BYTES_LIMIT
+from metadata.topics.settings import MESSAGE_BYTES_LIMIT
 from segments.byte_budget import Admission
 from segments.doubted_refusal import DoubtedRefusal
 from segments.log import Acks

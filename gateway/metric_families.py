@@ -8,7 +8,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
-from metadata.histogram import Histogram
+from metadata.measurements import Histogram
 
 Labels = tuple[str, ...]
 

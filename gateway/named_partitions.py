@@ -14,12 +14,12 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.access.caller import check_topic
 from gateway.long_work import LoopTurns
-from metadata.assignors import TopicPartitionName
 from metadata.errors import NotFound, TidelogError, Unavailable, UnknownPartition, UnknownTopic
+from metadata.groups.assignors import TopicPartitionName
 from metadata.model import Partition, TopicPartition, check_topic_name
-from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
-from metadata.topics import Topics
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 
 BOUNDS_WAIT_S: Final = 1.0
 """For a partition that is just handed over, and for a leader that does not answer."""

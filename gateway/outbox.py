@@ -15,7 +15,7 @@ from typing import Final
 
 from gateway.forwarded_append import ForwardedAppend
 from gateway.lane import Lane, Space
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.model import TopicPartition
 
 MESSAGE_BYTES: Final = 4 << 20

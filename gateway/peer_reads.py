@@ -14,7 +14,7 @@ from gateway.led_here import EpochQuestion, WrittenOnce
 from gateway.peers import Peers
 from gateway.places_wire import located_from
 from gateway.proto import admin_pb2, log_pb2
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SegmentSeq, SessionId, TopicPartition
 from segments.led_history import COMMIT_TIMEOUT_S

@@ -30,7 +30,7 @@ from google.rpc.status_pb2 import Status
 from gateway.access import peer_tokens
 from gateway.access.peer_tokens import CallMetadata, PeerMetadata
 from gateway.grpc_status import DETAILS_TRAILER, error_of
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Throttled, TidelogError, Unavailable
 
 if TYPE_CHECKING:

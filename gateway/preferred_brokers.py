@@ -12,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.model import TopicPartition
 from metadata.rendezvous import Rendezvous
 
 
 class SeenBrokers(Protocol):
-    """What metadata/broker_registry.py's BrokerCache tells."""
+    """What metadata/cluster/broker_registry.py's BrokerCache tells."""
 
     @property
     def brokers(self) -> Mapping[str, Registration]: ...

@@ -34,9 +34,9 @@ from metadata.errors import (
     UnknownTopic,
 )
 from metadata.model import NO_PRODUCER, TopicPartition, check_topic_name
-from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
-from metadata.topic_settings import INT64_MAX
+from metadata.topics.cache import TopicCache
+from metadata.topics.settings import INT64_MAX
+from metadata.topics.topic import Topic
 from segments.byte_budget import Admission
 from segments.compression import Codec
 from segments.doubted_refusal import DoubtedRefusal, decide

@@ -19,7 +19,7 @@ from typing import Final
 
 from metadata.errors import NoLeader, StaleRouting, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, TopicId, TopicPartition
-from metadata.topic_cache import TopicCache
+from metadata.topics.cache import TopicCache
 from segments.log import Log
 
 # Upper bound for one read of a topic from the metadata store, and for the watch that tells the same.

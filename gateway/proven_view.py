@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoCoordinator, TidelogError
 from metadata.model import Revision
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class SeenRegistrations(Protocol):
-    """What metadata/broker_registry.py's BrokerCache tells."""
+    """What metadata/cluster/broker_registry.py's BrokerCache tells."""
 
     @property
     def brokers(self) -> Mapping[str, Registration]: ...

@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.preferred_brokers import PreferredBrokers
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
 from metadata.model import TopicPartition
 from segments.located_reads import ToldTarget

@@ -20,7 +20,7 @@ from gateway.caller_deadline import caller_waits_s
 from gateway.cluster_view import ClusterView
 from gateway.leaders import Leaders
 from gateway.rack_reads import RackReads
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, NotLeader, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import Offset, SessionId
 from segments.log import FetchTarget

@@ -26,12 +26,12 @@ from gateway.peers import Peers, Unreachable
 from gateway.proto import groups_pb2, member_calls
 from gateway.proven_view import ANSWER_S as VIEW_ANSWER_S
 from gateway.proven_view import ProvenView, SeenThere
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, TidelogError, Unavailable
-from metadata.group_model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
-from metadata.group_offsets import CommittedOffset, StoredOffsets
+from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Revision, TopicId, TopicPartition
-from metadata.topic_cache import TopicCache
+from metadata.topics.cache import TopicCache
 
 SERVICE: Final = "tidelog.v1.Groups"
 SEEN_BROKERS: Final = "SeenBrokers"

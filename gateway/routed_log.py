@@ -28,7 +28,7 @@ from gateway.peer_reads import PeerReads
 from gateway.preferred_brokers import PreferredBrokers
 from gateway.rack_reads import RackReads
 from gateway.routed_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, RoutedFetch, may_be_led_soon
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission, ByteBudget

@@ -1,6 +1,6 @@
 """Changes of topics, waited for until they are served: a produce right after a topic was made finds its leaders.
 
-    create, alter, delete ─▶ the registry (metadata/topics.py) ─▶ told here by the watch ─▶ led, or let go ─▶ answered
+    create, alter, delete ─▶ the registry (metadata/topics/registry.py) ─▶ told here by the watch ─▶ led, or let go ─▶ answered
 
 What is changed stays changed where the wait takes too long.
 """
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from gateway.access.caller import note_validate_only
 from gateway.leadership import Leadership
 from metadata.errors import OutcomeUnknown
-from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
-from metadata.topics import Topics
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 
 log = logging.getLogger(__name__)
 

@@ -37,12 +37,12 @@ from typing import Final, TypeVar
 
 from gateway.cluster_identity import check_knows_who_wrote, foreign_claims, next_number, set_back
 from gateway.earlier_sessions import EarlierSessions
-from metadata.counters import next_session
+from metadata.backup.restore_state import read_restoration
+from metadata.cluster.counters import next_session
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
-from metadata.restoration import read_restoration
-from metadata.store import OPERATIONS_MAX, Delete, MetadataStore
+from metadata.store.interface import OPERATIONS_MAX, Delete, MetadataStore
+from metadata.store.keys import EtcdLayout
 from segments.object_store import ObjectStore
 from segments.restorations import check_not_superseded
 from segments.session import Session, claim, first_with_segments, seal, sessions_from

@@ -26,11 +26,11 @@ from gateway.access.settings import AccessSettings
 from gateway.cluster_settings import ClusterSettings
 from gateway.observability_settings import ObservabilitySettings
 from gateway.tls_settings import TlsSettings
-from metadata.broker_registry import check_broker_id
+from metadata.cluster.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
-from metadata.etcd_settings import EtcdSettings
-from metadata.group_settings import GroupSettings
+from metadata.groups.settings import GroupSettings
 from metadata.secret import Secret
+from metadata.store.etcd.settings import EtcdSettings
 from segments.s3_settings import S3Settings
 from segments.settings import KIB, MIB, SegmentSettings
 

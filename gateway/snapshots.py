@@ -1,4 +1,5 @@
-"""Copies the cluster's metadata to the bucket from time to time, so that losing etcd loses little. Its bytes: metadata/snapshot.py.
+"""Copies the cluster's metadata to the bucket from time to time, so that losing etcd loses little. Its bytes:
+metadata/backup/snapshot.py.
 
     metadata/snapshot-9001   …   metadata/snapshot-9760        the newest SNAPSHOTS_KEPT are kept
 
@@ -14,12 +15,12 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from metadata.backup.restore_state import read_revision_base
+from metadata.backup.snapshot import SnapshotHeader, SnapshotWriter
 from metadata.errors import AlreadyExists, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision
-from metadata.restoration import read_revision_base
-from metadata.snapshot import SnapshotHeader, SnapshotWriter
-from metadata.store import MetadataStore, RevisionCompacted
+from metadata.store.interface import MetadataStore, RevisionCompacted
+from metadata.store.keys import EtcdLayout
 from segments.bucket_layout import SNAPSHOTS, parse_snapshot_key, snapshot_key
 from segments.listing import objects_under
 from segments.object_store import ObjectStore

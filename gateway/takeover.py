@@ -14,12 +14,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence, Set
 
 from gateway.cluster_view import ClusterView
-from metadata import partition_assignments
+from metadata.cluster import leadership
+from metadata.cluster.leadership import FORMAT_VERSION, Decision, PartitionState, SessionSpan, pruned
 from metadata.errors import Corrupt, SessionFenced, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
-from metadata.partition_assignments import FORMAT_VERSION, Decision, PartitionState, SessionSpan, pruned
-from metadata.store import MetadataStore
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
 from segments.footer_cache import FooterCache
 from segments.footers import write_index
 from segments.log import Log
@@ -245,7 +245,7 @@ class TakeOver:
             if state.format_version <= FORMAT_VERSION and len(state.sessions) > len(shorter.sessions) + IDLE_SESSIONS_MAX:
                 decisions.append(Decision(partition, revision, shorter))
         try:
-            await partition_assignments.write(self._metadata, decisions, self._layout)
+            await leadership.write(self._metadata, decisions, self._layout)
         except TidelogError as error:
             log.info("lists of sessions stay as long as they are: %s", error)
 

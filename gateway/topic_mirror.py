@@ -20,13 +20,13 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from gateway.snapshots import snapshot_revisions
+from metadata.backup.restore_state import read_revision_base
 from metadata.errors import AlreadyExists, OutcomeUnknown, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, TopicId
-from metadata.restoration import read_revision_base
-from metadata.store import MetadataStore
-from metadata.topic import Topic, encode_topic
-from metadata.topic_cache import TopicCache
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.cache import TopicCache
+from metadata.topics.topic import Topic, encode_topic
 from segments.bucket_layout import TOPICS, deleted_topic_key, end_of_topic, parse_topic_key, topic_mirror_key
 from segments.concurrent_work import all_of
 from segments.deleted_topic import DeletedTopic, encode_deleted_topic, parse_deleted_topic

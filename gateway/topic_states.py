@@ -14,11 +14,11 @@ from typing import NamedTuple, Protocol
 from gateway.access.caller import check_topic, may_see_topic
 from gateway.led_here import LedHere
 from gateway.named_partitions import BOUNDS_WAIT_S, LOOK_UP_S, TopicLookup, named, partition_of
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
-from metadata.topic import Topic
-from metadata.topics import TopicPage, page_of
+from metadata.topics.registry import TopicPage, page_of
+from metadata.topics.topic import Topic
 from segments.partition_log import Bounds
 
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from gateway.metric_families import counters, gauges, histograms
 from metadata.errors import TidelogError
-from metadata.histogram import Histogram
+from metadata.measurements import Histogram
 from segments.log_reader import Fetched
 from segments.partition_log import Appended
 

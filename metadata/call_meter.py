@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from metadata.histogram import Histogram
+from metadata.measurements import Histogram
 
 
 class CallMeter:

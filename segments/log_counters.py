@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from metadata.histogram import BYTES, Histogram
+from metadata.measurements import BYTES, Histogram
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ from compaction.unit_files import MadeHistory, MadeUnit, make_history
 from compaction.wal_view import WalView
 from metadata.errors import Unavailable
 from metadata.model import TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.bucket_layout import proof_key
 from segments.concurrent_work import all_of
 from segments.create_only_proof import prove_create_only

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 from metadata.errors import UnknownTopic
 from metadata.model import TopicId, TopicPartition
-from metadata.topic import Topic
-from metadata.topic_cache import TopicChanged
-from metadata.topic_settings import TopicSettings
+from metadata.topics.cache import TopicChanged
+from metadata.topics.settings import TopicSettings
+from metadata.topics.topic import Topic
 
 
 class MirroredTopics:

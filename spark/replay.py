@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from metadata.errors import InvalidArgument, InvalidTimestamp, OutOfRange, Rejected, TidelogError, Unavailable
 from metadata.model import TopicPartition
-from metadata.topic_settings import INT64_MAX
+from metadata.topics.settings import INT64_MAX
 from segments.object_store import ObjectStore
 from segments.store_url import open_store
 from spark import source_options, time_lookup

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from gateway.proto import log_pb2
 from metadata.errors import NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable, UnknownTopic
-from metadata.topic_settings import TopicSettings
+from metadata.topics.settings import TopicSettings
 from segments.cluster_record import read_cluster_record
 from segments.object_store import ObjectStore
 from spark.sink_rows import TopicFacts

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from gateway.record_routing import cut
 from metadata.errors import InvalidArgument, InvalidTimestamp, TooLarge, UnknownPartition, UnknownTopic
-from metadata.topic_settings import INT64_MAX, TimestampType
+from metadata.topics.settings import INT64_MAX, TimestampType
 from segments.compression import Codec
 from segments.partitioner import NO_PARTITION, partitions_of
 from segments.record_columns import HEADERS_TYPE, encode_batch

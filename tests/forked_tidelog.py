@@ -38,7 +38,7 @@ REQUEST_BYTES_MAX: Final = 200_000
 PR_SET_CHILD_SUBREAPER: Final = 36
 IMPORTED: Final = (
     "compaction.compactor",
-    "metadata.etcd_store",
+    "metadata.store.etcd.store",
     "segments.s3_store",
     "tests.crash.fork_server",
     "tidelog.cli.commands",

@@ -12,8 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Self, overload
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, TidelogError
+from metadata.groups.assignors import TopicPartitionName
 from tidelog.client_thread import ClientThread, blocking, in_loop
 from tidelog.consumer import Consumer, Place, Reader, TopicsConsumer
 from tidelog.group_consumer import GroupConsumer

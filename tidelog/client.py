@@ -318,7 +318,7 @@ class Client:
     def _member(
         self, group: str, subscription: Subscription, options: GroupOptionChanges, *, follow: bool, reset: ResetPolicy
     ) -> GroupConsumer:
-        from metadata.group_model import check_group_name
+        from metadata.groups.model import check_group_name
         from tidelog.group_calls import GrpcGroupCalls
         from tidelog.group_consumer import GroupConsumer
         from tidelog.group_options import group_options

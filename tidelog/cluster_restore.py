@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from metadata.backup.restore_state import RESTORE_COMMAND, Restoring, decode_restoring, encode_restoring
 from metadata.errors import Fenced, OutcomeUnknown, Rejected, Unavailable
-from metadata.etcd_layout import EtcdLayout, parse_number
-from metadata.restoration import RESTORE_COMMAND, Restoring, decode_restoring, encode_restoring
-from metadata.store import NO_LEASE, Compare, Delete, DeletePrefix, KeyValue, MetadataStore, Operation, Put
+from metadata.store.interface import NO_LEASE, Compare, Delete, DeletePrefix, KeyValue, MetadataStore, Operation, Put
+from metadata.store.keys import EtcdLayout, parse_number
 from segments.cluster_record import read_cluster_record
 from segments.object_store import ObjectStore
 from segments.restorations import begin_restoration, last_restoration

@@ -14,8 +14,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import Rejected, TidelogError
+from metadata.groups.assignors import TopicPartitionName
 from tidelog.owned_tasks import OwnedTasks
 from tidelog.records import Record
 from tidelog.topics_reading import TopicsReading

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import grpc.aio
 
 from gateway.proto import log_pb2
-from metadata.assignors import TopicPartitionName
 from metadata.errors import TidelogError
+from metadata.groups.assignors import TopicPartitionName
 from segments.record_batch import parse_header
 from tidelog.connection import Connection
 from tidelog.fetch_places import FetchPlace

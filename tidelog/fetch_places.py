@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from metadata.assignors import TopicPartitionName
+from metadata.groups.assignors import TopicPartitionName
 
 
 class FetchPlace(NamedTuple):

@@ -27,7 +27,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
 from gateway.proto import log_pb2
-from metadata.assignors import TopicPartitionName
 from metadata.errors import (
     Corrupt,
     FencedLeaderEpoch,
@@ -40,6 +39,7 @@ from metadata.errors import (
     Unavailable,
     UnknownTopic,
 )
+from metadata.groups.assignors import TopicPartitionName
 from segments.record_batch import parse_header
 from tidelog.connection import Connection
 from tidelog.decoding import decode

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import RebalanceInProgress, StaleGeneration, StaleMember, TidelogError
-from metadata.group_member import GroupMember
-from metadata.group_model import NO_GENERATION, NO_MEMBER, InstanceId
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import NO_GENERATION, NO_MEMBER, InstanceId
+from metadata.members.member import GroupMember
 from tidelog.group_options import GroupOptions
 from tidelog.group_positions import GroupPositions, Offset
 from tidelog.group_starts import CoordinatorCalls

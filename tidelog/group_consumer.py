@@ -20,8 +20,8 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, Rejected, TidelogError
+from metadata.groups.assignors import TopicPartitionName
 from tidelog.group_positions import Hand, Offset
 from tidelog.group_reading import GroupReading
 from tidelog.owned_tasks import OwnedTasks

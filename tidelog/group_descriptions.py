@@ -10,8 +10,8 @@ from contextlib import suppress
 import msgspec
 
 from gateway.proto import groups_pb2
-from metadata.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from metadata.errors import InvalidArgument
+from metadata.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from tidelog.rpc_errors import error_of_status
 
 

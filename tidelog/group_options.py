@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypedDict
 
-from metadata.assignors import TopicPartitionName
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument
-from metadata.member_settings import MemberSettings
+from metadata.groups.assignors import TopicPartitionName
+from metadata.members.settings import MemberSettings
 
 _MS_END: Final = 2**32
 """The wire has 32 bits for it."""

@@ -13,8 +13,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import StaleMember
+from metadata.groups.assignors import TopicPartitionName
 from tidelog.read_progress import shown
 from tidelog.records import Record
 

@@ -1,6 +1,7 @@
 """Reads what a member of a consumer group owns: where each partition begins, what is committed, and how partitions are given up.
 
-    group_member.py ── assigned ──▶ committed offsets, else auto_offset_reset ──▶ fetching.py ──▶ the caller's hands ─▶ processed
+    metadata/members/member.py ── assigned ──▶ committed offsets, else auto_offset_reset ──▶ fetching.py ──▶ the caller's hands ─▶
+    processed
                     ── revoked ──▶ nothing more is handed out; the caller asks for more, so what it had is processed; commit
                     ── lost ─────▶ nothing more is handed out; nothing is committed
 
@@ -15,10 +16,10 @@ import logging
 from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Final
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import Rejected, StaleMember, TidelogError, Unavailable, UnknownTopic
-from metadata.group_member import GroupMember
-from metadata.group_model import NO_GENERATION
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import NO_GENERATION
+from metadata.members.member import GroupMember
 from tidelog.connection import Connection
 from tidelog.fetching import Chunk, Fetching
 from tidelog.followed_routes import made_again

@@ -13,10 +13,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import NotFound, OutOfRange, TidelogError, Unavailable, UnknownTopic
-from metadata.group_calls import GroupCalls
-from metadata.group_model import Generation, InstanceId, MemberId
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import Generation, InstanceId, MemberId
+from metadata.members.coordinator_client import GroupCalls
 from tidelog.connection import Connection
 from tidelog.descriptions import EpochEnd, OffsetRange
 from tidelog.group_positions import Offset

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from google.rpc.status_pb2 import Status
 
 from gateway.proto import groups_pb2
-from metadata.assignors import TopicPartitionName
 from metadata.errors import TidelogError, Unavailable
+from metadata.groups.assignors import TopicPartitionName
 from tidelog.group_positions import Offset
 from tidelog.rpc_errors import error_of_status
 

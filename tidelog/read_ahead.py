@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from metadata.assignors import TopicPartitionName
+from metadata.groups.assignors import TopicPartitionName
 from segments.record_batch import parse_header
 
 

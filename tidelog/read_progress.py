@@ -20,8 +20,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import NotFound, OutOfRange, Throttled, TidelogError, Unavailable
+from metadata.groups.assignors import TopicPartitionName
 from tidelog.descriptions import OffsetRange
 from tidelog.settings import ResetPolicy
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from metadata.backup.snapshot import Snapshot, parse_snapshot
 from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.snapshot import Snapshot, parse_snapshot
-from metadata.store import KeyValue
-from metadata.topic import Topic, decode_topic
+from metadata.store.interface import KeyValue
+from metadata.store.keys import EtcdLayout
+from metadata.topics.topic import Topic, decode_topic
 from segments.bucket_layout import (
     SNAPSHOTS,
     TOPICS,

@@ -23,14 +23,14 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from metadata.backup.snapshot import Snapshot
+from metadata.cluster.id_allocation import DERIVED_IDS
+from metadata.cluster.leadership import PartitionState, SessionSpan, decode_state
 from metadata.errors import Corrupt
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import PartitionState, SessionSpan, decode_state
-from metadata.producer_ids import DERIVED_IDS
-from metadata.snapshot import Snapshot
-from metadata.store import OPERATIONS_MAX, KeyValue, Put
-from metadata.topic import Topic, decode_topic, encode_topic
+from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
+from metadata.store.keys import EtcdLayout
+from metadata.topics.topic import Topic, decode_topic, encode_topic
 from segments.manifest import Manifest
 from segments.segment_file import SegmentFooter
 

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownTopic
+from metadata.groups.assignors import TopicPartitionName
 from tidelog.connection import Connection
 from tidelog.descriptions import OffsetRange
 from tidelog.fetching import Fetching

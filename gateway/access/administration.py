@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.access.caller import note_validate_only, present_principal
-from metadata.access_cache import AccessCache
-from metadata.access_records import AccessRecords, NewKey, Page
-from metadata.acl import Acl, Scope
-from metadata.api_key import ApiKey
+from metadata.access.acl import Acl, Scope
+from metadata.access.api_key import ApiKey
+from metadata.access.cache import AccessCache
+from metadata.access.quota import Quota
+from metadata.access.registry import AccessRecords, NewKey, Page
 from metadata.model import Revision
-from metadata.quota import Quota
 
 SEEN_TIMEOUT_S: Final = 5.0
 

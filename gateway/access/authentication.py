@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.access.caller import Book, Caller
 from gateway.access.settings import AccessSettings
-from metadata.acl import check_principal, rights_of_scopes
-from metadata.api_key import Credential, check_credential, parse_basic, parse_key
+from metadata.access.acl import check_principal, rights_of_scopes
+from metadata.access.api_key import Credential, check_credential, parse_basic, parse_key
 from metadata.errors import InvalidArgument, TidelogError, Unauthenticated
 
 log = logging.getLogger("tidelog")

@@ -27,7 +27,7 @@ import jwt
 import msgspec
 
 from gateway.access.settings import LOOPBACK
-from metadata.acl import check_principal
+from metadata.access.acl import check_principal
 from metadata.errors import TidelogError, Unauthenticated, Unavailable
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")

@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.access.refusals import Hindrance, not_authorized
-from metadata.acl import CLUSTER_NAME, Rights
-from metadata.api_key import ApiKey, check_counts
+from metadata.access.acl import CLUSTER_NAME, Rights
+from metadata.access.api_key import ApiKey, check_counts
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ REFUSALS_TOLD_MAX: Final = 20
 
 
 class Book(Protocol):
-    """What metadata/access_cache.py's AccessCache tells."""
+    """What metadata/access/cache.py's AccessCache tells."""
 
     version: int
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from metadata.acl import Operation
+from metadata.access.acl import Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from gateway.doors import Broker
 from gateway.grpc_calls import MethodHandler, unary
 from gateway.grpc_status import status_of
 from gateway.proto import admin_pb2
-from metadata.acl import EVERY_NAME, Acl, Scope
-from metadata.api_key import ApiKey
-from metadata.quota import Quota
+from metadata.access.acl import EVERY_NAME, Acl, Scope
+from metadata.access.api_key import ApiKey
+from metadata.access.quota import Quota
 
 SERVICE: Final = "tidelog.v1.Access"
 

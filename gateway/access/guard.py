@@ -30,9 +30,9 @@ from gateway.access.calls import FORWARDED_CALLS, Needs
 from gateway.access.peer_tokens import PEER_KEY, Claim, PeerTokens
 from gateway.access.principal_quotas import Flow, Meter, PrincipalQuotas
 from gateway.current_call import current_call
-from metadata.access_cache import AccessCache
-from metadata.acl import CLUSTER_NAME
-from metadata.api_key import check_counts
+from metadata.access.acl import CLUSTER_NAME
+from metadata.access.api_key import check_counts
+from metadata.access.cache import AccessCache
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 
 # Credentials of forwarded calls, as the audit log names them.

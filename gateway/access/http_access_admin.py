@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.doors import Broker
 from gateway.problem_details import error_members
-from metadata.acl import Acl, Effect, Operation, Pattern, ResourceKind, Scope
-from metadata.api_key import ApiKey
+from metadata.access.acl import Acl, Effect, Operation, Pattern, ResourceKind, Scope
+from metadata.access.api_key import ApiKey
+from metadata.access.quota import RATE_MAX, Quota
 from metadata.errors import TidelogError
-from metadata.quota import RATE_MAX, Quota
 
 ValidateOnly = Annotated[bool, Query(description="Check everything, change nothing.")]
 PageSize = Annotated[int, Query(ge=0, le=1000, description="0: 100.")]

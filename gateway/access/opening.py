@@ -24,11 +24,11 @@ from gateway.access.peer_tokens import (
 )
 from gateway.access.principal_quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
-from metadata.access_cache import AccessCache
-from metadata.api_key import Credential
-from metadata.etcd_layout import EtcdLayout
-from metadata.peer_secret import forget_peer_secret, read_peer_secret
-from metadata.store import MetadataStore
+from metadata.access.api_key import Credential
+from metadata.access.cache import AccessCache
+from metadata.cluster.peer_secret import forget_peer_secret, read_peer_secret
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
 
 
 class Access(NamedTuple):

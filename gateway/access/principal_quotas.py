@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from metadata.access.quota import Quota, TokenBucket
 from metadata.errors import Throttled
-from metadata.quota import Quota, TokenBucket
 
 METERS_MAX: Final = 10_000
 PAUSE_S_MAX: Final = 10.0
@@ -27,7 +27,7 @@ _SPOKEN: Final = {
 
 
 class Quotas(Protocol):
-    """What metadata/access_cache.py's AccessCache tells."""
+    """What metadata/access/cache.py's AccessCache tells."""
 
     def quota(self, principal: str) -> Quota | None: ...
 

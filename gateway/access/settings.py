@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from metadata.acl import check_principal
+from metadata.access.acl import check_principal
 from metadata.errors import InvalidArgument
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})

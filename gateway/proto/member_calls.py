@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.proto import groups_pb2
-from metadata.group_model import Generation, InstanceId, Joined, JoinedMember, JoinRequest, MemberId, Synced, SyncRequest
+from metadata.groups.model import Generation, InstanceId, Joined, JoinedMember, JoinRequest, MemberId, Synced, SyncRequest
 
 
 def join_request(group: str, asked: JoinRequest) -> groups_pb2.JoinGroupRequest:

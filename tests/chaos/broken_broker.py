@@ -19,7 +19,7 @@ import msgspec
 
 from gateway.group_coordinator import GroupCoordinator
 from metadata.errors import TidelogError
-from metadata.group_offsets import StoredOffsets
+from metadata.groups.offsets import StoredOffsets
 from metadata.model import NO_PRODUCER, Offset, TopicPartition
 from segments import log_reader
 from segments.log import Log, PendingAppend

@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import OutcomeUnknown, StaleMember, TidelogError, Unavailable
+from metadata.groups.assignors import TopicPartitionName
 from tests.chaos.history import Assigned, Committed, GaveUp, HandedOut, History, Lived, Processed, Unexpected
 from tests.chaos.workload import CONNECT_AGAIN_S, TOPIC, value_of
 from tidelog.client import Client, connect

@@ -13,11 +13,11 @@ from compaction.manifests import Manifests
 from compaction.notices import Notices
 from compaction.settings import CompactionSettings
 from metadata.errors import TidelogError
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, TopicId, TopicPartition
-from metadata.store import Delete, Put
-from metadata.topic import Topic, encode_topic
-from metadata.topic_cache import TopicCache
+from metadata.store.interface import Delete, Put
+from metadata.store.keys import EtcdLayout
+from metadata.topics.cache import TopicCache
+from metadata.topics.topic import Topic, encode_topic
 from segments.bucket_layout import deleted_topic_key, history_file_key, parse_topic_key
 from segments.deleted_topic import DeletedTopic, encode_deleted_topic
 from segments.manifest import Manifest, no_manifest

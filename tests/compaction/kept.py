@@ -15,8 +15,8 @@ from compaction.context import CompactionContext
 from compaction.keeping import Keeping
 from compaction.settings import CompactionSettings
 from metadata.model import Offset, TopicPartition
-from metadata.store import Put
-from metadata.topic import Topic, encode_topic
+from metadata.store.interface import Put
+from metadata.topics.topic import Topic, encode_topic
 from segments.bucket_layout import history_file_key, history_file_name, manifest_key, parse_topic_key
 from segments.manifest import UNKNOWN_MS, HistoryFile, Manifest, encode_manifest, no_manifest
 from segments.manifest_store import newest_manifest

@@ -19,10 +19,10 @@ from compaction.partition_file import CompactedRuns
 from compaction.scratch import Scratch, StoredRun
 from compaction.settings import CompactionSettings
 from compaction.unit_files import encoded
-from metadata.compaction_notices import CompactionNotice, decode_notices
+from metadata.cluster.manifest_notice import CompactionNotice, decode_notices
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.bucket_layout import history_file_key, manifest_key, segment_key, trimmed_key
 from segments.manifest import Manifest, no_manifest
 from segments.manifest_store import commit_manifest

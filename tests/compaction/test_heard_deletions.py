@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compaction.heard_deletions import PAUSE_MS, PAUSE_MS_MAX, HeardDeletions
-from metadata.compaction_notices import CompactionNotice
+from metadata.cluster.manifest_notice import CompactionNotice
 from tests.segments.batches import ORDERS, PAYMENTS
 
 

@@ -16,7 +16,7 @@ from compaction.merges import check_conserved
 from compaction.settings import CompactionSettings
 from metadata.errors import Corrupt
 from metadata.model import Offset, Partition, TopicPartition
-from metadata.topic_settings import TopicSettings
+from metadata.topics.settings import TopicSettings
 from segments.bucket_layout import history_file_key, manifest_key
 from segments.manifest import HistoryFile, KeyPass, Manifest, encode_manifest
 from segments.manifest_store import commit_manifest

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from compaction.key_compaction import PASSES_MAX, KeyPassPlan, next_key_pass_ms, passes_after, plan_key_pass, sort_records
 from compaction.key_map import BYTES_PER_KEY, KeyMap
 from metadata.model import Offset
-from metadata.topic_settings import TopicSettings
+from metadata.topics.settings import TopicSettings
 from segments.manifest import HistoryFile, KeyPass
 from segments.record_columns import SCHEMA
 from tests.compaction.manifests import file_of, files_side_by_side, manifest_of

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from compaction.membership import CompactorMembership
-from metadata.etcd_layout import EtcdLayout
+from metadata.store.keys import EtcdLayout
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
 

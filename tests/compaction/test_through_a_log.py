@@ -18,9 +18,9 @@ from compaction.manifests import Manifests
 from compaction.notices import Notices
 from compaction.settings import CompactionSettings
 from metadata.model import LeaderEpoch, Revision, SessionId, TopicPartition
-from metadata.store import Put
-from metadata.topic import Topic, encode_topic
-from metadata.topic_cache import TopicCache
+from metadata.store.interface import Put
+from metadata.topics.cache import TopicCache
+from metadata.topics.topic import Topic, encode_topic
 from segments.byte_budget import ByteBudget
 from segments.directory_store import DirectoryStore
 from segments.listing import objects_under

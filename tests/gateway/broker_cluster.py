@@ -19,10 +19,10 @@ from gateway.cluster_settings import ClusterSettings
 from gateway.ports import take_ports
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.tls_settings import TlsSettings
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
+from metadata.store.interface import Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from segments.log import Log
 from segments.metered_store import MeteredStore
 from segments.settings import SegmentSettings

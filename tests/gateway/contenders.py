@@ -12,16 +12,16 @@ from pathlib import Path
 import msgspec
 
 from gateway.controller import Controller
-from metadata.broker_registry import BrokerCache, Registration, encode_registration
-from metadata.etcd_layout import EtcdLayout
+from metadata.cluster.broker_registry import BrokerCache, Registration, encode_registration
+from metadata.cluster.leadership import PartitionState, handed_over, read_all
+from metadata.cluster.leadership_cache import PartitionCache
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicPartition
-from metadata.partition_assignments import PartitionState, handed_over, read_all
-from metadata.partition_cache import PartitionCache
-from metadata.sqlite_store import SqliteStore
-from metadata.store import LeaseId, Operation, Put
-from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
-from metadata.topics import Topics
+from metadata.store.interface import LeaseId, Operation, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from segments.bucket_layout import segment_key
 from segments.segment_file import SEAL_BYTES
 from segments.session import Session

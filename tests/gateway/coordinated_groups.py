@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.group_coordinator import GroupCoordinator
 from metadata.errors import NoCoordinator, OutcomeUnknown, TidelogError
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_model import (
+from metadata.groups.model import (
     NO_GENERATION,
     NO_INSTANCE,
     NO_MEMBER,
@@ -20,10 +19,11 @@ from metadata.group_model import (
     Synced,
     SyncRequest,
 )
-from metadata.group_offsets import CommittedOffset, decode_offset
-from metadata.group_settings import GroupSettings
+from metadata.groups.offsets import CommittedOffset, decode_offset
+from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
-from metadata.store import Compare, KeyValue, Operation, TransactionResult
+from metadata.store.interface import Compare, KeyValue, Operation, TransactionResult
+from metadata.store.keys import EtcdLayout
 from tests.metadata.faulty_store import FaultyStore
 from tests.metadata.played_group import request
 from tests.simulation.etcd_model import EtcdModel

@@ -12,14 +12,14 @@ from gateway.cluster_identity import identify_cluster
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView, partitions_of
 from gateway.leadership import Leadership
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
+from metadata.cluster.leadership import PartitionState, read_all
 from metadata.errors import NoLeader, NotLeader, SessionFenced
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId, TopicPartition
-from metadata.partition_assignments import PartitionState, read_all
-from metadata.store import MetadataStore
-from metadata.topic import Topic
-from metadata.topics import Topics
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
 from segments.memory_store import MemoryStore

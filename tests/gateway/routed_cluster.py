@@ -35,14 +35,14 @@ from gateway.producer_streams import ProducerStreams
 from gateway.proto import log_pb2
 from gateway.routed_log import RoutedLog
 from gateway.settings import GatewaySettings
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, Revision, SessionId, TopicPartition
-from metadata.sqlite_store import SqliteStore
-from metadata.store import MetadataStore, WatchBatch
-from metadata.topic import Topic
-from metadata.topics import Topics
+from metadata.store.interface import MetadataStore, WatchBatch
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
 from segments.memory_store import MemoryStore

@@ -26,18 +26,18 @@ from gateway.peers import Peers
 from gateway.ports import take_port
 from gateway.request_trace import Tracing
 from gateway.settings import GatewaySettings
-from metadata.access_records import AccessRecords
-from metadata.broker_registry import Registration
+from metadata.access.registry import AccessRecords
+from metadata.cluster.broker_registry import Registration
+from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt, NotFound, Stopping
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_model import MemberId
-from metadata.group_settings import GroupSettings
+from metadata.groups.model import MemberId
+from metadata.groups.settings import GroupSettings
 from metadata.model import LeaderEpoch, Partition, Revision, SessionId, TopicPartition
-from metadata.producer_ids import ProducerIds
-from metadata.sqlite_store import SqliteStore
-from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
-from metadata.topics import Topics
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.log import Log
 from segments.memory_store import MemoryStore

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gateway.broker import Broker
 from gateway.settings import BrokerSettings
-from metadata.etcd_layout import EtcdLayout
-from metadata.sqlite_store import SqliteStore
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from segments.memory_store import MemoryStore
 from segments.metered_store import MeteredStore
 from segments.store_clock import StoreClock

@@ -24,8 +24,8 @@ from gateway.proto import log_pb2
 from gateway.rack_reads import RackReadCounters
 from gateway.routed_log import RoutedLog
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, OutOfRange, TidelogError, UnknownLeaderEpoch, UnknownTopic
-from metadata.etcd_layout import EtcdLayout
-from metadata.topic import Topic
+from metadata.store.keys import EtcdLayout
+from metadata.topics.topic import Topic
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.consume_streams import PLENTY, ConsumeStream, start
 from tests.gateway.http_client import Client

@@ -14,13 +14,13 @@ from gateway.cluster_commands import set_draining
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView, DrainState
 from gateway.leadership import Leadership
-from metadata.broker_registry import Registration, read_brokers
+from metadata.cluster.broker_registry import Registration, read_brokers
 from metadata.errors import InvalidArgument, NotFound, Rejected
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Delete
-from metadata.topics import Topics
+from metadata.store.interface import Delete
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.registry import Topics
 from segments.memory_store import MemoryStore
 from segments.settings import SegmentSettings
 from segments.watched_store import WatchedStore

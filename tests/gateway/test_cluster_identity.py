@@ -17,14 +17,14 @@ from gateway.ports import take_ports
 from gateway.session_claims import SessionClaims
 from gateway.settings import BrokerSettings
 from gateway.snapshots import take_snapshot
-from metadata.counters import next_session
-from metadata.data_directory import DataDirectory
+from metadata.cluster.counters import next_session
 from metadata.errors import Denied, InvalidArgument, Rejected, Unavailable
-from metadata.etcd_layout import EtcdLayout
-from metadata.etcd_store import EtcdStore
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.sqlite_store import SqliteStore
-from metadata.store import NOW, Delete, DeletePrefix, Put, RangeResult
+from metadata.store.data_directory import DataDirectory
+from metadata.store.etcd.store import EtcdStore
+from metadata.store.interface import NOW, Delete, DeletePrefix, Put, RangeResult
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from segments.bucket_layout import WAL, claim_key, segment_key, snapshot_key
 from segments.cluster_record import read_cluster_record, sign_bucket
 from segments.memory_store import MemoryStore

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.compaction_watch import TOLD_EACH_S_MAX
-from metadata.compaction_notices import CompactionNotice, decode_notices, encode_notices
+from metadata.cluster.manifest_notice import CompactionNotice, decode_notices, encode_notices
 from metadata.errors import OutcomeUnknown
 from metadata.model import TopicPartition
-from metadata.store import Delete, KeyValue, Put
+from metadata.store.interface import Delete, KeyValue, Put
 from segments.bucket_layout import manifest_key
 from segments.manifest import Manifest, encode_manifest
 from segments.object_store import Buffer

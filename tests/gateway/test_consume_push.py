@@ -16,10 +16,10 @@ from gateway.fetch_wire import PartitionAnswer
 from gateway.grpc_calls import Context
 from gateway.grpc_fetch import GrpcFetch
 from gateway.proto import log_pb2
-from metadata.assignors import TopicPartitionName
 from metadata.errors import TidelogError
-from metadata.group_offsets import StoredOffsets
-from metadata.member_settings import MemberSettings
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.offsets import StoredOffsets
+from metadata.members.settings import MemberSettings
 from metadata.model import LeaderEpoch, Offset
 from segments.log import FetchTarget
 from segments.log_reader import Fetched

@@ -11,14 +11,24 @@ import msgspec
 import pytest
 
 from gateway import controller as controller_module
-from metadata import topics
-from metadata.broker_registry import Registration, encode_registration
-from metadata.controller_plan import Steps
+from metadata.cluster.broker_registry import Registration, encode_registration
+from metadata.cluster.leadership import FORMAT_VERSION, PartitionState, appointed, moving, read_all
+from metadata.controller.plan import Steps
 from metadata.errors import Denied, Unavailable
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicPartition
-from metadata.partition_assignments import FORMAT_VERSION, PartitionState, appointed, moving, read_all
-from metadata.store import Compare, Delete, DeletePrefix, Event, KeyValue, Operation, Put, RevisionCompacted, TransactionResult
-from metadata.topic import Topic
+from metadata.store.interface import (
+    Compare,
+    Delete,
+    DeletePrefix,
+    Event,
+    KeyValue,
+    Operation,
+    Put,
+    RevisionCompacted,
+    TransactionResult,
+)
+from metadata.topics import registry as topics_registry
+from metadata.topics.topic import Topic
 from segments.bucket_layout import segment_key
 from tests.gateway.contenders import LAYOUT, RELEASE_TIMEOUT_S, Contender, Stage, on_stage, soon
 from tests.metadata.faulty_store import unavailable
@@ -461,7 +471,7 @@ def test_a_topic_that_metadata_of_a_backup_do_not_know_is_not_marked_as_deleted_
         late = leaders[2]
         apply, untold, reads = contender.partitions._watched._apply, list[Sequence[Event]](), list[object]()
         contender.partitions._watched._apply = untold.append  # each range has a watch of its own, and this one is behind
-        known = topics.read_topic_ids
+        known = topics_registry.read_topic_ids
 
         async def told_meanwhile(*args: object) -> object:
             found = await known(*args)  # type: ignore[arg-type]
@@ -525,7 +535,7 @@ def test_while_a_topic_can_not_be_read_no_state_is_forgotten_and_the_topics_are_
 def test_history_that_is_compacted_while_the_topics_are_read_is_no_end_of_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(stage: Stage) -> None:
         topic, _ = await led_by_two(stage)
-        known = topics.read_topic_ids
+        known = topics_registry.read_topic_ids
         holes = [RevisionCompacted(Revision(5))] * 3
 
         async def with_holes(*args: object) -> object:

@@ -12,9 +12,9 @@ from gateway.group_descriptions import SeekTo, TopicPartitions
 from gateway.grpc_status import error_of
 from gateway.proto import groups_pb2
 from metadata.errors import Corrupt
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, TopicPartition
-from metadata.store import Put
+from metadata.store.interface import Put
+from metadata.store.keys import EtcdLayout
 from tests.gateway.consume_streams import ConsumeStream, append, start
 from tests.gateway.group_calls import GroupCalls, answered, offset
 from tests.gateway.http_client import client_of

@@ -15,10 +15,10 @@ from compaction.manifests import Manifests
 from compaction.notices import Notices
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
+from metadata.cluster.manifest_notices import NoticeCache
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
-from metadata.notice_cache import NoticeCache
-from metadata.topic_cache import TopicCache
+from metadata.topics.cache import TopicCache
 from segments.bucket_layout import parse_wal_key
 from segments.led_history import HIGH_WATERMARK
 from segments.log import FetchTarget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.named_partitions import named
 from metadata.errors import Corrupt
 from metadata.model import TopicId
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 
 
 def test_an_error_names_the_topic_and_leaves_the_keys_of_objects_as_they_are() -> None:

@@ -10,15 +10,15 @@ import pytest
 
 from gateway.earlier_sessions import EarlierSessions, written_unknown
 from gateway.session_claims import SessionClaims
-from metadata import partition_assignments
-from metadata.counters import next_session
+from metadata.cluster import leadership
+from metadata.cluster.counters import next_session
+from metadata.cluster.leadership import Decision, PartitionState, SessionSpan, appointed
 from metadata.errors import AlreadyExists, Rejected
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import Decision, PartitionState, SessionSpan, appointed
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
-from metadata.topics import Topics
+from metadata.store.interface import Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.registry import Topics
 from segments.bucket_layout import claim_key, segment_key
 from segments.footer_cache import FooterCache
 from segments.session import Session, list_session
@@ -66,9 +66,9 @@ class Directory:
 
     async def appoint(self, partition: TopicPartition, session: Session) -> LeaderEpoch:
         held = await self.metadata.get(LAYOUT.partition(partition))
-        state = appointed(partition_assignments.decode_state(held) if held is not None else None, session.id)
+        state = appointed(leadership.decode_state(held) if held is not None else None, session.id)
         read_at = held.mod_revision if held is not None else Revision(0)
-        await partition_assignments.write(self.metadata, [Decision(partition, read_at, state)], LAYOUT)
+        await leadership.write(self.metadata, [Decision(partition, read_at, state)], LAYOUT)
         return state.leader_epoch
 
     async def noted(self) -> list[SessionId]:

@@ -16,7 +16,7 @@ from gateway.forwarding import Forwarding
 from gateway.grpc_status import status_of
 from gateway.peers import Peers
 from gateway.proto import log_pb2
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import (
     ConditionFailed,
     NoLeader,

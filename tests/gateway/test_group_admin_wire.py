@@ -16,8 +16,8 @@ from gateway.group_descriptions import (
     assigned_partitions,
 )
 from gateway.proto import groups_pb2
-from metadata.consumer_protocol import encode_assignment
 from metadata.errors import InvalidArgument, InvalidGroupName, InvalidName, NoLeader
+from metadata.groups.consumer_protocol import encode_assignment
 from tests.gateway.told_log import TOPIC_ID
 
 TOPICS = [TopicPartitions("orders", (0, 3), TOPIC_ID), TopicPartitions("payments")]

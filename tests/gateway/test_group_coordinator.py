@@ -23,11 +23,11 @@ from metadata.errors import (
     UnknownGroup,
     UnknownMember,
 )
-from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, Joined, MemberId, Phase
-from metadata.group_offsets import CommittedOffset
-from metadata.group_settings import GroupSettings
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, Joined, MemberId, Phase
+from metadata.groups.offsets import CommittedOffset
+from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, TopicPartition
-from metadata.store import Delete, Put
+from metadata.store.interface import Delete, Put
 from tests.gateway.coordinated_groups import LAYOUT, P0, P1, SETTINGS, Cluster, Coordinated, outcome, with_cluster
 from tests.metadata.faulty_store import unavailable
 from tests.metadata.played_group import SESSION_MS

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.group_cursor import PLACES_MAX, Cursor, CursorOwner, Place, decode_cursor, encode_cursor
 from metadata.errors import InvalidArgument
-from metadata.group_model import Generation, MemberId
+from metadata.groups.model import Generation, MemberId
 from metadata.model import Partition, TopicId, TopicPartition
 
 OWNER = CursorOwner("cluster", "billing", MemberId("script-1"))

@@ -13,12 +13,12 @@ from gateway.group_expiry import GRACE_MS, Expired, GroupExpiry, expired
 from gateway.group_scan import SETTLES_S, GroupScan
 from gateway.group_upkeep import GroupUpkeep
 from metadata.errors import UnknownGroup
-from metadata.group_model import Group, Phase
-from metadata.group_offsets import CommittedOffset
-from metadata.group_settings import GroupSettings
+from metadata.groups.model import Group, Phase
+from metadata.groups.offsets import CommittedOffset
+from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, TopicId, TopicPartition
-from metadata.store import Put, RangeResult
-from metadata.topic import encode_topic
+from metadata.store.interface import Put, RangeResult
+from metadata.topics.topic import encode_topic
 from segments.store_clock import StoreClock
 from tests.gateway.coordinated_groups import LAYOUT, P0, P1, Cluster, Coordinated, outcome, with_cluster
 from tests.gateway.told_log import TOPIC_ID, Topics, topic

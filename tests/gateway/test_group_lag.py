@@ -19,7 +19,7 @@ from gateway.group_lag import (
 from gateway.led_here import LedHere
 from gateway.named_partitions import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
-from metadata.group_offsets import CommittedOffset, StoredOffsets
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
 from segments.log_reader import Fetched
 from tests.gateway.told_log import P0, P1, TOPIC_ID, ToldLog, Topics, bounds, topic

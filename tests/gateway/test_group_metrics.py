@@ -18,11 +18,11 @@ from gateway.group_metrics import GroupMetrics, GroupsByPartition, GroupsByTopic
 from gateway.group_scan import GroupScan
 from gateway.group_upkeep import GroupUpkeep
 from gateway.metrics import Metrics
-from metadata.consumer_protocol import encode_assignment
 from metadata.errors import NoLeader, OutcomeUnknown
-from metadata.group_settings import GroupSettings
+from metadata.groups.consumer_protocol import encode_assignment
+from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, TopicPartition
-from metadata.store import Put
+from metadata.store.interface import Put
 from tests.gateway.coordinated_groups import LAYOUT, P0, P1, Cluster, Coordinated, outcome, with_cluster
 from tests.gateway.told_log import TOPIC_ID, ToldLog, Topics, bounds, topic
 from tests.metadata.faulty_store import unavailable

@@ -15,10 +15,10 @@ from gateway.group_descriptions import SeekTo, TopicPartitions
 from gateway.peers import FORWARDED_BY
 from gateway.proto import groups_pb2
 from metadata.errors import GroupNotEmpty, NotCoordinator, UnknownGroup, UnknownTopic
-from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
-from metadata.group_offsets import CommittedOffset
-from metadata.topic import Topic
-from metadata.topic_cache import TopicCache
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
+from metadata.groups.offsets import CommittedOffset
+from metadata.topics.cache import TopicCache
+from metadata.topics.topic import Topic
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.group_calls import GroupCalls, refused
 from tests.gateway.test_leadership import partition_of

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway import group_wire as wire
 from gateway.proto import groups_pb2, member_calls
 from metadata.errors import RebalanceInProgress, TidelogError, Unavailable, UnknownMember
-from metadata.group_model import (
+from metadata.groups.model import (
     Generation,
     InstanceId,
     Joined,
@@ -20,7 +20,7 @@ from metadata.group_model import (
     Synced,
     SyncRequest,
 )
-from metadata.group_offsets import CommittedOffset, StoredOffsets
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import Partition, TopicId, TopicPartition
 
 TEXT = st.text(max_size=12)

@@ -34,7 +34,7 @@ from metadata.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from metadata.group_settings import GroupSettings
+from metadata.groups.settings import GroupSettings
 from segments.settings import MIB
 from tests.gateway.consume_streams import PLENTY, ConsumeStream, GoodClient, append, places, start
 from tests.gateway.group_calls import GroupCalls

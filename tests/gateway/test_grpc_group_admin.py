@@ -12,7 +12,6 @@ import pytest
 
 from gateway.grpc_status import error_of
 from gateway.proto import groups_pb2
-from metadata.consumer_protocol import encode_assignment
 from metadata.errors import (
     GroupNotEmpty,
     InvalidArgument,
@@ -22,10 +21,11 @@ from metadata.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from metadata.etcd_layout import EtcdLayout
+from metadata.groups.consumer_protocol import encode_assignment
 from metadata.model import Partition, TopicPartition
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
+from metadata.store.interface import Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from tests.gateway.group_calls import SESSION_MS, GroupCalls, answered, offset, refused
 from tests.gateway.small_broker import NOW_MS, SmallBroker, with_broker
 from tests.segments.batches import batch_of, header_of

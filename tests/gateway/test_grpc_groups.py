@@ -32,7 +32,7 @@ from metadata.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from metadata.group_settings import GroupSettings
+from metadata.groups.settings import GroupSettings
 from tests.gateway.group_calls import RANGE, GroupCalls, answered, offset, refused
 from tests.gateway.small_broker import GROUPS, SmallBroker, until, with_broker
 

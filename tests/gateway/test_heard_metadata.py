@@ -10,7 +10,7 @@ import pytest
 from gateway.heard_metadata import HeardMetadata
 from metadata.errors import Unavailable
 from metadata.model import Revision
-from metadata.store import KeyValue, LeaseId, LeaseLost, MetadataStore
+from metadata.store.interface import KeyValue, LeaseId, LeaseLost, MetadataStore
 from tests.simulation.virtual_loop import run
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from gateway.history_compaction import HistoryCompaction
-from metadata.etcd_layout import EtcdLayout
-from metadata.etcd_store import EtcdStore
 from metadata.model import Revision
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Event, KeyValue, Put, RevisionCompacted
-from metadata.watched_range import WatchedRange
+from metadata.store.etcd.store import EtcdStore
+from metadata.store.interface import Event, KeyValue, Put, RevisionCompacted
+from metadata.store.keys import EtcdLayout
+from metadata.store.range_watch import WatchedRange
+from metadata.store.sqlite.store import SqliteStore
 from tests.etcd_server import running_etcd, settings
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.virtual_loop import run, virtual_loop

@@ -18,7 +18,7 @@ from gateway.http_status import HttpStatus
 from gateway.long_waits import LongWaits
 from gateway.named_partitions import partition_of
 from metadata.errors import Corrupt, NoLeader, Stopping, TidelogError
-from metadata.topic_settings import SETTINGS
+from metadata.topics.settings import SETTINGS
 from segments.watched_store import Trouble
 from tests.gateway.http_client import Client, serve
 from tests.gateway.small_broker import SmallBroker

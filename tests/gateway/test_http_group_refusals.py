@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 from yarl import URL
 
-from metadata.group_settings import GroupSettings
+from metadata.groups.settings import GroupSettings
 from tests.gateway.http_client import Client, client_of, serve
 from tests.gateway.http_members import HttpMember
 from tests.gateway.small_broker import SmallBroker, with_broker

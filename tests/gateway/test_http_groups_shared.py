@@ -13,13 +13,13 @@ import pytest
 from gateway.http_group_records import WAITED_S
 from gateway.named_partitions import partition_of
 from gateway.proto import groups_pb2
-from metadata.assignors import TopicPartitionName
-from metadata.consumer_protocol import Subscription, decode_assignment, encode_assignment, encode_subscription
 from metadata.errors import NotCoordinator
-from metadata.group_member import GroupMember
-from metadata.group_model import Phase
-from metadata.group_settings import GroupSettings
-from metadata.member_settings import MemberSettings
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.consumer_protocol import Subscription, decode_assignment, encode_assignment, encode_subscription
+from metadata.groups.model import Phase
+from metadata.groups.settings import GroupSettings
+from metadata.members.member import GroupMember
+from metadata.members.settings import MemberSettings
 from metadata.model import LeaderEpoch
 from segments.recovered_partition import empty_partition
 from tests.gateway.group_calls import GroupCalls

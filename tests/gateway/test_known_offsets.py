@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.known_offsets import KnownOffsets
-from metadata.group_offsets import CommittedOffset
+from metadata.groups.offsets import CommittedOffset
 from tests.gateway.told_log import P0, P1
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gateway.landed_offsets import LandedOffsets, OffsetWrite, key_of
-from metadata.group_model import NO_GENERATION
-from metadata.group_offsets import CommittedOffset
-from metadata.store import Delete, Put
+from metadata.groups.model import NO_GENERATION
+from metadata.groups.offsets import CommittedOffset
+from metadata.store.interface import Delete, Put
 
 
 def write(key: str, offset: int, generation: int = 1) -> OffsetWrite:

@@ -22,10 +22,10 @@ from gateway.leaders import Leaders
 from gateway.membership import Membership
 from gateway.peers import FORWARDED_BY
 from gateway.proto import log_pb2
-from metadata import partition_assignments
+from metadata.cluster import leadership
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotLeader, SessionFenced
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.bucket_layout import segment_key
 from segments.log import FetchTarget, Log
 from segments.memory_store import MemoryStore
@@ -380,7 +380,7 @@ def test_nobody_reads_from_the_old_leader_once_it_has_sent_that_another_leads(
         leaving = cluster.leader(place)
         await until(lambda: leaving.log.leads(place))
         sent, go = asyncio.Event(), asyncio.Event()
-        as_it_is = partition_assignments.write
+        as_it_is = leadership.write
 
         async def held_back(*arguments: Any, **more: Any) -> Any:
             sent.set()

@@ -14,7 +14,7 @@ from gateway.forwarding import Forwarding
 from gateway.led_here import EpochQuestion, WrittenOnce
 from gateway.peer_reads import PeerReads
 from gateway.routed_log import RoutedLog
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SessionId, TopicId, TopicPartition
 from segments.byte_budget import ByteBudget

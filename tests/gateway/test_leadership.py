@@ -15,16 +15,16 @@ from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView
 from gateway.leadership import IDLE_SEAL_LOOKS_S, SEAL_LOOKS_S, Leadership
 from gateway.takeover import TakeOver
-from metadata import partition_assignments
-from metadata.broker_registry import Registration
+from metadata.cluster import leadership as partition_assignments
+from metadata.cluster.broker_registry import Registration
+from metadata.cluster.leadership import SessionSpan
 from metadata.errors import Corrupt, NoLeader, Rejected, SessionFenced, Stopping
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Partition, SegmentSeq, SessionId, TopicPartition
-from metadata.partition_assignments import SessionSpan
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
-from metadata.topic import Topic
-from metadata.topics import Topics
+from metadata.store.interface import Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from segments.bucket_layout import segment_key
 from segments.log import FetchTarget
 from segments.log_reader import Fetched

@@ -11,10 +11,10 @@ import pytest
 
 from gateway import bucket_reach
 from gateway.cluster_view import partitions_of
-from metadata.broker_registry import write_draining
+from metadata.cluster.broker_registry import write_draining
 from metadata.errors import NoLeader, OutcomeUnknown, Rejected, SessionFenced
 from metadata.model import TopicPartition
-from metadata.store import Delete
+from metadata.store.interface import Delete
 from segments.log import FetchTarget
 from segments.partition_log import Bounds
 from segments.settings import SegmentSettings

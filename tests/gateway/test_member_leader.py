@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 from gateway import member_leader
-from metadata.assignors import ASSIGNORS
-from metadata.consumer_protocol import Subscription, decode_assignment, decode_subscription, encode_assignment, encode_subscription
-from metadata.group_model import NO_INSTANCE, Generation, Joined, JoinedMember, MemberId
-from metadata.leader_assignment import subscribers
+from metadata.groups.assignors import ASSIGNORS
+from metadata.groups.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from metadata.groups.model import NO_INSTANCE, Generation, Joined, JoinedMember, MemberId
+from metadata.members.leader_assignment import subscribers
 
 ME, OTHER = MemberId("http-1"), MemberId("sdk-2")
 

@@ -5,7 +5,7 @@ import pytest
 from gateway.group_cursor import PLACES_MAX, Cursor, Place
 from gateway.member_positions import MemberPositions
 from metadata.errors import InvalidArgument
-from metadata.group_model import Generation
+from metadata.groups.model import Generation
 from metadata.model import Partition, TopicId, TopicPartition
 
 TOPIC = TopicId("a" * 32)

@@ -15,10 +15,10 @@ from gateway.group_lag import LATER_PART_S
 from gateway.member_reading import PART, MemberReading
 from gateway.named_partitions import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, UnknownTopic
-from metadata.group_model import Generation
-from metadata.group_offsets import CommittedOffset, StoredOffsets
+from metadata.groups.model import Generation
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.log import FetchTarget
 from segments.log_reader import Fetched
 from segments.partition_log import Bounds

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from gateway.membership import Membership
-from metadata.broker_registry import Registration, encode_registration, read_brokers, write_draining
+from metadata.cluster.broker_registry import Registration, encode_registration, read_brokers, write_draining
 from metadata.errors import Denied, Rejected
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
-from metadata.sqlite_store import SqliteStore
-from metadata.store import NO_LEASE, Delete, KeyValue, LeaseId, Put
+from metadata.store.interface import NO_LEASE, Delete, KeyValue, LeaseId, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.virtual_loop import run, virtual_loop
 

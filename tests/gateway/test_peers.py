@@ -11,7 +11,7 @@ import pytest
 from gateway import peers
 from gateway.peers import WRITES_AT_ONCE, Peers
 from gateway.proto import log_pb2
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, NotCoordinator, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from metadata.model import SessionId
 from tests.tidelog.small_broker import SmallBroker, running

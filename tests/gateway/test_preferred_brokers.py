@@ -10,7 +10,7 @@ import pytest
 
 from gateway.cluster_settings import ClusterSettings
 from gateway.preferred_brokers import PreferredBrokers
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import InvalidArgument
 from metadata.model import SessionId
 from metadata.rack import check_client_rack

@@ -11,7 +11,7 @@ import pytest
 from gateway.proven_routing import PAUSE_S, ProvenRouting
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import LeaderEpoch, Partition, TopicId, TopicPartition
-from metadata.topic_cache import TopicCache
+from metadata.topics.cache import TopicCache
 from segments.log import Log
 from tests.gateway.told_log import topic
 from tests.simulation.virtual_loop import run

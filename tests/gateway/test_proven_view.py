@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from gateway.proven_view import ANSWER_S, FORMER_MAX, PROOF_S, REFRESH_S, ProvenView, SeenThere, proven_by_others
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoCoordinator, Unavailable
 from metadata.model import Revision, SessionId
 from tests.simulation.virtual_loop import run, virtual_loop

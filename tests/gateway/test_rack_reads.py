@@ -11,7 +11,7 @@ import pytest
 from gateway import rack_reads
 from gateway.places_wire import located_from, places_of
 from gateway.rack_reads import Answer, Named, RackReads
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
 from segments.located_reads import ToldTarget

@@ -9,8 +9,8 @@ import pytest
 from gateway.produce import ReadyBatch, Target, check_dates
 from metadata.errors import InvalidTimestamp
 from metadata.model import Partition, TopicId, TopicPartition
-from metadata.topic import Topic
-from metadata.topic_settings import INT64_MAX, TopicSettings
+from metadata.topics.settings import INT64_MAX, TopicSettings
+from metadata.topics.topic import Topic
 from segments.record_batch import parse_header
 from tests.segments.batches import batch_of
 

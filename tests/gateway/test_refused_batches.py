@@ -11,7 +11,7 @@ from gateway.led_here import LedHere
 from gateway.produce import ReadyBatch, Target, append
 from metadata.errors import ConditionFailed, NoLeader, StaleRouting, Throttled, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.byte_budget import Admission, ByteBudget
 from segments.log import Acks
 from tests.segments.batches import batch_of, header_of

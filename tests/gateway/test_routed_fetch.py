@@ -11,7 +11,7 @@ from gateway.cluster_view import ClusterView
 from gateway.leaders import Leaders
 from gateway.rack_reads import RackReads
 from gateway.routed_fetch import LAGGARD_S, SILENT_S, RoutedFetch
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SessionId, TopicPartition
 from segments.log import FetchTarget, Log

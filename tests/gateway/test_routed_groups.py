@@ -25,7 +25,7 @@ from metadata.errors import (
     UnknownMember,
     UnknownTopic,
 )
-from metadata.group_model import (
+from metadata.groups.model import (
     NO_GENERATION,
     NO_INSTANCE,
     NO_MEMBER,
@@ -35,7 +35,7 @@ from metadata.group_model import (
     Protocol,
     SyncRequest,
 )
-from metadata.group_offsets import CommittedOffset
+from metadata.groups.offsets import CommittedOffset
 from metadata.model import Partition, TopicId, TopicPartition
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.group_calls import SESSION_MS, GroupCalls, answered_by_the_next, offset, refused

@@ -11,11 +11,11 @@ import pytest
 
 from gateway.cluster_identity import check_knows_who_wrote
 from gateway.session_claims import SessionClaims
-from metadata.counters import next_session
+from metadata.cluster.counters import next_session
 from metadata.errors import AlreadyExists, Rejected, SessionFenced, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import SegmentSeq, SessionId
-from metadata.sqlite_store import SqliteStore
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from segments.bucket_layout import claim_key, segment_key
 from segments.object_store import Buffer
 from segments.restorations import begin_restoration

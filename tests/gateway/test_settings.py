@@ -9,7 +9,7 @@ import pytest
 
 from docs import settings_page
 from gateway.settings import default_broker_id, load_settings
-from metadata.broker_registry import check_broker_id
+from metadata.cluster.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from gateway import snapshots
 from gateway.snapshots import SNAPSHOTS_KEPT, Snapshots, snapshot_revisions, take_snapshot
+from metadata.backup.snapshot import parse_snapshot
 from metadata.errors import OutcomeUnknown, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision
-from metadata.snapshot import parse_snapshot
-from metadata.sqlite_store import SqliteStore
-from metadata.store import NOW, MetadataStore, Put, RangeResult, RevisionCompacted
+from metadata.store.interface import NOW, MetadataStore, Put, RangeResult, RevisionCompacted
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from segments.bucket_layout import snapshot_key
 from segments.memory_store import MemoryStore
 from segments.object_store import Buffer

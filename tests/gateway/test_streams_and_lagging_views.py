@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.broker import Broker
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.consume_streams import PLENTY, ConsumeStream, append, start
 from tests.gateway.small_broker import until

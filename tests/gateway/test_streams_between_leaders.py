@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.http_client import Client
 from tests.gateway.small_broker import until

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from gateway.takeover import TakeOver
+from metadata.cluster.leadership import PartitionState, SessionSpan
+from metadata.cluster.leadership_cache import PartitionCache
 from metadata.errors import SessionFenced
 from metadata.model import LeaderEpoch, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import PartitionState, SessionSpan
-from metadata.partition_cache import PartitionCache
 from segments.bucket_layout import manifest_key
 from segments.footer_cache import FooterCache
 from segments.log import Log

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence, Set
 
 from gateway.cluster_view import partitions_of
-from metadata.broker_registry import write_draining
+from metadata.cluster.broker_registry import write_draining
 from metadata.errors import Unavailable, UnknownTopic
 from metadata.model import SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.bucket_layout import parse_wal_key, session_prefix
 from segments.footer_index import IndexBlock
 from segments.object_store import Buffer, ListPage, Tail

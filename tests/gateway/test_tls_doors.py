@@ -22,7 +22,7 @@ from gateway.proto import admin_pb2, admin_pb2_grpc
 from gateway.tls_files import TlsFiles
 from gateway.tls_settings import TlsSettings
 from gateway.tls_subject import TlsSubject, grpc_subject, http_subject
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.model import SessionId
 from tests.certificates import make_certificates
 from tests.gateway.small_broker import until

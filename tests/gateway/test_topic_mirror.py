@@ -15,11 +15,11 @@ from gateway.snapshots import take_snapshot
 from gateway.topic_mirror import TopicMirror
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
-from metadata.sqlite_store import SqliteStore
-from metadata.store import KeyValue, Put
-from metadata.topic import Topic, decode_topic
-from metadata.topic_cache import TopicCache
-from metadata.topics import Topics
+from metadata.store.interface import KeyValue, Put
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic, decode_topic
 from segments.bucket_layout import (
     TOPICS,
     TopicKey,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from gateway.doors import Broker
 from gateway.named_partitions import LOOK_UP_S
 from gateway.topic_states import PartitionState, described_topic, partition_leaders
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import SessionId, TopicId, TopicPartition
-from metadata.topic import Topic
-from metadata.topics import page_of
+from metadata.topics.registry import page_of
+from metadata.topics.topic import Topic
 from tests.simulation.virtual_loop import run, virtual_loop
 
 

@@ -19,10 +19,10 @@ from gateway.http_group_offsets import HttpGroupOffsets
 from gateway.member_reading import MemberReading
 from gateway.named_partitions import LOOK_UP_S, LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
 from metadata.errors import Unavailable, UnknownTopic
-from metadata.group_model import NO_INSTANCE, Generation, MemberId
-from metadata.member_settings import MemberSettings
+from metadata.groups.model import NO_INSTANCE, Generation, MemberId
+from metadata.members.settings import MemberSettings
 from metadata.model import Partition, Revision, TopicId, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from tests.gateway.told_log import P0, Topics, topic
 from tests.simulation.virtual_loop import run, virtual_loop
 

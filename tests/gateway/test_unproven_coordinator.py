@@ -6,7 +6,7 @@ import asyncio
 
 from gateway.proven_view import PROOF_S
 from metadata.errors import NoCoordinator, StaleGeneration, UnknownMember
-from metadata.group_model import Phase
+from metadata.groups.model import Phase
 from tests.gateway.coordinated_groups import Cluster, outcome, with_cluster
 from tests.metadata.played_group import REBALANCE_MS, SESSION_MS
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.proto import log_pb2
 from metadata.errors import NoLeader, TidelogError, Unavailable, UnknownPartition, UnknownTopic
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from tests.gateway.routed_cluster import Broker, Cluster, with_routed_cluster
 from tests.segments.batches import batch_of, sequenced_batch
 

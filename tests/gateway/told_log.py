@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from gateway.led_here import LedHere
 from metadata.errors import NoLeader, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.log import FetchTarget, Log
 from segments.log_reader import Fetched, TimestampedOffset
 from segments.partition_log import Bounds

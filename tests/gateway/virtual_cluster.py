@@ -21,13 +21,11 @@ from gateway.cluster_identity import identify_cluster
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView, partitions_of
 from gateway.leadership import Leadership
-from metadata.broker_registry import Registration, read_brokers
+from metadata.cluster.broker_registry import Registration, read_brokers
+from metadata.cluster.leadership import Decision, PartitionState, moving, read_all, write
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Offset, Partition, Revision, SessionId, TopicPartition
-from metadata.partition_assignments import Decision, PartitionState, moving, read_all, write
-from metadata.sqlite_store import SqliteStore
-from metadata.store import (
+from metadata.store.interface import (
     NOW,
     Compare,
     KeyValue,
@@ -38,8 +36,10 @@ from metadata.store import (
     TransactionResult,
     WatchBatch,
 )
-from metadata.topic import Topic
-from metadata.topics import Topics
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from segments.bounded_store import BoundedStore
 from segments.log import FetchTarget
 from segments.log_reader import Fetched

@@ -6,7 +6,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import Revision
-from metadata.store import Compare, KeyValue, LeaseId, MetadataStore, Operation, RangeResult, TransactionResult, WatchBatch
+from metadata.store.interface import (
+    Compare,
+    KeyValue,
+    LeaseId,
+    MetadataStore,
+    Operation,
+    RangeResult,
+    TransactionResult,
+    WatchBatch,
+)
 from tests.metadata.stores import NOW
 
 

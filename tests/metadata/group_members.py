@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from metadata.assignors import TopicPartitionName
 from metadata.errors import TidelogError
-from metadata.group_member import GroupMember
-from metadata.group_model import Generation, InstanceId, Joined, JoinRequest, MemberId, Phase, Synced, SyncRequest
-from metadata.member_settings import MemberSettings
-from metadata.membership import Phase as Place
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Phase, Synced, SyncRequest
+from metadata.members.member import GroupMember
+from metadata.members.settings import MemberSettings
+from metadata.members.state import Phase as Place
 from tests.gateway.coordinated_groups import Cluster, Coordinated, with_cluster
 from tests.simulation.virtual_loop import virtual_loop
 

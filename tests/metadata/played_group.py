@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from metadata.consumer_protocol import Subscription, encode_subscription
 from metadata.errors import MemberIdRequired, TidelogError
-from metadata.group_barrier import Step
-from metadata.group_joining import join
-from metadata.group_model import (
+from metadata.groups.consumer_protocol import Subscription, encode_subscription
+from metadata.groups.join import join
+from metadata.groups.model import (
     NO_INSTANCE,
     NO_MEMBER,
     Generation,
@@ -22,11 +21,12 @@ from metadata.group_model import (
     SyncRequest,
     Waiter,
 )
-from metadata.group_record import decode_group, encode_group
-from metadata.group_settings import GroupSettings
-from metadata.group_state import check_commit, check_heartbeat, hang_up, leave, sync, tick, wakes_at_ms
+from metadata.groups.rebalance_barrier import Step
+from metadata.groups.record import decode_group, encode_group
+from metadata.groups.settings import GroupSettings
+from metadata.groups.state_machine import check_commit, check_heartbeat, hang_up, leave, sync, tick, wakes_at_ms
 from metadata.model import Revision, SessionId
-from metadata.store import KeyValue
+from metadata.store.interface import KeyValue
 
 SETTINGS = GroupSettings(group_initial_rebalance_delay_ms=500, group_members_max=5)
 SESSION_MS = 10_000

@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeVar, cast
 
 import pytest
 
-from metadata.etcd_store import EtcdStore
 from metadata.model import Revision
-from metadata.sqlite_store import SqliteStore
-from metadata.store import NO_LEASE, Compare, Delete, LeaseId, MetadataStore, Operation, Put, WatchBatch
+from metadata.store.etcd.store import EtcdStore
+from metadata.store.interface import NO_LEASE, Compare, Delete, LeaseId, MetadataStore, Operation, Put, WatchBatch
+from metadata.store.sqlite.store import SqliteStore
 from tests.etcd_server import OF_THE_SYSTEM, SHARED, SharedEtcd, settings
 from tests.simulation.etcd_model import EtcdModel
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from metadata.access_cache import AccessCache
-from metadata.access_records import AccessRecords
-from metadata.acl import Acl
-from metadata.api_key import FORGOTTEN_AFTER_MS, parse_key
+from metadata.access.acl import Acl
+from metadata.access.api_key import FORGOTTEN_AFTER_MS, parse_key
+from metadata.access.cache import AccessCache
+from metadata.access.quota import Quota
+from metadata.access.registry import AccessRecords
+from metadata.cluster.peer_secret import read_peer_secret
 from metadata.errors import InvalidArgument, NotFound, Unavailable
-from metadata.etcd_layout import EtcdLayout
-from metadata.peer_secret import read_peer_secret
-from metadata.quota import Quota
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Delete, Put
+from metadata.store.interface import Delete, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 
 LAYOUT = EtcdLayout()
 READ = Acl(principal="billing", operation="read", resource="topic", name="orders")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.acl import EVERYONE, Acl, Rights, Scope, check_acl, decide, decode_acl, encode_acl, rights_of_scopes
+from metadata.access.acl import EVERYONE, Acl, Rights, Scope, check_acl, decide, decode_acl, encode_acl, rights_of_scopes
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Revision
-from metadata.store import KeyValue
+from metadata.store.interface import KeyValue
 
 NAMES = st.sampled_from(["a", "ab", "abc", "b", "*"])
 OPERATIONS = st.sampled_from(["describe", "read", "write", "admin"])

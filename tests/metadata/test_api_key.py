@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.acl import Scope
-from metadata.api_key import (
+from metadata.access.acl import Scope
+from metadata.access.api_key import (
     FORGOTTEN_AFTER_MS,
     ApiKey,
     Credential,
@@ -23,7 +23,7 @@ from metadata.api_key import (
 from metadata.errors import Corrupt, InvalidArgument, Unauthenticated
 from metadata.model import Revision
 from metadata.secret import Secret
-from metadata.store import KeyValue
+from metadata.store.interface import KeyValue
 
 NOW = 1_767_225_600_000
 

@@ -13,8 +13,8 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.assignors import ASSIGNORS, Assignment, Assignor, Subscriber, cooperative_sticky_assignor, sticky_assignor
-from metadata.group_model import InstanceId, MemberId
+from metadata.groups.assignors import ASSIGNORS, Assignment, Assignor, Subscriber, cooperative_sticky_assignor, sticky_assignor
+from metadata.groups.model import InstanceId, MemberId
 
 TOPICS = ("a", "b", "c")
 COUNTS = st.fixed_dictionaries({topic: st.integers(0, 9) for topic in TOPICS})

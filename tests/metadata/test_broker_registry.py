@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from metadata.broker_registry import (
+from metadata.cluster.broker_registry import (
     FORMAT_VERSION,
     BrokerCache,
     Candidate,
@@ -20,10 +20,10 @@ from metadata.broker_registry import (
     write_draining,
 )
 from metadata.errors import InvalidArgument, NotFound, Rejected
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId
-from metadata.sqlite_store import SqliteStore
-from metadata.store import NO_LEASE, Delete, LeaseId, Put
+from metadata.store.interface import NO_LEASE, Delete, LeaseId, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.virtual_loop import run, virtual_loop
 

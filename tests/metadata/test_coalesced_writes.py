@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from metadata import coalesced_writes
-from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import OutcomeUnknown, Stopping, Throttled, TidelogError, TooLarge, Unavailable
 from metadata.model import Revision
-from metadata.sqlite_store import SqliteStore
-from metadata.store import VALUE_BYTES_MAX, Compare, MetadataStore, Put
+from metadata.store import write_batcher
+from metadata.store.interface import VALUE_BYTES_MAX, Compare, MetadataStore, Put
+from metadata.store.sqlite.store import SqliteStore
+from metadata.store.write_batcher import CoalescedWrites, CompareFailed
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
@@ -204,7 +204,7 @@ def test_when_it_stops_all_who_wait_are_told_and_who_comes_later_too(writing: Sc
 
 def test_more_than_may_wait_are_refused(writing: Scenarios, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(w: Writing) -> None:
-        monkeypatch.setattr(coalesced_writes, "WAITING_MAX", 2)
+        monkeypatch.setattr(write_batcher, "WAITING_MAX", 2)
         at = await w.guard("/g")
         answers = await asyncio.gather(*(w.write("/g", at, (f"/{number}", "x")) for number in range(3)))
         assert isinstance(answers[2], Throttled)

@@ -7,14 +7,14 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.consumer_protocol import (
+from metadata.errors import InvalidArgument
+from metadata.groups.consumer_protocol import (
     Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from metadata.errors import InvalidArgument
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 PARTITIONS = st.dictionaries(NAMES, st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=4)

@@ -9,12 +9,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata import controller_plan
-from metadata.broker_registry import Candidate
-from metadata.controller_plan import MOVES_MAX, Steps
+from metadata.cluster.broker_registry import Candidate
+from metadata.cluster.leadership import FORMAT_VERSION, PartitionState, appointed, handed_over, moving
+from metadata.controller import plan as controller_plan
+from metadata.controller.ledger import Changes, PartitionLedger
+from metadata.controller.plan import MOVES_MAX, Steps
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import FORMAT_VERSION, PartitionState, appointed, handed_over, moving
-from metadata.partition_ledger import Changes, PartitionLedger
 
 TOPIC, OTHER = TopicId("a" * 32), TopicId("b" * 32)
 NOTHING = Steps([], [], [], [])

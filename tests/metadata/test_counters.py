@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from metadata.cluster_id import cluster_id
-from metadata.counters import ATTEMPTS_MAX, NUMBER_MAX, next_session, take_numbers
+from metadata.cluster.counters import ATTEMPTS_MAX, NUMBER_MAX, next_session, take_numbers
+from metadata.cluster.id_allocation import BLOCK, DERIVED_IDS, ProducerIds
+from metadata.cluster.identity import cluster_id
 from metadata.errors import Corrupt, InvalidArgument, OutcomeUnknown, Rejected, Unavailable
-from metadata.etcd_layout import EtcdLayout
-from metadata.producer_ids import BLOCK, DERIVED_IDS, ProducerIds
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
+from metadata.store.interface import Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.metadata.stores import run
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from metadata.data_directory import DataDirectory
 from metadata.errors import Denied, Rejected, TidelogError, Unavailable
-from metadata.sqlite_store import SqliteStore
+from metadata.store.data_directory import DataDirectory
+from metadata.store.sqlite.store import SqliteStore
 from tests.metadata.stores import PATIENCE_S, run
 
 HOLDER = """
 import sys
 from pathlib import Path
-from metadata.data_directory import DataDirectory
+from metadata.store.data_directory import DataDirectory
 
 DataDirectory(Path(sys.argv[1]))
 print("held", flush=True)

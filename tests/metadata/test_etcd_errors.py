@@ -15,8 +15,8 @@ from metadata.errors import (
     TooLarge,
     Unavailable,
 )
-from metadata.etcd_errors import AnswerTooLarge, HistoryGone, failure
-from metadata.store import LeaseLost
+from metadata.store.etcd.errors import AnswerTooLarge, HistoryGone, failure
+from metadata.store.interface import LeaseLost
 
 URL = "http://etcd-0:2379"
 

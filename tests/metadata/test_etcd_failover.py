@@ -15,11 +15,11 @@ import grpc.aio
 import pytest
 from grpc.aio._call import StreamStreamCall
 
-from metadata import etcd_store
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from metadata.etcd_store import EtcdStore
 from metadata.model import Revision
-from metadata.store import NO_LEASE, Compare, LeaseId, Put, RevisionCompacted, WatchBatch
+from metadata.store.etcd import store as etcd_store
+from metadata.store.etcd.store import EtcdStore
+from metadata.store.interface import NO_LEASE, Compare, LeaseId, Put, RevisionCompacted, WatchBatch
 from tests.etcd_server import SHARED, EtcdCluster, EtcdMember, in_thread, running_cluster, running_etcd, settings
 from tests.metadata.stores import PATIENCE_S, run, take, until
 from tests.servers import free_port

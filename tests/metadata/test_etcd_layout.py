@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, InvalidArgument
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
+from metadata.store.keys import EtcdLayout
 
 ID = TopicId("00112233445566778899aabbccddeeff")
 

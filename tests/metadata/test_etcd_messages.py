@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from metadata.errors import Corrupt, InvalidArgument, TooLarge
-from metadata.etcd_messages import decode_key, event, key_range, key_value, transaction, transaction_result
 from metadata.model import Revision
-from metadata.proto import etcd_pb2, mvcc_pb2
-from metadata.store import Compare, Delete, DeletePrefix, Event, KeyValue, LeaseId, Put, TransactionResult
+from metadata.store.etcd.messages import decode_key, event, key_range, key_value, transaction, transaction_result
+from metadata.store.etcd.proto import etcd_pb2, mvcc_pb2
+from metadata.store.interface import Compare, Delete, DeletePrefix, Event, KeyValue, LeaseId, Put, TransactionResult
 
 
 def test_a_prefix_is_the_range_of_all_keys_that_begin_with_it() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from metadata.errors import Denied, InvalidArgument, Unavailable
-from metadata.etcd_store import EtcdStore
 from metadata.model import Revision
 from metadata.secret import Secret
-from metadata.store import Put, RevisionCompacted
+from metadata.store.etcd.store import EtcdStore
+from metadata.store.interface import Put, RevisionCompacted
 from tests.certificates import Certificates, make_certificates
 from tests.etcd_server import SHARED, EtcdMember, in_thread, running_etcd, settings
 from tests.metadata.stores import PATIENCE_S, run, take, until

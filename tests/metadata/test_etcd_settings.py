@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from metadata.errors import InvalidArgument
-from metadata.etcd_settings import EtcdAddress, EtcdSettings
 from metadata.secret import Secret
+from metadata.store.etcd.settings import EtcdAddress, EtcdSettings
 
 
 def test_no_etcd_is_named_by_default() -> None:

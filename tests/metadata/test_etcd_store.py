@@ -13,14 +13,16 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
-from metadata import etcd_client, etcd_member, etcd_store
 from metadata.errors import Corrupt, InvalidArgument, OutcomeUnknown, Rejected, Stopping, Throttled, TooLarge, Unavailable
-from metadata.etcd_settings import EtcdSettings
-from metadata.etcd_store import EtcdStore
-from metadata.etcd_watch_batches import WatchBatches
 from metadata.model import Revision
-from metadata.proto import etcd_pb2
-from metadata.store import NO_LEASE, DeletePrefix, LeaseId, LeaseLost, Put, WatchBatch
+from metadata.store.etcd import client as etcd_client
+from metadata.store.etcd import member as etcd_member
+from metadata.store.etcd import store as etcd_store
+from metadata.store.etcd.proto import etcd_pb2
+from metadata.store.etcd.settings import EtcdSettings
+from metadata.store.etcd.store import EtcdStore
+from metadata.store.etcd.watch_batches import WatchBatches
+from metadata.store.interface import NO_LEASE, DeletePrefix, LeaseId, LeaseLost, Put, WatchBatch
 from tests.etcd_server import SHARED, in_thread, running_etcd, settings
 from tests.metadata.stores import PATIENCE_S, run, take, until
 from tests.tcp_proxy import tcp_proxy

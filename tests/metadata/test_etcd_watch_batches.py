@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.etcd_watch_batches import WatchBatches
 from metadata.model import Revision
-from metadata.proto import etcd_pb2, mvcc_pb2
-from metadata.store import Event, WatchBatch
+from metadata.store.etcd.proto import etcd_pb2, mvcc_pb2
+from metadata.store.etcd.watch_batches import WatchBatches
+from metadata.store.interface import Event, WatchBatch
 
 FIRST = Revision(5)
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from metadata.consumer_protocol import decode_subscription
 from metadata.errors import (
     GroupFull,
     InconsistentProtocol,
@@ -17,8 +16,9 @@ from metadata.errors import (
     TooLarge,
     UnknownMember,
 )
-from metadata.group_model import Group, JoinRequest, Phase, Protocol, check_group_name
-from metadata.group_settings import GroupSettings
+from metadata.groups.consumer_protocol import decode_subscription
+from metadata.groups.model import Group, JoinRequest, Phase, Protocol, check_group_name
+from metadata.groups.settings import GroupSettings
 from tests.metadata.played_group import REBALANCE_MS, SESSION_MS, SETTINGS, Played, offers, request, settle, stable
 
 # ── the first barrier ───────────────────────────────────────────────────────────────────────────────────────────────────

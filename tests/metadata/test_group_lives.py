@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from metadata.errors import InconsistentProtocol, OutcomeUnknown, Unavailable
-from metadata.group_model import NO_MEMBER
+from metadata.groups.model import NO_MEMBER
 from tests.metadata.faulty_store import unavailable
 from tests.metadata.group_members import Reader, Team, with_team
 from tests.simulation.virtual_loop import virtual_loop

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from metadata.errors import TidelogError
-from metadata.group_barrier import Step
-from metadata.group_model import NO_GENERATION, Generation, Joined, MemberId, Phase, Synced, Waiter
-from metadata.group_settings import GroupSettings
-from metadata.group_state import wakes_at_ms
+from metadata.groups.model import NO_GENERATION, Generation, Joined, MemberId, Phase, Synced, Waiter
+from metadata.groups.rebalance_barrier import Step
+from metadata.groups.settings import GroupSettings
+from metadata.groups.state_machine import wakes_at_ms
 from tests.metadata.played_group import Played, offers, request
 
 LONGEST_MS = 60_000

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from metadata.errors import Denied, GroupFull, InstanceFenced, InvalidArgument, OutcomeUnknown, Throttled, TidelogError, Unavailable
-from metadata.group_model import NO_GENERATION, NO_MEMBER
+from metadata.groups.model import NO_GENERATION, NO_MEMBER
 from tests.metadata.group_members import Team, partitions, with_team
 from tests.simulation.virtual_loop import virtual_loop
 

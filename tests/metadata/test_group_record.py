@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from metadata.errors import Corrupt, InvalidArgument, TidelogError, TooLarge
-from metadata.group_model import (
+from metadata.groups.model import (
     Generation,
     Group,
     InstanceId,
@@ -18,11 +18,11 @@ from metadata.group_model import (
     Phase,
     Protocol,
 )
-from metadata.group_offsets import CommittedOffset, decode_offset, encode_offset, why_not
-from metadata.group_record import check_group_size, decode_group, encode_group, encode_handover
-from metadata.group_settings import GroupSettings
+from metadata.groups.offsets import CommittedOffset, decode_offset, encode_offset, why_not
+from metadata.groups.record import check_group_size, decode_group, encode_group, encode_handover
+from metadata.groups.settings import GroupSettings
 from metadata.model import Revision, SessionId
-from metadata.store import KeyValue
+from metadata.store.interface import KeyValue
 from tests.metadata.played_group import REBALANCE_MS, SESSION_MS, Played, request, stable
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from metadata.errors import InvalidArgument
-from metadata.group_settings import GroupSettings
+from metadata.groups.settings import GroupSettings
 
 
 @pytest.mark.parametrize(

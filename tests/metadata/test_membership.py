@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from metadata.assignors import Subscriber, TopicPartitionName
-from metadata.consumer_protocol import Subscription as Asked
-from metadata.consumer_protocol import decode_assignment, decode_subscription, encode_assignment, encode_subscription
 from metadata.errors import (
     InconsistentProtocol,
     InstanceFenced,
@@ -21,10 +18,13 @@ from metadata.errors import (
     Unavailable,
     UnknownMember,
 )
-from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, Joined, JoinedMember, MemberId, Synced
-from metadata.leader_assignment import assignments, has_grown, subscribers
-from metadata.member_settings import MemberSettings
-from metadata.membership import Heard, Membership, Moves, Phase
+from metadata.groups.assignors import Subscriber, TopicPartitionName
+from metadata.groups.consumer_protocol import Subscription as Asked
+from metadata.groups.consumer_protocol import decode_assignment, decode_subscription, encode_assignment, encode_subscription
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, Joined, JoinedMember, MemberId, Synced
+from metadata.members.leader_assignment import assignments, has_grown, subscribers
+from metadata.members.settings import MemberSettings
+from metadata.members.state import Heard, Membership, Moves, Phase
 
 SETTINGS = MemberSettings(session_timeout_ms=10_000, max_poll_interval_ms=60_000)
 ME = MemberId("c-1")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from metadata.compaction_notices import CompactionNotice, encode_notices
-from metadata.etcd_layout import EtcdLayout
+from metadata.cluster.manifest_notice import CompactionNotice, encode_notices
+from metadata.cluster.manifest_notices import NoticeCache
 from metadata.model import Partition, Revision, TopicId, TopicPartition
-from metadata.notice_cache import NoticeCache
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Event, KeyValue
+from metadata.store.interface import Event, KeyValue
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 
 LAYOUT = EtcdLayout()
 ORDERS = TopicPartition(TopicId("1f" * 16), Partition(0))

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from metadata import etcd_store, sqlite_store
 from metadata.errors import OutcomeUnknown, Stopping, Unavailable
-from metadata.etcd_settings import EtcdSettings
-from metadata.open_metadata import open_metadata
-from metadata.store import MetadataStore, Put
+from metadata.store.etcd import store as etcd_store
+from metadata.store.etcd.settings import EtcdSettings
+from metadata.store.interface import MetadataStore, Put
+from metadata.store.open import open_metadata
+from metadata.store.sqlite import store as sqlite_store
 from tests.etcd_server import SHARED, settings
 from tests.metadata.stores import run, until
 
@@ -62,8 +63,8 @@ def test_the_housekeeping_runs_beside_the_store(tmp_path: Path, on_etcd: bool, m
         rounds += 1
         await asyncio.sleep(0)
 
-    monkeypatch.setattr("metadata.sqlite_store.SqliteStore._compact_history", counted)
-    monkeypatch.setattr("metadata.etcd_client.EtcdClient.probe", counted)
+    monkeypatch.setattr("metadata.store.sqlite.store.SqliteStore._compact_history", counted)
+    monkeypatch.setattr("metadata.store.etcd.client.EtcdClient.probe", counted)
 
     async def test() -> None:
         async with opener(on_etcd, tmp_path):

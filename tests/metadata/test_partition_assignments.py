@@ -12,11 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from metadata import partition_assignments
-from metadata.errors import Corrupt, Fenced, Rejected, Unavailable
-from metadata.etcd_layout import EtcdLayout
-from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import (
+from metadata.cluster import leadership
+from metadata.cluster.leadership import (
     Decision,
     PartitionState,
     SessionSpan,
@@ -28,8 +25,11 @@ from metadata.partition_assignments import (
     read_all,
     write,
 )
-from metadata.sqlite_store import SqliteStore
-from metadata.store import OPERATIONS_MAX, Compare, Delete, Put
+from metadata.errors import Corrupt, Fenced, Rejected, Unavailable
+from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from tests.metadata.faulty_store import FaultyStore
 from tests.metadata.stores import run
 
@@ -207,7 +207,7 @@ def test_restarts_without_records_do_not_make_the_list_grow(tmp_path: Path) -> N
 
 
 def test_many_partitions_are_read_in_pages_at_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_assignments, "PAGE_PARTITIONS", 7)
+    monkeypatch.setattr(leadership, "PAGE_PARTITIONS", 7)
 
     async def test() -> None:
         async with opened(tmp_path) as store:
@@ -219,7 +219,7 @@ def test_many_partitions_are_read_in_pages_at_one_moment(tmp_path: Path, monkeyp
 
 
 def test_pages_are_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_assignments, "PAGE_PARTITIONS", 2)
+    monkeypatch.setattr(leadership, "PAGE_PARTITIONS", 2)
 
     async def test() -> None:
         async with opened(tmp_path) as store:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.etcd_layout import EtcdLayout
+from metadata.cluster.leadership import PartitionState, appointed, handed_over, moving
+from metadata.cluster.leadership_cache import PartitionCache
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import PartitionState, appointed, handed_over, moving
-from metadata.partition_cache import PartitionCache
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Delete, Operation, Put
+from metadata.store.interface import Delete, Operation, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.virtual_loop import run, virtual_loop
 

@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.broker_registry import Candidate
-from metadata.controller_plan import plan
+from metadata.cluster.broker_registry import Candidate
+from metadata.cluster.leadership import FORMAT_VERSION, PartitionState, appointed, moving
+from metadata.controller.ledger import Changes, PartitionLedger, StoredState
+from metadata.controller.plan import plan
 from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import FORMAT_VERSION, PartitionState, appointed, moving
-from metadata.partition_ledger import Changes, PartitionLedger, StoredState
 
 TOPICS = [TopicId(letter * 32) for letter in "ab"]
 PARTITIONS = [TopicPartition(topic, Partition(number)) for topic in TOPICS for number in range(4)]

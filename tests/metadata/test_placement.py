@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata import placement
-from metadata.broker_registry import Candidate
+from metadata.cluster.broker_registry import Candidate
+from metadata.controller import placement
+from metadata.controller.placement import Placement, is_balanced
 from metadata.model import Partition, SessionId, TopicId, TopicPartition
-from metadata.placement import Placement, is_balanced
 
 TOPICS = [TopicId(letter * 32) for letter in "abc"]
 

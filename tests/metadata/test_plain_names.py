@@ -8,10 +8,10 @@ import unicodedata
 import pytest
 
 from gateway.cluster_settings import ClusterSettings
-from metadata.acl import Scope, check_principal, check_scope
+from metadata.access.acl import Scope, check_principal, check_scope
 from metadata.errors import InvalidArgument, InvalidGroupName, TidelogError
-from metadata.group_model import check_group_name
-from metadata.member_settings import MemberSettings
+from metadata.groups.model import check_group_name
+from metadata.members.settings import MemberSettings
 from metadata.plain_names import why_not_plain
 from metadata.rack import check_client_rack
 

@@ -15,9 +15,9 @@ import pytest
 
 from metadata.errors import Corrupt
 from metadata.model import Revision
-from metadata.sqlite_history import SqliteHistory
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
+from metadata.store.interface import Put
+from metadata.store.sqlite.mvcc import SqliteHistory
+from metadata.store.sqlite.store import SqliteStore
 from tests.metadata.lost_power import Disk, operations_of
 
 FULL = 2
@@ -29,8 +29,8 @@ SEED = 20_260_114
 PROGRAM = """
 import asyncio, os, sys
 from pathlib import Path
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
+from metadata.store.sqlite.store import SqliteStore
+from metadata.store.interface import Put
 
 async def main(root, synchronous, commits, value_bytes):
     store = SqliteStore(root / "metadata.sqlite")

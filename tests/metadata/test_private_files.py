@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from metadata.data_directory import DataDirectory
 from metadata.private_files import make_private_directories
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
+from metadata.store.data_directory import DataDirectory
+from metadata.store.interface import Put
+from metadata.store.sqlite.store import SqliteStore
 
 UMASKS = (0o000, 0o022, 0o077, 0o177)
 

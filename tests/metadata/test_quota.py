@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metadata.access.quota import BURST_S, Quota, TokenBucket, check_quota, decode_quota, encode_quota, quoted_principal
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Revision
-from metadata.quota import BURST_S, Quota, TokenBucket, check_quota, decode_quota, encode_quota, quoted_principal
-from metadata.store import KeyValue
+from metadata.store.interface import KeyValue
 
 
 @given(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from metadata.backup.restore_state import Restoring, check_not_restoring, decode_restoring, encode_restoring, read_revision_base
 from metadata.errors import Corrupt, Rejected
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision
-from metadata.restoration import Restoring, check_not_restoring, decode_restoring, encode_restoring, read_revision_base
-from metadata.sqlite_store import SqliteStore
-from metadata.store import KeyValue, Put
+from metadata.store.interface import KeyValue, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 
 LAYOUT = EtcdLayout()
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metadata.backup.snapshot import BLOCK_BYTES, SnapshotEntry, SnapshotHeader, SnapshotWriter, parse_snapshot
 from metadata.errors import Corrupt, Rejected
 from metadata.model import Revision
-from metadata.snapshot import BLOCK_BYTES, SnapshotEntry, SnapshotHeader, SnapshotWriter, parse_snapshot
-from metadata.store import NO_LEASE, VALUE_BYTES_MAX, KeyValue, LeaseId
+from metadata.store.interface import NO_LEASE, VALUE_BYTES_MAX, KeyValue, LeaseId
 
 HEADER = SnapshotHeader("0123abcd", Revision(900), 1_767_225_600_000)
 ENTRIES = st.lists(

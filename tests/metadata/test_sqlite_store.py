@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from metadata import sqlite_history, sqlite_store
 from metadata.errors import Corrupt, Denied, OutcomeUnknown, Rejected, Stopping, Throttled, TooLarge, Unavailable
 from metadata.model import Revision
-from metadata.sqlite_errors import translate
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Compare, Delete, LeaseLost, MetadataStore, Put, RevisionCompacted, WatchBatch
+from metadata.store.interface import Compare, Delete, LeaseLost, MetadataStore, Put, RevisionCompacted, WatchBatch
+from metadata.store.sqlite import mvcc
+from metadata.store.sqlite import store as sqlite_store
+from metadata.store.sqlite.errors import translate
+from metadata.store.sqlite.store import SqliteStore
 from tests.metadata.stores import PATIENCE_S, Clock, open_sqlite, run, take, until
 
 
@@ -105,8 +106,8 @@ def test_opening_ends_the_leases_of_the_process_before_and_watchers_see_it(tmp_p
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
+from metadata.store.sqlite.store import SqliteStore
+from metadata.store.interface import Put
 
 async def main() -> None:
     store = SqliteStore(Path(sys.argv[1]))
@@ -428,7 +429,7 @@ def test_closing_waits_for_what_is_under_way(path: Path) -> None:
 
 
 def test_a_watch_reads_in_pieces_and_never_splits_a_transaction(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_history, "EVENTS_MAX", 10)
+    monkeypatch.setattr(mvcc, "EVENTS_MAX", 10)
 
     async def test() -> None:
         store = SqliteStore(path)
@@ -468,7 +469,7 @@ async def versions(store: SqliteStore) -> int:
 
 
 def test_compaction_keeps_one_version_of_each_key_and_goes_in_small_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_history, "VERSIONS_DROPPED_MAX", 10)
+    monkeypatch.setattr(mvcc, "VERSIONS_DROPPED_MAX", 10)
 
     async def test() -> None:
         store = SqliteStore(path)

@@ -1,4 +1,5 @@
-"""What every metadata store promises (metadata/store.py), by etcd's semantics. Runs against each opener of STORES alike."""
+"""What every metadata store promises (metadata/store/interface.py), by etcd's semantics. Runs against each opener of STORES
+alike."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument, Rejected, TooLarge
 from metadata.model import Revision
-from metadata.store import (
+from metadata.store.interface import (
     NO_LEASE,
     OPERATIONS_MAX,
     VALUE_BYTES_MAX,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Revision, TopicId
-from metadata.store import KeyValue
-from metadata.topic import PARTITION_COUNT_MAX, Topic, check_partition_count, decode_topic, encode_topic
+from metadata.store.interface import KeyValue
+from metadata.topics.topic import PARTITION_COUNT_MAX, Topic, check_partition_count, decode_topic, encode_topic
 
 STORED = {
     "format_version": 1,

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from metadata import watched_range
 from metadata.errors import Corrupt, InvalidName, Unavailable, UnknownTopic
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, TopicId
-from metadata.sqlite_store import SqliteStore
-from metadata.store import KeyValue, MetadataStore, Put
-from metadata.topic import Topic
-from metadata.topic_cache import READS_AT_ONCE, TopicCache
-from metadata.topic_settings import TopicSettings
-from metadata.topics import Topics
+from metadata.store import range_watch
+from metadata.store.interface import KeyValue, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.cache import READS_AT_ONCE, TopicCache
+from metadata.topics.registry import Topics
+from metadata.topics.settings import TopicSettings
+from metadata.topics.topic import Topic
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.metadata.stores import PATIENCE_S, run, until
 
@@ -61,8 +61,8 @@ OnBroker = Callable[[Callable[[Broker], Awaitable[None]]], None]
 
 @pytest.fixture
 def on_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnBroker:
-    monkeypatch.setattr(watched_range, "BACK_OFF_S", 0.001)
-    monkeypatch.setattr(watched_range, "BACK_OFF_S_MAX", 0.004)
+    monkeypatch.setattr(range_watch, "BACK_OFF_S", 0.001)
+    monkeypatch.setattr(range_watch, "BACK_OFF_S_MAX", 0.004)
 
     async def opened(test: Callable[[Broker], Awaitable[None]]) -> None:
         sqlite = SqliteStore(tmp_path / "metadata.sqlite")
@@ -247,8 +247,8 @@ def test_the_pauses_between_attempts_grow_to_a_bound(on_broker: OnBroker, monkey
             await asyncio.Event().wait()  # no tenth
 
     async def test(b: Broker) -> None:
-        monkeypatch.setattr(watched_range, "BACK_OFF_S", 0.1)
-        monkeypatch.setattr(watched_range, "BACK_OFF_S_MAX", 5.0)
+        monkeypatch.setattr(range_watch, "BACK_OFF_S", 0.1)
+        monkeypatch.setattr(range_watch, "BACK_OFF_S_MAX", 5.0)
         monkeypatch.setattr(asyncio, "sleep", sleep)
         b.store.down = unavailable()
         async with b.running():
@@ -282,7 +282,7 @@ def test_when_history_is_gone_all_is_read_again_and_the_differences_are_told(on_
 def test_pages_are_read_at_one_moment_and_what_changes_meanwhile_is_followed(
     on_broker: OnBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched_range, "PAGE_KEYS", 2)
+    monkeypatch.setattr(range_watch, "PAGE_KEYS", 2)
 
     async def test(b: Broker) -> None:
         created = [await b.topics.create(name, 1) for name in "abcde"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument
-from metadata.topic_settings import INT64_MAX, MESSAGE_BYTES_LIMIT, SETTINGS, TopicSettings
+from metadata.topics.settings import INT64_MAX, MESSAGE_BYTES_LIMIT, SETTINGS, TopicSettings
 
 VALUES = {
     "retention.ms": st.integers(-1, INT64_MAX).map(str),

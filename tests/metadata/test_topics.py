@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from metadata import topics as topics_module
 from metadata.errors import (
     AlreadyExists,
     Corrupt,
@@ -23,13 +22,14 @@ from metadata.errors import (
     Unavailable,
     UnknownTopic,
 )
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import PARTITIONS_MAX
 from metadata.page_token import PAGE_SIZE, PAGE_SIZE_MAX
-from metadata.sqlite_store import SqliteStore
-from metadata.store import KeyValue, Put, RangeResult
-from metadata.topic import PARTITION_COUNT_MAX, Topic
-from metadata.topics import Topics
+from metadata.store.interface import KeyValue, Put, RangeResult
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics import registry as topics_module
+from metadata.topics.registry import Topics
+from metadata.topics.topic import PARTITION_COUNT_MAX, Topic
 from tests.metadata.faulty_store import FaultyStore
 from tests.metadata.stores import run
 

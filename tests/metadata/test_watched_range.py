@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata import watched_range
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Revision
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Delete, Event, KeyValue, Operation, Put, RevisionCompacted, WatchBatch
-from metadata.watched_range import BACK_OFF_S, BACK_OFF_S_MAX, WatchedRange
+from metadata.store import range_watch
+from metadata.store.interface import Delete, Event, KeyValue, Operation, Put, RevisionCompacted, WatchBatch
+from metadata.store.range_watch import BACK_OFF_S, BACK_OFF_S_MAX, WatchedRange
+from metadata.store.sqlite.store import SqliteStore
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.simulation.virtual_loop import run, virtual_loop
 
@@ -130,7 +130,7 @@ def test_a_hole_in_history_is_met_by_reading_everything_again() -> None:
 
 
 def test_history_that_is_compacted_between_two_pages_is_met_by_beginning_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_range, "PAGE_KEYS", 2)
+    monkeypatch.setattr(range_watch, "PAGE_KEYS", 2)
 
     async def scenario(f: Follower) -> None:
         for name in "abcde":

@@ -20,12 +20,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from metadata.broker_registry import decode_registration
+from metadata.cluster.broker_registry import decode_registration
+from metadata.cluster.leadership import PartitionState, decode_state
 from metadata.errors import Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
-from metadata.partition_assignments import PartitionState, decode_state
-from metadata.store import Event, KeyValue, WatchBatch
+from metadata.store.interface import Event, KeyValue, WatchBatch
+from metadata.store.keys import EtcdLayout
 from segments.bucket_layout import parse_wal_key, proof_key, segment_key
 from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_seal
 from tests.simulation.archive_store import ArchiveStore

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from metadata import partition_assignments
+from metadata.cluster import leadership
+from metadata.cluster.leadership import Decision, moving
 from metadata.errors import Fenced
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import SessionId, TopicPartition
-from metadata.partition_assignments import Decision, moving
+from metadata.store.keys import EtcdLayout
 from tests.faulty_store import CALM, STORMY, Faults, Outage, between
 from tests.simulation.appointments import OPERATOR
 from tests.simulation.broker_process import BrokerProcess
@@ -384,7 +384,7 @@ class Blows:
         if others:
             asked = Decision(partition, revision, moving(state, self._chance.choice([*others, *others, None])))
             try:
-                wrote = await partition_assignments.write(self._site.metadata, [asked], EtcdLayout())
+                wrote = await leadership.write(self._site.metadata, [asked], EtcdLayout())
             except Fenced:
                 return  # somebody else was faster
             self._site.recorder.wrote(wrote, OPERATOR)

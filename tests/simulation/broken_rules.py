@@ -19,13 +19,13 @@ from compaction.key_compaction import KeyPassPlan
 from compaction.wal_state import SessionState
 from gateway import controller, handover, session_claims, takeover
 from gateway.bucket_reach import BucketReach
-from metadata import partition_assignments
-from metadata.counters import next_session
+from metadata.cluster import leadership
+from metadata.cluster.counters import next_session
+from metadata.cluster.leadership import PartitionState
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
-from metadata.partition_assignments import PartitionState
-from metadata.store import MetadataStore
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
 from segments import next_manifest, recovery, segment_writer, session, store_clock
 from segments.bucket_layout import claim_key, segment_key
 from segments.doubted_refusal import DoubtedRefusal
@@ -130,7 +130,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.NOT_GIVEN_UP:
             return [(Log, "drop", Log.resume)]
         case BrokenRule.CONTROLLER_UNGUARDED:
-            return [(partition_assignments, "write", _unguarded(partition_assignments.write))]
+            return [(leadership, "write", _unguarded(leadership.write))]
         case BrokenRule.END_REMEMBERED:
             return _end_remembered()
         case BrokenRule.UNKNOWN_IS_FAILURE:

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import ClusterView
 from gateway.leadership import Leadership
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision, SessionId
+from metadata.store.keys import EtcdLayout
 from segments.bounded_store import BoundedStore
 from segments.log import Log
 from segments.memory_store import MemoryStore

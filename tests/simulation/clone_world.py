@@ -25,12 +25,12 @@ from dataclasses import dataclass
 
 from gateway.cluster_identity import next_number
 from gateway.cluster_settings import ClusterSettings
+from metadata.cluster.leadership import decode_state
 from metadata.errors import TidelogError
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
-from metadata.partition_assignments import decode_state
-from metadata.topic import Topic
-from metadata.topics import Topics
+from metadata.store.keys import EtcdLayout
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from tests.faulty_store import Outage
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore

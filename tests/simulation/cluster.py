@@ -7,11 +7,11 @@ import contextlib
 import random
 from collections.abc import Callable
 
-from metadata.broker_registry import BrokerCache, write_draining
+from metadata.cluster.broker_registry import BrokerCache, write_draining
+from metadata.cluster.leadership_cache import PartitionCache
 from metadata.errors import NotFound, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
-from metadata.partition_cache import PartitionCache
+from metadata.store.keys import EtcdLayout
 from tests.faulty_store import CALM, Faults, Outage
 from tests.simulation.appointments import OPERATOR
 from tests.simulation.broker_process import BrokerProcess, Site

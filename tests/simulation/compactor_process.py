@@ -18,10 +18,10 @@ from compaction.manifests import Manifests
 from compaction.membership import CompactorMembership
 from compaction.notices import Notices
 from compaction.settings import CompactionSettings
-from metadata.etcd_layout import EtcdLayout
+from metadata.cluster.manifest_notices import NoticeCache
 from metadata.model import SessionId
-from metadata.notice_cache import NoticeCache
-from metadata.topic_cache import TopicCache
+from metadata.store.keys import EtcdLayout
+from metadata.topics.cache import TopicCache
 from segments.bounded_store import BoundedStore
 from segments.object_store import Buffer, ListPage, ObjectStore, Tail
 from segments.store_clock import StoreClock

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from metadata.errors import InvalidArgument, Stopping, Unavailable
 from metadata.model import Revision
-from metadata.store import (
+from metadata.store.interface import (
     NO_LEASE,
     NOW,
     Compare,
@@ -33,7 +33,7 @@ from metadata.store import (
     TransactionResult,
     WatchBatch,
 )
-from metadata.transaction_limits import check_key, check_transaction, encode_key
+from metadata.store.transaction_limits import check_key, check_transaction, encode_key
 
 
 @dataclass(slots=True)

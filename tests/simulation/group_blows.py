@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final
 
-from metadata.consumer_protocol import PROTOCOL_TYPE, Subscription, encode_subscription
 from metadata.errors import MemberIdRequired, TidelogError
-from metadata.group_model import NO_INSTANCE, NO_MEMBER, JoinRequest, MemberId, Protocol
-from metadata.group_record import decode_group
+from metadata.groups.consumer_protocol import PROTOCOL_TYPE, Subscription, encode_subscription
+from metadata.groups.model import NO_INSTANCE, NO_MEMBER, JoinRequest, MemberId, Protocol
+from metadata.groups.record import decode_group
 from tests.simulation.group_brokers import LAYOUT, GroupBroker, GroupBrokers, GroupSite
 from tests.simulation.group_consumers import Consumer, GroupLine
 from tests.simulation.group_load import GroupLoad

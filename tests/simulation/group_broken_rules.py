@@ -17,16 +17,16 @@ from gateway.coordinated_group import CoordinatedGroup
 from gateway.group_coordinator import GroupCoordinator
 from gateway.group_timer import uptime_ms
 from gateway.landed_offsets import OffsetWrite, operation_of
-from metadata import group_barrier, group_joining, group_state
-from metadata.assignors import TopicPartitionName
-from metadata.coalesced_writes import CoalescedWrites, CompareFailed
 from metadata.errors import NotCoordinator
-from metadata.group_barrier import Step, open_if_all_are_here, rebalancing
-from metadata.group_model import Generation, Group, InstanceId, MemberId, Phase, Synced
-from metadata.member_rebalance import MemberRebalance
-from metadata.membership import NOTHING, Membership, Moves
+from metadata.groups import join, rebalance_barrier, state_machine
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import Generation, Group, InstanceId, MemberId, Phase, Synced
+from metadata.groups.rebalance_barrier import Step, open_if_all_are_here, rebalancing
+from metadata.members.rebalance import MemberRebalance
+from metadata.members.state import NOTHING, Membership, Moves
 from metadata.model import Revision
-from metadata.store import Compare, Delete, Put
+from metadata.store.interface import Compare, Delete, Put
+from metadata.store.write_batcher import CoalescedWrites, CompareFailed
 
 
 class BrokenGroupRule(Enum):
@@ -75,7 +75,7 @@ def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
         case BrokenGroupRule.OLD_GENERATION_COMMITS:
             return [(group_coordinator, "check_commit", _never_refused)]
         case BrokenGroupRule.BARRIER_OPENS_EARLY:
-            return [(module, "open_if_all_are_here", _opened_early) for module in (group_joining, group_state)]
+            return [(module, "open_if_all_are_here", _opened_early) for module in (join, state_machine)]
         case BrokenGroupRule.ANY_GENERATION_STAYS:
             return [(group_coordinator, "check_heartbeat", _refused_while_preparing)]
         case BrokenGroupRule.TOLD_BEFORE_STORED:
@@ -135,12 +135,12 @@ def _never_refused(group: Group, member_id: MemberId, instance_id: InstanceId, g
 
 def _opened_early(group: Group, *, now_ms: int) -> Step:
     if group.joining and group.barrier is not None and not group.barrier.first:
-        return group_barrier._open(group, now_ms=now_ms)
+        return rebalance_barrier._open(group, now_ms=now_ms)
     return open_if_all_are_here(group, now_ms=now_ms)
 
 
 def _refused_while_preparing(group: Group, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
-    group_state._check_member(group, member_id, instance_id)
+    state_machine._check_member(group, member_id, instance_id)
     if group.phase is Phase.PREPARING:
         raise rebalancing()
 

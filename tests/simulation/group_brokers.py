@@ -17,12 +17,12 @@ from gateway.group_coordinator import GroupCoordinator
 from gateway.membership import Membership
 from gateway.proven_view import ANSWER_S as VIEW_ANSWER_S
 from gateway.proven_view import ProvenView, SeenThere
-from metadata.broker_registry import BrokerCache, Registration, read_revisions, write_draining
+from metadata.cluster.broker_registry import BrokerCache, Registration, read_revisions, write_draining
 from metadata.errors import NoCoordinator, NotCoordinator, NotFound, OutcomeUnknown, Rejected, Unavailable
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_model import Joined, MemberId
-from metadata.group_settings import GroupSettings
+from metadata.groups.model import Joined, MemberId
+from metadata.groups.settings import GroupSettings
 from metadata.model import Revision, SessionId
+from metadata.store.keys import EtcdLayout
 from tests.simulation.appointments import Writer
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.group_judge import GroupJudge

@@ -16,12 +16,12 @@ from typing import Final, TypeVar
 
 from gateway.group_coordinator import GroupCoordinator
 from gateway.proven_view import PROOF_S
-from metadata.assignors import TopicPartitionName
 from metadata.errors import Fenced, InstanceFenced, OutcomeUnknown, RebalanceInProgress, TidelogError, Unavailable
-from metadata.group_member import GroupMember
-from metadata.group_model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
-from metadata.group_offsets import CommittedOffset
-from metadata.member_settings import MemberSettings
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
+from metadata.groups.offsets import CommittedOffset
+from metadata.members.member import GroupMember
+from metadata.members.settings import MemberSettings
 from metadata.model import Partition, TopicId, TopicPartition
 from tests.simulation.group_brokers import GroupBrokers, GroupSite
 from tests.simulation.simulated_process import SimulatedProcess, Wire

@@ -21,12 +21,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from metadata.assignors import TopicPartitionName
-from metadata.etcd_layout import EtcdLayout
-from metadata.group_model import NO_INSTANCE, Joined
-from metadata.group_offsets import decode_offset
-from metadata.group_record import decode_group
-from metadata.store import KeyValue
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import NO_INSTANCE, Joined
+from metadata.groups.offsets import decode_offset
+from metadata.groups.record import decode_group
+from metadata.store.interface import KeyValue
+from metadata.store.keys import EtcdLayout
 
 Owned = tuple[str, TopicPartitionName]
 """A group, and a partition that its members share."""

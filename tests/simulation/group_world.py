@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.proven_view import PROOF_S
-from metadata.assignors import TopicPartitionName
-from metadata.group_model import Phase
-from metadata.group_settings import GroupSettings
-from metadata.store import KeyValue
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import Phase
+from metadata.groups.settings import GroupSettings
+from metadata.store.interface import KeyValue
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.group_blows import GroupBlows, Harm
 from tests.simulation.group_broken_rules import BrokenGroupRule, in_force

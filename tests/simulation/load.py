@@ -8,9 +8,9 @@ import random
 from collections.abc import Iterator
 
 from metadata.model import Partition, TopicPartition
-from metadata.store import MetadataStore
-from metadata.topic import Topic
-from metadata.topics import Topics
+from metadata.store.interface import MetadataStore
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from tests.simulation.clients import Clients, Kind, Producer, Reader
 from tests.simulation.policies import Policies
 from tests.simulation.record_deleter import RecordDeleter

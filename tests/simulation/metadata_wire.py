@@ -14,7 +14,7 @@ from contextvars import Context
 
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import Revision
-from metadata.store import (
+from metadata.store.interface import (
     NOW,
     Compare,
     KeyValue,

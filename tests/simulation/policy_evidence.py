@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from metadata.model import Partition, TopicPartition
-from metadata.topic import Topic
-from metadata.topic_settings import TopicSettings
+from metadata.topics.settings import TopicSettings
+from metadata.topics.topic import Topic
 from segments.bucket_layout import history_file_key
 from segments.manifest import HistoryFile
 from tests.simulation.archive_store import ArchiveStore

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from metadata.topic_settings import TopicSettings
+from metadata.topics.settings import TopicSettings
 from segments.manifest import UNKNOWN_MS, HistoryFile, Manifest
 from tests.simulation.history_checker import Invariant, RecordId, Violation
 

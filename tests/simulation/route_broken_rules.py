@@ -25,7 +25,7 @@ from gateway.produce_wire import AppendRequest
 from gateway.proven_routing import ProvenRouting
 from gateway.routed_log import RoutedLog
 from gateway.session_claims import SessionClaims
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError
 from metadata.model import ProducerId, Revision, SessionId, TopicPartition
 from segments.byte_budget import Admission

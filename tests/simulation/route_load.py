@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from gateway.cluster_view import partitions_of
 from metadata.model import TopicPartition
-from metadata.store import MetadataStore
-from metadata.topic import Topic
-from metadata.topics import Topics
+from metadata.store.interface import MetadataStore
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
 from tests.simulation.route_clients import KeyedClient, PlainClient, RouteClient, RouteClients, SequencedClient
 from tests.simulation.route_streams import ConsumeStream, EventStream, RouteStream
 from tests.simulation.virtual_loop import virtual_loop

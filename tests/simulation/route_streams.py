@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from gateway.grpc_status import error_of
 from gateway.proto import log_pb2
 from metadata.errors import NotFound, OutcomeUnknown, TidelogError, UnknownPartition, UnknownTopic
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.record_batch import split_batches
 from tests.simulation.bucket_reader import parse_record_value, records_of
 from tests.simulation.history_checker import Fetched, GaveUp, RecordId

@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 from gateway.cluster_settings import ClusterSettings
 from metadata.errors import TidelogError
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
+from metadata.store.keys import EtcdLayout
 from segments.log import Log
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore

@@ -33,11 +33,11 @@ from gateway.peers import CONNECT_TIMEOUT_S, WRITES_AT_ONCE, Peers, _unreachable
 from gateway.producer_streams import ProducerStreams
 from gateway.routed_log import RoutedLog
 from gateway.settings import GatewaySettings
-from metadata.broker_registry import Registration
+from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicPartition
-from metadata.topics import Topics
+from metadata.store.keys import EtcdLayout
+from metadata.topics.registry import Topics
 from segments.log import Log
 from tests.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess, Site

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.broker_registry import Registration, encode_registration
-from metadata.etcd_layout import EtcdLayout
+from metadata.cluster.broker_registry import Registration, encode_registration
 from metadata.model import Revision, SessionId
-from metadata.store import Event, WatchBatch
+from metadata.store.interface import Event, WatchBatch
+from metadata.store.keys import EtcdLayout
 from tests.simulation.appointments import LandedProof, Recorder, Writer, judge
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.etcd_model import EtcdModel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metadata.model import LeaderEpoch, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from tests.simulation.bucket_reader import VisibleRun
 from tests.simulation.clone_world import AtTheCopy, outside
 from tests.simulation.history_checker import Acknowledged, Event, Placed, RecordId, Sent, SentTogether

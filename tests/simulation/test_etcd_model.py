@@ -9,7 +9,7 @@ import pytest
 
 from metadata.errors import Unavailable
 from metadata.model import Revision
-from metadata.store import LeaseLost, Put
+from metadata.store.interface import LeaseLost, Put
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.assignors import TopicPartitionName
+from metadata.groups.assignors import TopicPartitionName
 from tests.simulation.group_judge import GroupJudge, GroupRule, Offsets
 
 P0 = ("orders", 0)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from metadata.model import Offset
-from metadata.topic_settings import TopicSettings
+from metadata.topics.settings import TopicSettings
 from segments.manifest import UNKNOWN_MS, HistoryFile, KeyPass, Manifest, RowGroup, no_manifest
 from segments.next_manifest import compacted, keys_compacted, log_start_raised, replaced
 from tests.segments.batches import ORDERS

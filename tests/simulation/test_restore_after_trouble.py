@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from metadata.etcd_layout import EtcdLayout
+from metadata.cluster.leadership import PartitionState, read_all
 from metadata.model import SessionId, TopicPartition
-from metadata.partition_assignments import PartitionState, read_all
-from metadata.topics import Topics
+from metadata.store.keys import EtcdLayout
+from metadata.topics.registry import Topics
 from segments.cluster_record import sign_bucket
 from segments.object_store import ObjectStore
 from segments.recovered_partition import RecoveredPartition

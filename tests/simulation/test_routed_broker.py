@@ -7,8 +7,8 @@ import random
 
 from gateway.cluster_settings import ClusterSettings
 from gateway.event_ids import encode_event_id
-from metadata.etcd_layout import EtcdLayout
-from metadata.topics import Topics
+from metadata.store.keys import EtcdLayout
+from metadata.topics.registry import Topics
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.broker_process import Site

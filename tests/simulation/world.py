@@ -24,9 +24,9 @@ from typing import NamedTuple
 from gateway.bucket_reach import LOOKS_S, PROOFS
 from gateway.cluster_settings import ClusterSettings
 from metadata.errors import TidelogError
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import TopicId, TopicPartition
-from metadata.topic import decode_topic
+from metadata.store.keys import EtcdLayout
+from metadata.topics.topic import decode_topic
 from segments.settings import SegmentSettings
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.topic import Topic, encode_topic
+from metadata.topics.topic import Topic, encode_topic
 from segments.batch_kernel import NewRecordTuple
 from segments.bucket_layout import history_file_key, history_file_name, segment_key, topic_mirror_key
 from segments.compression import Codec

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users 
 
 import tidelog
 from metadata.errors import InvalidArgument, InvalidTimestamp, TidelogError
-from metadata.topic_settings import INT64_MAX
+from metadata.topics.settings import INT64_MAX
 from spark.replay import Progress, Running, replay, target_partitions
 from spark.replay_plan import Asked, Placement, Plan, Target, Verdict
 from tests.forked_tidelog import ForkedBroker

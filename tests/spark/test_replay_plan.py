@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from metadata.errors import InvalidArgument, InvalidTimestamp, OutOfRange, Rejected, TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
-from metadata.topic_settings import INT64_MAX
+from metadata.topics.settings import INT64_MAX
 from spark.bucket_thread import BucketThread
 from spark.log_snapshot import PartitionSnapshot
 from spark.replay import SLOW_WORKER, Progress, check_dates, resolve_range, run_query

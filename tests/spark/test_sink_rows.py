@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.proto import admin_pb2
+from metadata.cluster.id_allocation import DERIVED_IDS, IDEMPOTENCY_KEY_IDS
 from metadata.errors import Corrupt, InvalidArgument, InvalidTimestamp, TooLarge, UnknownPartition, UnknownTopic
-from metadata.producer_ids import DERIVED_IDS, IDEMPOTENCY_KEY_IDS
-from metadata.topic_settings import INT64_MAX, TimestampType
+from metadata.topics.settings import INT64_MAX, TimestampType
 from segments.batch_kernel import RecordTuple
 from segments.bucket_layout import chosen_key
 from segments.compression import Codec

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
-from metadata.topic import Topic, encode_topic
+from metadata.topics.topic import Topic, encode_topic
 from segments.batch_kernel import NewRecordTuple
 from segments.bucket_layout import deleted_topic_key, topic_mirror_key
 from segments.compression import Codec

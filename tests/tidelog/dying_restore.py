@@ -18,7 +18,7 @@ from unittest.mock import patch
 import gateway.settings  # noqa: F401  # the command loads this one and the next two late
 import tidelog.cli.commands
 import tidelog.cluster_restore  # noqa: F401
-from metadata.etcd_store import EtcdStore
+from metadata.store.etcd.store import EtcdStore
 from segments.s3_store import S3Store
 from tidelog.cli.main import main
 

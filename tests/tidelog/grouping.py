@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Unpack
 
 import tidelog
-from metadata.group_model import Phase
+from metadata.groups.model import Phase
 from tests.gateway.small_broker import SmallBroker, small_broker
 from tests.tidelog.consuming import until
 from tidelog.settings import SettingChanges

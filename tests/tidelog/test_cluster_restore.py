@@ -17,15 +17,15 @@ from gateway.cluster_settings import ClusterSettings
 from gateway.cluster_view import partitions_of
 from gateway.session_claims import SessionClaims
 from gateway.snapshots import take_snapshot
-from metadata.counters import next_session
+from metadata.backup.restore_state import Restoring, encode_restoring
+from metadata.cluster.counters import next_session
+from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Fenced, Rejected, SessionFenced, Unavailable
-from metadata.etcd_settings import EtcdSettings
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
-from metadata.open_metadata import open_metadata
-from metadata.producer_ids import ProducerIds
-from metadata.restoration import Restoring, encode_restoring
-from metadata.store import Compare, Delete, MetadataStore, Operation, Put, TransactionResult
-from metadata.topic import Topic
+from metadata.store.etcd.settings import EtcdSettings
+from metadata.store.interface import Compare, Delete, MetadataStore, Operation, Put, TransactionResult
+from metadata.store.open import open_metadata
+from metadata.topics.topic import Topic
 from segments.bucket_layout import SNAPSHOTS, TOPICS, WAL, history_file_key, manifest_key, topic_mirror_key
 from segments.listing import objects_under
 from segments.manifest import encode_manifest

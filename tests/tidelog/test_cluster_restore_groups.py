@@ -14,11 +14,11 @@ from gateway.cluster_view import partitions_of
 from gateway.group_coordinator import GroupCoordinator
 from gateway.snapshots import take_snapshot
 from metadata.errors import StaleGeneration
-from metadata.group_model import NO_INSTANCE, Generation, Joined, MemberId, SyncRequest
-from metadata.group_offsets import CommittedOffset
-from metadata.group_settings import GroupSettings
+from metadata.groups.model import NO_INSTANCE, Generation, Joined, MemberId, SyncRequest
+from metadata.groups.offsets import CommittedOffset
+from metadata.groups.settings import GroupSettings
 from metadata.model import SessionId
-from metadata.store import MetadataStore
+from metadata.store.interface import MetadataStore
 from segments.memory_store import MemoryStore
 from tests.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms
 from tests.metadata.played_group import request

@@ -9,7 +9,7 @@ import pytest
 
 import tidelog
 from metadata.errors import InvalidArgument
-from metadata.group_model import Generation
+from metadata.groups.model import Generation
 from tidelog.broker_process import BrokerProcess
 from tidelog.group_consumer import GroupConsumer
 

@@ -23,7 +23,7 @@ from metadata.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, MemberId, SyncRequest
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, MemberId, SyncRequest
 from tests.gateway.small_broker import SmallBroker, small_broker, until
 from tests.metadata.played_group import request
 from tests.tidelog.producing import quick

@@ -23,9 +23,9 @@ from metadata.errors import (
     TidelogError,
     UnknownTopic,
 )
-from metadata.group_member import GroupMember
-from metadata.group_model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
-from metadata.group_offsets import CommittedOffset
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
+from metadata.groups.offsets import CommittedOffset
+from metadata.members.member import GroupMember
 from metadata.model import LeaderEpoch, Offset, Partition, TopicPartition
 from segments.run_index import EpochEnd
 from tests.gateway.small_broker import SmallBroker

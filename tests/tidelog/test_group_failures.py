@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from metadata.assignors import TopicPartitionName
-from metadata.group_member import GroupMember
-from metadata.member_settings import MemberSettings
+from metadata.groups.assignors import TopicPartitionName
+from metadata.members.member import GroupMember
+from metadata.members.settings import MemberSettings
 from tests.simulation.virtual_loop import run
 from tidelog.connection import Connection
 from tidelog.fetching import Chunk, Fetching

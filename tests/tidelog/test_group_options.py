@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from metadata.errors import InvalidArgument
-from metadata.member_settings import MemberSettings
+from metadata.members.settings import MemberSettings
 from tidelog.group_options import GroupOptionChanges, GroupOptions, group_options
 
 

@@ -12,7 +12,6 @@ import pytest
 import tidelog
 from gateway.grpc_status import status_of
 from gateway.proto import groups_pb2 as wire
-from metadata.consumer_protocol import encode_assignment
 from metadata.errors import (
     GroupNotEmpty,
     InvalidArgument,
@@ -24,6 +23,7 @@ from metadata.errors import (
     UnknownGroup,
     UnknownPartition,
 )
+from metadata.groups.consumer_protocol import encode_assignment
 from tests.tidelog.small_broker import SmallBroker, running
 from tests.tidelog.small_groups import SmallGroups
 from tidelog.group_descriptions import CommittedOffset, ListedGroup, MemberInfo, MovedOffset, PartitionLag

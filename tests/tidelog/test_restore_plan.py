@@ -8,13 +8,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.etcd_layout import EtcdLayout
+from metadata.backup.snapshot import Snapshot, SnapshotEntry, SnapshotHeader
+from metadata.cluster.id_allocation import DERIVED_IDS
+from metadata.cluster.leadership import PartitionState, SessionSpan, appointed
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from metadata.partition_assignments import PartitionState, SessionSpan, appointed
-from metadata.producer_ids import DERIVED_IDS
-from metadata.snapshot import Snapshot, SnapshotEntry, SnapshotHeader
-from metadata.store import OPERATIONS_MAX, KeyValue, Put
-from metadata.topic import Topic, decode_topic, encode_topic
+from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
+from metadata.store.keys import EtcdLayout
+from metadata.topics.topic import Topic, decode_topic, encode_topic
 from segments.manifest import Manifest, RememberedProducer
 from segments.segment_file import SegmentFooter, encode_segment
 from tests.segments.batches import sequenced_batch, stamped_run

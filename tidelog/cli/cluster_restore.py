@@ -179,7 +179,7 @@ def _utc(at_ms: int) -> str:
 def _settings(bucket: str, etcd: str, data_dir: str, cluster: str) -> BrokerSettings:
     """Raises InvalidArgument, NotFound."""
     from gateway.settings import load_settings
-    from metadata.etcd_layout import EtcdLayout
+    from metadata.store.keys import EtcdLayout
 
     with_etcd = bool(etcd or os.environ.get("TIDELOG_ETCD"))
     directory = data_dir or ("" if with_etcd else os.environ.get("TIDELOG_DATA_DIR", ""))
@@ -205,9 +205,9 @@ def _settings(bucket: str, etcd: str, data_dir: str, cluster: str) -> BrokerSett
 def _restore(settings: BrokerSettings, *, dry_run: bool, despite_damage: bool) -> Restored:
     import uvloop
 
-    from metadata.data_directory import DataDirectory
-    from metadata.etcd_layout import EtcdLayout
-    from metadata.open_metadata import open_metadata
+    from metadata.store.data_directory import DataDirectory
+    from metadata.store.keys import EtcdLayout
+    from metadata.store.open import open_metadata
     from segments.store_url import open_store
     from tidelog.cluster_restore import restore_cluster
 

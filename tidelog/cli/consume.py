@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metadata.errors import InvalidArgument, NotAuthorized, StaleMember, TidelogError
-from metadata.group_model import check_group_name
+from metadata.groups.model import check_group_name
 from tidelog.cli.client_command import with_client
 from tidelog.cli.contexts import UrlOption
 from tidelog.cli.output import say
@@ -27,7 +27,7 @@ from tidelog.cli.record_writer import RecordOutput, RecordWriter
 from tidelog.settings import ResetPolicy
 
 if TYPE_CHECKING:
-    from metadata.assignors import TopicPartitionName
+    from metadata.groups.assignors import TopicPartitionName
     from tidelog.client import Client
     from tidelog.consumer import Consumer, TopicsConsumer
     from tidelog.group_consumer import GroupConsumer

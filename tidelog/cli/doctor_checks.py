@@ -121,7 +121,7 @@ def check_kernel() -> Diagnosis:
 
 def check_data_directory(data_dir: Path) -> Diagnosis:
     """A directory that is missing is fine where it could be made; one that a broker uses is looked at no further."""
-    from metadata.data_directory import DataDirectory
+    from metadata.store.data_directory import DataDirectory
 
     name = "data directory"
     if not data_dir.exists():

@@ -14,13 +14,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from metadata.errors import TidelogError
-from metadata.store import Compare, LeaseLost, Put
+from metadata.store.interface import Compare, LeaseLost, Put
 from tidelog.cli.diagnosis import Diagnosis, failed
 
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
-    from metadata.etcd_settings import EtcdAddress, EtcdSettings
-    from metadata.store import MetadataStore
+    from metadata.store.etcd.settings import EtcdAddress, EtcdSettings
+    from metadata.store.interface import MetadataStore
 
 ASKED = 5
 """Times that each member is asked; the median counts."""
@@ -53,9 +53,9 @@ async def _ask_member(etcd: EtcdSettings, address: EtcdAddress) -> tuple[Diagnos
     """What the member says of itself, and the id of its etcd cluster; 0 where that is not known."""
     import grpc.aio
 
-    from metadata.etcd_errors import failure
-    from metadata.etcd_member import Member
-    from metadata.proto import etcd_pb2
+    from metadata.store.etcd.errors import failure
+    from metadata.store.etcd.member import Member
+    from metadata.store.etcd.proto import etcd_pb2
 
     name = f"etcd {address.target}"
     try:
@@ -81,7 +81,7 @@ async def _ask_member(etcd: EtcdSettings, address: EtcdAddress) -> tuple[Diagnos
 
 def judge_member(name: str, status: Any, took_ms: float) -> Diagnosis:
     """A member's StatusResponse, and how long it took, in milliseconds. Pure."""
-    from metadata.etcd_client import VERSION_MIN, parse_version
+    from metadata.store.etcd.client import VERSION_MIN, parse_version
 
     told = f"version {status.version}, {status.dbSize / (1 << 20):.1f} MiB, answers in {took_ms:.1f} ms"
     if parse_version(status.version) < VERSION_MIN:
@@ -104,8 +104,8 @@ def judge_member(name: str, status: Any, took_ms: float) -> Diagnosis:
 
 
 async def _check_as_a_broker(settings: BrokerSettings, bucket_named: bool) -> list[Diagnosis]:
-    from metadata.etcd_layout import EtcdLayout
-    from metadata.open_metadata import open_metadata
+    from metadata.store.keys import EtcdLayout
+    from metadata.store.open import open_metadata
 
     layout = EtcdLayout(settings.cluster)
     try:

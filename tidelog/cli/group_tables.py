@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from metadata.consumer_protocol import PROTOCOL_TYPE
+from metadata.groups.consumer_protocol import PROTOCOL_TYPE
 from tidelog.group_descriptions import CommittedOffset, GroupInfo, MovedOffset, PartitionLag
 
 ID_TAIL_MIN: Final = 8

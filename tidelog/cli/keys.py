@@ -97,7 +97,7 @@ def generate() -> None:
     """Writes a new key to stdout, for the file that a broker's --admin-key-file names. No cluster is asked."""
     import secrets
 
-    from metadata.api_key import KEY_ID_BYTES, SECRET_BYTES, new_key
+    from metadata.access.api_key import KEY_ID_BYTES, SECRET_BYTES, new_key
 
     _, text = new_key(
         principal="admin", id_bytes=secrets.token_bytes(KEY_ID_BYTES), secret_bytes=secrets.token_bytes(SECRET_BYTES), now_ms=0

@@ -204,7 +204,7 @@ def parse_settings(texts: list[str] | None) -> dict[str, str]:
 
 def kept(chosen: Mapping[str, str]) -> str:
     """How long a topic keeps its records, with the settings that say so, as they are or by default."""
-    from metadata.topic_settings import TopicSettings
+    from metadata.topics.settings import TopicSettings
 
     settings = TopicSettings.parse(chosen, skip_unknown=True)
     newest = "the newest record of each key"

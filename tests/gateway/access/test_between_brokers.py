@@ -19,12 +19,12 @@ from gateway.broker import wall_clock_ms
 from gateway.grpc_status import error_of
 from gateway.named_partitions import partition_of
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
-from metadata.acl import Acl
+from metadata.access.acl import Acl
 from metadata.errors import Denied, NotAuthorized, TidelogError, Unauthenticated
-from metadata.etcd_layout import EtcdLayout
 from metadata.secret import Secret
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
+from metadata.store.interface import Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
 from tests.gateway.access.test_both_doors import append
 from tests.gateway.broker_cluster import broker_cluster

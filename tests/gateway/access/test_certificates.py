@@ -16,7 +16,7 @@ from gateway.broker_process import running
 from gateway.proto import admin_pb2
 from gateway.settings import BrokerSettings
 from gateway.tls_settings import TlsSettings
-from metadata.acl import Acl
+from metadata.access.acl import Acl
 from metadata.errors import NotAuthorized
 from tests.certificates import Authority, make_certificates
 from tests.gateway.access.guarded_broker import FAST, bearer, told

@@ -22,8 +22,8 @@ from gateway.access.authentication import Authentication
 from gateway.access.bearer_tokens import fetched
 from gateway.access.settings import AccessSettings
 from gateway.proto import admin_pb2
-from metadata.acl import Rights
-from metadata.api_key import ApiKey, new_key
+from metadata.access.acl import Rights
+from metadata.access.api_key import ApiKey, new_key
 from metadata.errors import Unauthenticated
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, serve
 

@@ -21,7 +21,7 @@ from gateway.grpc_health import SERVICE as HEALTH
 from gateway.grpc_server import GrpcServer
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
 from gateway.reflection import SERVICE as REFLECTION
-from metadata.access_records import AccessRecords
+from metadata.access.registry import AccessRecords
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, told
 from tests.gateway.otlp_receiver import Receiver, receiving

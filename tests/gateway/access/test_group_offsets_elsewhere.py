@@ -20,9 +20,9 @@ from gateway.http_group_call import AsMember
 from gateway.http_group_offsets import HttpGroupOffsets
 from gateway.long_waits import LongWaits
 from gateway.proto import groups_pb2
-from metadata.acl import Acl, Operation
+from metadata.access.acl import Acl, Operation
 from metadata.errors import NotAuthorized
-from metadata.group_model import NO_INSTANCE, Generation, MemberId
+from metadata.groups.model import NO_INSTANCE, Generation, MemberId
 from metadata.model import TopicPartition
 from tests.gateway.access.test_refusals import Book
 from tests.gateway.told_log import P0, Topics

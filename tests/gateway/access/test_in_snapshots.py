@@ -6,14 +6,14 @@ import asyncio
 from pathlib import Path
 
 from gateway.snapshots import take_snapshot
-from metadata.access_records import AccessRecords
-from metadata.acl import Acl
-from metadata.etcd_layout import EtcdLayout
-from metadata.peer_secret import read_peer_secret
-from metadata.quota import Quota
-from metadata.snapshot import parse_snapshot
-from metadata.sqlite_store import SqliteStore
-from metadata.store import Put
+from metadata.access.acl import Acl
+from metadata.access.quota import Quota
+from metadata.access.registry import AccessRecords
+from metadata.backup.snapshot import parse_snapshot
+from metadata.cluster.peer_secret import read_peer_secret
+from metadata.store.interface import Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
 from segments.bucket_layout import snapshot_key
 from segments.memory_store import MemoryStore
 from tidelog.restore_plan import Evidence, plan_restore

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.group_descriptions import GroupDescription, GroupMember, PartitionLag, assigned_partitions, seen_by
 from gateway.proto import groups_pb2, log_pb2
-from metadata.consumer_protocol import Subscription, decode_subscription, encode_assignment, encode_subscription
+from metadata.groups.consumer_protocol import Subscription, decode_subscription, encode_assignment, encode_subscription
 from metadata.page_token import name_in
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
 from tests.gateway.access.test_both_doors import append

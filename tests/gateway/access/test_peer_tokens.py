@@ -36,10 +36,10 @@ from gateway.access.peer_tokens import (
 )
 from gateway.access.principal_quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
-from metadata.access_cache import AccessCache
+from metadata.access.cache import AccessCache
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 from metadata.secret import Secret
-from metadata.sqlite_store import SqliteStore
+from metadata.store.sqlite.store import SqliteStore
 
 PRODUCE, SEEK, CREATE_KEY = "/tidelog.v1.Log/Produce", "/tidelog.v1.Groups/SeekGroup", "/tidelog.v1.Access/CreateKey"
 BILLING: Entries = ((PEER_PRINCIPAL, "billing"),)

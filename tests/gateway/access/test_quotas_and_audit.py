@@ -15,8 +15,8 @@ import pytest
 from gateway.access.audit_log import ROOM, AuditLog
 from gateway.access.principal_quotas import METERS_MAX, Flow, PrincipalQuotas
 from gateway.proto import admin_pb2, log_pb2
+from metadata.access.quota import Quota
 from metadata.errors import InvalidArgument, NotAuthorized, Throttled
-from metadata.quota import Quota
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
 from tests.gateway.access.test_both_doors import append
 from tests.metadata.stores import until

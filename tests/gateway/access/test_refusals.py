@@ -7,8 +7,8 @@ import shlex
 import pytest
 
 from gateway.access.caller import Caller
-from metadata.acl import Acl, Rights, Scope, rights_of_scopes
-from metadata.api_key import ApiKey
+from metadata.access.acl import Acl, Rights, Scope, rights_of_scopes
+from metadata.access.api_key import ApiKey
 from metadata.errors import NotAuthorized
 
 WRITE = Acl(principal="billing", operation="write", resource="topic", name="orders")

@@ -15,8 +15,8 @@ from grpc_health.v1 import health_pb2
 
 from gateway.grpc_status import error_of
 from gateway.proto import groups_pb2, log_pb2
-from metadata.consumer_protocol import encode_assignment
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
+from metadata.groups.consumer_protocol import encode_assignment
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
 from tests.gateway.access.test_both_doors import append
 from tests.gateway.stubs import health_stub

@@ -11,7 +11,7 @@ import pytest
 from gateway.access.caller import Caller, CheckedCall, begin
 from gateway.access.calls import HTTP_CALLS
 from gateway.http_request import Request
-from metadata.acl import Acl, Rights
+from metadata.access.acl import Acl, Rights
 from metadata.errors import NotAuthorized
 from tests.gateway.access.test_refusals import Book
 from tests.gateway.routed_cluster import Cluster, with_routed_cluster

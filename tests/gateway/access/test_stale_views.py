@@ -15,15 +15,15 @@ from gateway.access.peer_tokens import FORWARDED_BY, PEER_KEY, PEER_PRINCIPAL, C
 from gateway.access.principal_quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
 from gateway.tls_subject import TlsSubject
-from metadata.access_cache import AccessCache
-from metadata.access_records import AccessRecords
-from metadata.acl import Acl
-from metadata.api_key import parse_key
+from metadata.access.acl import Acl
+from metadata.access.api_key import parse_key
+from metadata.access.cache import AccessCache
+from metadata.access.registry import AccessRecords
 from metadata.errors import InvalidArgument, Unauthenticated, Unavailable
-from metadata.etcd_layout import EtcdLayout
 from metadata.model import Revision
 from metadata.secret import Secret
-from metadata.store import NOW, Delete, KeyValue, RangeResult, WatchBatch
+from metadata.store.interface import NOW, Delete, KeyValue, RangeResult, WatchBatch
+from metadata.store.keys import EtcdLayout
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop
 

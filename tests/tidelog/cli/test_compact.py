@@ -20,7 +20,7 @@ from gateway.broker_process import running
 from gateway.compactor_process import compacting
 from gateway.settings import DEV, load_settings
 from metadata.model import Partition, TopicPartition
-from metadata.topic import Topic
+from metadata.topics.topic import Topic
 from segments.bucket_layout import manifest_key
 from segments.log import FetchTarget
 from segments.log_reader import Fetched

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from gateway.settings import BrokerSettings
-from metadata.data_directory import DataDirectory
+from metadata.store.data_directory import DataDirectory
 from segments.memory_store import MemoryStore
 from tests.servers import S3Server
 from tidelog.cli.doctor_checks import (

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from gateway.settings import BrokerSettings
-from metadata.cluster_id import cluster_id
-from metadata.etcd_layout import EtcdLayout
-from metadata.etcd_settings import EtcdSettings
-from metadata.etcd_store import EtcdStore
-from metadata.proto import etcd_pb2
+from metadata.cluster.identity import cluster_id
 from metadata.secret import Secret
+from metadata.store.etcd.proto import etcd_pb2
+from metadata.store.etcd.settings import EtcdSettings
+from metadata.store.etcd.store import EtcdStore
+from metadata.store.keys import EtcdLayout
 from segments.cluster_record import sign_bucket
 from segments.store_url import open_store
 from tests.etcd_server import EtcdMember, running_etcd, settings

@@ -1,0 +1,241 @@
+"""Who may do what: bindings of principals to operations on resources, and the decision. Pure.
+
+    principal   a name, or * for everyone who has shown who it is
+    operation   describe · read · write · admin · all          read, write and admin allow describe with them
+    resource    topic NAME · group NAME · cluster              literal, or prefix; the literal * is every name
+    effect      allow · deny
+
+A call is allowed where a binding allows it and none denies it. Without any binding nobody may do anything (deny by default), but
+for the principals that the broker's settings name as administrators.
+
+Kafka's operations map onto these, so that its ACLs can be carried over (KIP-11, KIP-290):
+
+    Describe, DescribeConfigs               describe
+    Read                                    read           of a group: to be its member, to commit, to fetch its offsets
+    Write, IdempotentWrite                  write          a producer id needs no right of its own
+    Create, Delete, Alter, AlterConfigs     admin          of a topic: also to delete records; of a group: to seek and to delete
+    ClusterAction                           none           brokers know each other by the cluster's own secret
+    All                                     all
+    Cluster: Create                         admin of the topic's name, by a prefix
+    TransactionalId, DelegationToken        none
+
+The value of /{cluster}/acls/{acl_id}, JSON in UTF-8, one binding:
+
+    {"format_version":1,"principal":"billing","effect":"allow","operation":"read","resource":"topic","name":"orders",
+     "pattern":"literal"}
+
+Its id is the digest of what it says. Invariant: so a binding is there once, however often it is added, and adding it again changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from itertools import chain
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from metadata.errors import Corrupt, InvalidArgument, TidelogError
+from metadata.plain_names import why_not_plain
+from metadata.store.interface import KeyValue
+
+Operation = Literal["describe", "read", "write", "admin", "all"]
+ResourceKind = Literal["topic", "group", "cluster"]
+Pattern = Literal["literal", "prefix"]
+Effect = Literal["allow", "deny"]
+
+FORMAT_VERSION: Final = 1
+EVERYONE: Final = "*"
+EVERY_NAME: Final = "*"
+CLUSTER_NAME: Final = "cluster"
+"""Of the one resource of its kind."""
+PRINCIPAL_CHARACTERS_MAX: Final = 249
+NAME_CHARACTERS_MAX: Final = 249
+ACLS_MAX: Final = 10_000
+"""Of one cluster: every broker holds them all."""
+ACL_ID_DIGITS: Final = 16
+REMEMBERED_MAX: Final = 4_096
+"""Decisions that one set of rights remembers."""
+_ALLOWS: Final[dict[str, frozenset[str]]] = {
+    "describe": frozenset({"describe", "read", "write", "admin", "all"}),
+    "read": frozenset({"read", "all"}),
+    "write": frozenset({"write", "all"}),
+    "admin": frozenset({"admin", "all"}),
+}
+"""By what a call needs: the operations of a binding that allow it. One of the same name, or of all, denies it."""
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """What an API key is narrowed to: operations on a resource."""
+
+    operation: Operation
+    resource: ResourceKind
+    name: str = EVERY_NAME
+    pattern: Pattern = "literal"
+
+
+class Acl(msgspec.Struct, frozen=True, kw_only=True):
+    """One binding."""
+
+    principal: str
+    operation: Operation
+    resource: ResourceKind
+    name: str = EVERY_NAME
+    pattern: Pattern = "literal"
+    effect: Effect = "allow"
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def acl_id(self) -> str:
+        said = "\0".join((self.principal, self.effect, self.operation, self.resource, self.name, self.pattern))
+        return hashlib.sha256(said.encode()).hexdigest()[:ACL_ID_DIGITS]
+
+
+def check_principal(name: str) -> str:
+    """InvalidArgument unless it can name somebody. `*` is nobody's name."""
+    if not 1 <= len(name) <= PRINCIPAL_CHARACTERS_MAX or not name.isprintable() or name != name.strip() or name == EVERYONE:
+        raise InvalidArgument(
+            f"{name[:60]!r} is no name of a principal{_because(name)}",
+            hint=f"Use 1 to {PRINCIPAL_CHARACTERS_MAX} printable characters, no space at either end, and not *.",
+            field="principal",
+        )
+    return name
+
+
+def _because(name: str) -> str:
+    why = why_not_plain(name)
+    return f": {why}" if why is not None else ""
+
+
+def check_acl(acl: Acl) -> Acl:
+    """The binding as it is stored, or InvalidArgument."""
+    if acl.principal != EVERYONE:
+        check_principal(acl.principal)
+    if acl.effect not in get_args(Effect):
+        raise InvalidArgument(f"{acl.effect[:60]!r} is no effect", hint="Use allow or deny.", field="effect")
+    checked = check_scope(Scope(acl.operation, acl.resource, acl.name, acl.pattern))
+    return msgspec.structs.replace(acl, name=checked.name, pattern=checked.pattern)
+
+
+def check_scope(scope: Scope) -> Scope:
+    """The same with the one name that the cluster has, or InvalidArgument."""
+    for value, of, field in (
+        (scope.operation, Operation, "operation"),
+        (scope.resource, ResourceKind, "resource"),
+        (scope.pattern, Pattern, "pattern"),
+    ):
+        if value not in get_args(of):
+            raise InvalidArgument(f"{value[:60]!r} is no {field}", hint=f"Use {', '.join(get_args(of))}.", field=field)
+    if scope.resource == "cluster":
+        if scope.name not in {EVERY_NAME, CLUSTER_NAME, ""} or scope.pattern != "literal":
+            raise InvalidArgument("there is one cluster: it has no name here", hint="Leave the name out.", field="name")
+        return msgspec.structs.replace(scope, name=CLUSTER_NAME)
+    if not 1 <= len(scope.name) <= NAME_CHARACTERS_MAX or not scope.name.isprintable():
+        raise InvalidArgument(
+            f"{scope.name[:60]!r} is no name of a {scope.resource}, and no beginning of one{_because(scope.name)}",
+            hint="Use * for every name, or a beginning with the pattern prefix.",
+            field="name",
+        )
+    return scope
+
+
+class Rights:
+    """What some bindings come to, for one who asks. Decisions are remembered: make a new one when bindings change."""
+
+    __slots__ = ("_allowed", "_named", "_wide")
+
+    def __init__(self, bindings: Iterable[Acl]) -> None:
+        """Those of the principal, and those of everyone. Sorted, so that a list of all topics costs no more for many of them."""
+        self._named: dict[tuple[str, str], list[Acl]] = {}
+        self._wide: dict[str, list[Acl]] = {}
+        """For many names, by resource."""
+        for acl in bindings:
+            if acl.pattern == "literal" and acl.name != EVERY_NAME:
+                self._named.setdefault((acl.resource, acl.name), []).append(acl)
+            else:
+                self._wide.setdefault(acl.resource, []).append(acl)
+        self._allowed: dict[tuple[str, str, str], bool] = {}
+
+    @property
+    def remembered(self) -> int:
+        return len(self._allowed)
+
+    def allow(self, operation: str, resource: str, name: str) -> bool:
+        asked = (operation, resource, name)
+        allowed = self._allowed.get(asked)
+        if allowed is None:
+            if len(name) > NAME_CHARACTERS_MAX:  # nothing has such a name, and to remember it would cost what a client likes
+                return self._decide(operation, resource, name)
+            if len(self._allowed) >= REMEMBERED_MAX:
+                self._allowed.clear()
+            allowed = self._allowed[asked] = self._decide(operation, resource, name)
+        return allowed
+
+    def deny(self, operation: str, resource: str, name: str) -> bool:
+        """Whether one of them denies it, whatever others allow."""
+        return any(_denies(acl, operation, resource, name) for acl in self._bindings(resource, name))
+
+    def grant(self, operation: str, resource: str, name: str) -> bool:
+        """Whether one of them allows it, whatever others deny."""
+        return any(_allows(acl, operation, resource, name) for acl in self._bindings(resource, name))
+
+    def _decide(self, operation: str, resource: str, name: str) -> bool:
+        return decide(self._bindings(resource, name), operation, resource, name)
+
+    def _bindings(self, resource: str, name: str) -> Iterable[Acl]:
+        return chain(self._wide.get(resource, ()), self._named.get((resource, name), ()))
+
+
+def rights_of_scopes(scopes: Iterable[Scope]) -> Rights:
+    """What a key that is narrowed to these may do at most."""
+    return Rights(
+        Acl(principal=EVERYONE, operation=scope.operation, resource=scope.resource, name=scope.name, pattern=scope.pattern)
+        for scope in scopes
+    )
+
+
+def decide(bindings: Iterable[Acl], operation: str, resource: str, name: str) -> bool:
+    """Whether one of the bindings allows it, and none denies it. All of them are of who asks."""
+    allowed = False
+    for acl in bindings:
+        if _denies(acl, operation, resource, name):
+            return False
+        allowed = allowed or _allows(acl, operation, resource, name)
+    return allowed
+
+
+def _allows(acl: Acl, operation: str, resource: str, name: str) -> bool:
+    return acl.effect == "allow" and acl.operation in _ALLOWS[operation] and acl.resource == resource and _covers(acl, name)
+
+
+def _denies(acl: Acl, operation: str, resource: str, name: str) -> bool:
+    return acl.effect == "deny" and acl.operation in {operation, "all"} and acl.resource == resource and _covers(acl, name)
+
+
+def _covers(acl: Acl, name: str) -> bool:
+    if acl.pattern == "prefix":
+        return name.startswith(acl.name)
+    return acl.name in {name, EVERY_NAME}
+
+
+_decoder = msgspec.json.Decoder(Acl)
+
+
+def encode_acl(acl: Acl) -> bytes:
+    return msgspec.json.encode(acl)
+
+
+def decode_acl(kept: KeyValue) -> Acl:
+    """Raises Corrupt, naming the key of the store, where the value is not what this module writes.
+
+    A binding of a newer version is Corrupt too: half of a right is none, and half of a denial would allow.
+    """
+    try:
+        acl = check_acl(_decoder.decode(kept.value))
+        if not kept.key.endswith(f"/{acl.acl_id}") or acl.format_version > FORMAT_VERSION:
+            raise InvalidArgument("it is another's, or of a newer version")
+    except (msgspec.DecodeError, UnicodeDecodeError, TidelogError) as error:
+        raise Corrupt(f"the ACL at {kept.key} can't be read: {error}", key=kept.key) from error
+    return acl

@@ -1,0 +1,129 @@
+"""All API keys, ACLs and quotas in memory, fed by watches: what each request asks, without waiting.
+
+Invariants: until all three were read once, nobody is answered (Unavailable): a broker that does not know the denials must not
+allow. An ACL that can't be read denies everything to everybody but administrators, since it may have been a denial. A key that
+can't be read counts for nothing. While the store can't be reached, what was told last holds for `age_s_max`, and no longer: a key
+may have been revoked, and a right taken back, through another broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from metadata.access.acl import EVERYONE, Acl, Rights, decode_acl
+from metadata.access.api_key import ApiKey, decode_key
+from metadata.access.quota import Quota, decode_quota
+from metadata.errors import Unavailable
+from metadata.model import Revision
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.store.record_watch import WatchedRecords
+from metadata.store.view_proof import ViewProof
+
+
+class AccessCache:
+    """Its owner runs `run()` as a task."""
+
+    def __init__(self, store: MetadataStore, layout: EtcdLayout | None = None, *, age_s_max: float | None = None) -> None:
+        """`age_s_max`: how old the view may be; None for a store of this process alone, whose watches are always current."""
+        layout = layout or EtcdLayout()
+        self.version = 0
+        """Raised by each change of ACLs: who remembers a decision looks at it."""
+        self._subscribers: list[Callable[[], None]] = []
+        self._keys = WatchedRecords(store, layout.api_keys, decode_key, self._tell)
+        self._acls = WatchedRecords(store, layout.acls, decode_acl, self._acls_changed)
+        self._quotas = WatchedRecords(store, layout.quotas, decode_quota, self._quotas_changed)
+        self._proof = ViewProof(store, (self._keys, self._acls, self._quotas), age_s_max=age_s_max, changed=self._tell)
+        self.why_stale = self._proof.why_stale
+        self._bindings: dict[str, list[Acl]] = {}
+        self._limits: dict[str, Quota] = {}
+        self._rights: dict[str, Rights] = {}
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as watches:
+            for records in (self._keys, self._acls, self._quotas):
+                watches.create_task(records.watched.run())
+            watches.create_task(self._proof.run())
+
+    async def read(self, timeout_s: float) -> bool:
+        """Whether all was read once, and proven to be current, in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                for records in (self._keys, self._acls, self._quotas):
+                    await records.watched.wait_for(Revision(1), None)
+                await self._proof.wait_for_first()
+        except TimeoutError:
+            return False
+        return True
+
+    async def wait_for(self, revision: Revision, timeout_s: float) -> bool:
+        """Whether a change of any of them at `revision` was told in time."""
+        records = (self._keys, self._acls, self._quotas)
+        waits = [asyncio.ensure_future(each.watched.wait_for(revision, timeout_s)) for each in records]
+        try:
+            for first in asyncio.as_completed(waits):
+                if await first:
+                    return True
+            return False
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Calls `changed` after each change. Must not block, nor raise."""
+        self._subscribers.append(changed)
+
+    def key(self, key_id: str) -> ApiKey | None:
+        """The same object as long as nothing of it is changed. Raises Unavailable before the first reading."""
+        key = self._keys.by_name.get(key_id)
+        if key is None:
+            self._check_read()
+        return key
+
+    def known_key(self, key_id: str) -> ApiKey | None:
+        """The same; None also before the first reading."""
+        return self._keys.by_name.get(key_id)
+
+    def rights(self, principal: str) -> Rights:
+        """Raises Unavailable before the first reading, and while an ACL can't be read."""
+        rights = self._rights.get(principal)
+        if rights is None:
+            self._check_read()
+            if self._acls.damaged:
+                raise Unavailable(
+                    "an ACL can't be read, and may be a denial: nobody but administrators is allowed anything until it is mended",
+                    hint="The broker's log names its key in the metadata store: delete that, and add what it said.",
+                )
+            own = self._bindings.get(principal, [])
+            rights = Rights([*own, *self._bindings.get(EVERYONE, [])] if principal != EVERYONE else own)
+            if principal in self._bindings or len(self._rights) < 10_000:  # those without any share nothing, but are cheap to make
+                self._rights[principal] = rights
+        return rights
+
+    def quota(self, principal: str) -> Quota | None:
+        """Its own, else that of everybody."""
+        return self._limits.get(principal) or self._limits.get(EVERYONE)
+
+    def _acls_changed(self) -> None:
+        bindings: dict[str, list[Acl]] = {}
+        for acl in self._acls.by_name.values():
+            bindings.setdefault(acl.principal, []).append(acl)
+        self._bindings = bindings
+        self._rights = {}
+        self.version += 1
+        self._tell()
+
+    def _quotas_changed(self) -> None:
+        self._limits = {quota.principal: quota for quota in self._quotas.by_name.values()}
+        self._tell()
+
+    def _tell(self) -> None:
+        for changed in self._subscribers:
+            changed()
+
+    def _check_read(self) -> None:
+        if not all(each.watched.revision for each in (self._keys, self._acls, self._quotas)):
+            raise Unavailable(
+                "the keys and ACLs of the cluster have not been read yet", hint="The broker is starting: retry in a moment."
+            )

@@ -1,0 +1,105 @@
+"""Quotas: how much one principal may ask of one broker, and the bucket of tokens that keeps count. Pure: the caller brings the
+time.
+
+The value of /{cluster}/quotas/{principal}, JSON in UTF-8, the name percent-encoded; that of `*` is for everybody without one:
+
+    {"format_version":1,"principal":"billing","bytes_in_per_second":1048576,"bytes_out_per_second":0,"requests_per_second":0}
+
+0 is no limit. Limits are of each broker, as in Kafka: who uses three of them may have three times as much.
+
+    tokens  burst ┌───────┐        what was used is taken once it is known, also below zero: a request is never cut in the middle
+                  │       │ rate   the next one waits, or is refused, until there is something in it again
+                0 ├───────┤
+             debt └───────┘
+
+Invariant: over any time that begins with a full bucket, what was let through is at most burst + rate · time + the last request.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from metadata.access.acl import EVERYONE, check_principal
+from metadata.errors import Corrupt, InvalidArgument, TidelogError
+from metadata.store.interface import KeyValue
+
+FORMAT_VERSION: Final = 1
+QUOTAS_MAX: Final = 10_000
+BURST_S: Final = 1.0
+"""So much of its rate a principal that was quiet may use at once."""
+RATE_MAX: Final = 2**40
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    principal: str
+    bytes_in_per_second: int = 0
+    """Of what is produced: bodies and messages."""
+    bytes_out_per_second: int = 0
+    requests_per_second: int = 0
+    """Requests; on streams messages."""
+    format_version: int = FORMAT_VERSION
+
+
+def check_quota(quota: Quota) -> Quota:
+    if quota.principal != EVERYONE:
+        check_principal(quota.principal)
+    limits = (quota.bytes_in_per_second, quota.bytes_out_per_second, quota.requests_per_second)
+    if any(not 0 <= limit <= RATE_MAX for limit in limits):
+        raise InvalidArgument(f"a limit is a whole number from 0, which is none, to {RATE_MAX}")
+    if not any(limits):
+        raise InvalidArgument(
+            "the quota limits nothing", hint="Give bytes_in_per_second, bytes_out_per_second or requests_per_second."
+        )
+    return quota
+
+
+def quoted_principal(principal: str) -> str:
+    """As it stands in a key of the store."""
+    return quote(principal, safe="")
+
+
+class TokenBucket:
+    """Fills with time, up to what a second brings; may be overdrawn."""
+
+    __slots__ = ("_at_s", "_tokens", "rate")
+
+    def __init__(self, rate: float, now_s: float) -> None:
+        self.rate = rate
+        self._tokens = rate * BURST_S
+        self._at_s = now_s
+
+    def take(self, count: float, now_s: float) -> None:
+        """What was used, however much."""
+        self._fill(now_s)
+        self._tokens -= count
+
+    def wait_s(self, now_s: float) -> float:
+        """How long until something may be used again; 0: now."""
+        self._fill(now_s)
+        return max(0.0, -self._tokens / self.rate)
+
+    def _fill(self, now_s: float) -> None:
+        if now_s > self._at_s:  # a clock that stands still brings nothing, and one that goes back takes nothing
+            self._tokens = min(self.rate * BURST_S, self._tokens + (now_s - self._at_s) * self.rate)
+            self._at_s = now_s
+
+
+_decoder = msgspec.json.Decoder(Quota)
+
+
+def encode_quota(quota: Quota) -> bytes:
+    return msgspec.json.encode(quota)
+
+
+def decode_quota(kept: KeyValue) -> Quota:
+    """Raises Corrupt, naming the key of the store, where the value is not what this module writes."""
+    try:
+        quota = check_quota(_decoder.decode(kept.value))
+        if not kept.key.endswith(f"/{quoted_principal(quota.principal)}"):
+            raise InvalidArgument("it is another's")
+    except (msgspec.DecodeError, UnicodeDecodeError, TidelogError) as error:
+        raise Corrupt(f"the quota at {kept.key} can't be read: {error}", key=kept.key) from error
+    return quota

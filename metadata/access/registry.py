@@ -1,0 +1,241 @@
+"""Creates, lists and takes away API keys, ACLs and quotas. Each is one key of the store; api_key.py, acl.py and quota.py draw the
+values.
+
+Every change is one transaction, guarded by the revision that it was decided on; where another comes between, it is decided again.
+Errors: as each call says, and those of the store (Unavailable, OutcomeUnknown). Invariant: a key that was revoked counts for
+nothing from then on, whatever else is changed at the same time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from metadata.access.acl import ACLS_MAX, Acl, Scope, check_acl, decode_acl, encode_acl
+from metadata.access.api_key import (
+    KEY_ID_BYTES,
+    KEYS_MAX,
+    SECRET_BYTES,
+    ApiKey,
+    check_key_id,
+    decode_key,
+    encode_key,
+    forgettable,
+    new_key,
+)
+from metadata.access.quota import QUOTAS_MAX, Quota, check_quota, decode_quota, encode_quota
+from metadata.errors import NotFound, Rejected, TidelogError, Unavailable
+from metadata.model import Revision
+from metadata.page_token import checked_page_size, name_in, token_after
+from metadata.secret import Secret
+from metadata.store.interface import Compare, Delete, KeyValue, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
+
+ATTEMPTS_MAX: Final = 16
+FORGOTTEN_AT_ONCE: Final = 100
+"""Old keys that go with the creation of a new one."""
+_Record = TypeVar("_Record")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[_Record]):
+    """Some records in the order of their keys; `errors` are of those that can't be read."""
+
+    records: tuple[_Record, ...]
+    next_page_token: str
+    errors: tuple[TidelogError, ...] = ()
+
+
+class NewKey(NamedTuple):
+    key: ApiKey
+    text: Secret
+    """What its holder shows: told here, and never again."""
+    revision: Revision
+
+
+class AccessRecords:
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: EtcdLayout | None = None,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._store = store
+        self._layout = layout or EtcdLayout()
+        self._now_ms = now_ms
+        self._random_bytes = random_bytes
+
+    # ── API keys ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_key(
+        self,
+        principal: str,
+        *,
+        expires_at_ms: int = 0,
+        scopes: Iterable[Scope] = (),
+        description: str = "",
+        created_by: str = "",
+        validate_only: bool = False,
+    ) -> NewKey:
+        """InvalidArgument; Rejected where the cluster has KEYS_MAX of them."""
+        key, text = new_key(
+            principal=principal,
+            id_bytes=self._random_bytes(KEY_ID_BYTES),
+            secret_bytes=self._random_bytes(SECRET_BYTES),
+            now_ms=self._now_ms(),
+            expires_at_ms=expires_at_ms,
+            scopes=scopes,
+            description=description,
+            created_by=created_by,
+        )
+        kept = [_readable(decode_key, item) for item in await self._all(self._layout.api_keys)]
+        old = forgettable((held for held in kept if held is not None), self._now_ms())[:FORGOTTEN_AT_ONCE]
+        _check_room(len(kept) - len(old), KEYS_MAX, "API keys", "Revoke those that nobody uses; they are forgotten after 30 days.")
+        if validate_only:
+            return NewKey(key, Secret(""), Revision(0))
+        place = self._layout.api_key(key.key_id)
+        forgotten = [Delete(self._layout.api_key(held.key_id)) for held in old]
+        result = await self._store.transact([Compare(place, 0)], [Put(place, encode_key(key)), *forgotten])
+        if not result.succeeded:  # eight random bytes met those of another
+            raise Unavailable("the new key's id was taken", hint="Ask again.")
+        return NewKey(key, text, result.revision)
+
+    async def revoke_key(self, key_id: str, *, validate_only: bool = False) -> tuple[ApiKey, Revision]:
+        """The key as it is then; one that was revoked before stays as it was. NotFound."""
+        place = self._layout.api_key(check_key_id(key_id))
+        for _ in range(ATTEMPTS_MAX):
+            kept = await self._store.get(place)
+            if kept is None:
+                raise NotFound(f"there is no API key {key_id}", hint="tidelog key list shows them.", key_id=key_id)
+            key = decode_key(kept)
+            if key.revoked_at_ms:
+                return key, kept.mod_revision
+            revoked = msgspec.structs.replace(key, revoked_at_ms=self._now_ms())
+            if validate_only:
+                return revoked, Revision(0)
+            result = await self._store.transact([Compare(place, kept.mod_revision)], [Put(place, encode_key(revoked))])
+            if result.succeeded:
+                return revoked, result.revision
+        raise _lost(f"API key {key_id} was not revoked")
+
+    async def list_keys(self, *, page_size: int = 0, page_token: str = "") -> Page[ApiKey]:
+        return await self._list("keys", self._layout.api_keys, decode_key, page_size, page_token)
+
+    # ── ACLs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def add_acl(self, acl: Acl, *, validate_only: bool = False) -> tuple[Acl, Revision]:
+        """The binding; one that is there already stays. InvalidArgument; Rejected where the cluster has ACLS_MAX of them."""
+        acl = check_acl(acl)
+        place = self._layout.acl(acl.acl_id)
+        for _ in range(ATTEMPTS_MAX):
+            kept = await self._store.get(place)
+            if kept is not None:
+                return decode_acl(kept), kept.mod_revision
+            _check_room(len(await self._all(self._layout.acls)), ACLS_MAX, "ACLs", "Use prefixes in place of single names.")
+            if validate_only:
+                return acl, Revision(0)
+            result = await self._store.transact([Compare(place, 0)], [Put(place, encode_acl(acl))])
+            if result.succeeded:
+                return acl, result.revision
+        raise _lost("the ACL was not added")
+
+    async def remove_acl(self, acl_id: str, *, validate_only: bool = False) -> tuple[Acl, Revision]:
+        """The binding as it was. NotFound."""
+        place = self._layout.acl(acl_id)
+        for _ in range(ATTEMPTS_MAX):
+            kept = await self._store.get(place) if acl_id.isalnum() else None
+            if kept is None:
+                raise NotFound(f"there is no ACL {acl_id[:60]}", hint="tidelog acl list shows them with their ids.")
+            acl = decode_acl(kept)
+            if validate_only:
+                return acl, Revision(0)
+            result = await self._store.transact([Compare(place, kept.mod_revision)], [Delete(place)])
+            if result.succeeded:
+                return acl, result.revision
+        raise _lost("the ACL was not removed")
+
+    async def list_acls(self, *, page_size: int = 0, page_token: str = "") -> Page[Acl]:
+        return await self._list("ACLs", self._layout.acls, decode_acl, page_size, page_token)
+
+    # ── quotas ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def set_quota(self, quota: Quota, *, validate_only: bool = False) -> tuple[Quota, Revision]:
+        """In place of the one that its principal had. InvalidArgument; Rejected where the cluster has QUOTAS_MAX of them."""
+        check_quota(quota)
+        place = self._layout.quota(quota.principal)
+        for _ in range(ATTEMPTS_MAX):
+            kept = await self._store.get(place)
+            if kept is None:
+                _check_room(
+                    len(await self._all(self._layout.quotas)), QUOTAS_MAX, "quotas", "Set one for *, which is for all others."
+                )
+            if validate_only:
+                return quota, Revision(0)
+            compare = Compare(place, kept.mod_revision if kept else 0)
+            result = await self._store.transact([compare], [Put(place, encode_quota(quota))])
+            if result.succeeded:
+                return quota, result.revision
+        raise _lost("the quota was not set")
+
+    async def remove_quota(self, principal: str, *, validate_only: bool = False) -> tuple[Quota, Revision]:
+        """The quota as it was. NotFound."""
+        place = self._layout.quota(principal)
+        for _ in range(ATTEMPTS_MAX):
+            kept = await self._store.get(place)
+            if kept is None:
+                raise NotFound(f"principal {principal[:60]} has no quota", hint="tidelog quota list shows them.")
+            quota = decode_quota(kept)
+            if validate_only:
+                return quota, Revision(0)
+            result = await self._store.transact([Compare(place, kept.mod_revision)], [Delete(place)])
+            if result.succeeded:
+                return quota, result.revision
+        raise _lost("the quota was not removed")
+
+    async def list_quotas(self, *, page_size: int = 0, page_token: str = "") -> Page[Quota]:
+        return await self._list("quotas", self._layout.quotas, decode_quota, page_size, page_token)
+
+    # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _list(
+        self, what: str, prefix: str, decode: Callable[[KeyValue], _Record], page_size: int, page_token: str
+    ) -> Page[_Record]:
+        """Up to `page_size`, after those of the page that gave the token. InvalidArgument for a token that no page gave."""
+        limit = checked_page_size(page_size)
+        after = prefix + name_in(page_token, of=what) if page_token else ""
+        found = await self._store.range(prefix, start_after=after, limit=limit)
+        records: list[_Record] = []
+        errors: list[TidelogError] = []
+        for item in found.items:
+            try:
+                records.append(decode(item))
+            except TidelogError as error:
+                errors.append(error.with_traceback(None))
+        token = token_after(found.items[-1].key.removeprefix(prefix)) if found.more else ""
+        return Page(tuple(records), token, tuple(errors))
+
+    async def _all(self, prefix: str) -> Sequence[KeyValue]:
+        return (await self._store.range(prefix)).items
+
+
+def _readable(decode: Callable[[KeyValue], _Record], kept: KeyValue) -> _Record | None:
+    try:
+        return decode(kept)
+    except TidelogError:
+        return None
+
+
+def _check_room(there: int, most: int, what: str, hint: str) -> None:
+    if there >= most:
+        raise Rejected(f"the cluster has {there} {what}, and may have {most}", hint=hint)
+
+
+def _lost(what: str) -> Unavailable:
+    return Unavailable(f"{what}: other changes came first {ATTEMPTS_MAX} times", hint="Ask again.")

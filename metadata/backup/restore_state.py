@@ -1,0 +1,62 @@
+"""What a restore from the bucket adds to the metadata: that it is under way, and the base of revisions from then on.
+
+    empty ─▶ restoring, written first ─▶ all other keys ─▶ the cluster's id, and restoring deleted, in one transaction
+
+The value of /{cluster}/restoring, JSON in UTF-8:
+
+    {"cluster_id":"…","started_at_ms":1767225600000}
+
+Invariant: while `restoring` is there, no broker starts and none becomes the controller, so nobody takes half of a cluster for all
+of it, and gives partitions away whose records are not known yet.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from metadata.errors import Corrupt, Rejected
+from metadata.store.interface import KeyValue, MetadataStore
+from metadata.store.keys import EtcdLayout, parse_number
+
+RESTORE_COMMAND = "tidelog cluster restore"
+
+
+class Restoring(msgspec.Struct, frozen=True):
+    cluster_id: str
+    started_at_ms: int
+    """Milliseconds since 1970-01-01 UTC."""
+
+
+def encode_restoring(restoring: Restoring) -> bytes:
+    return msgspec.json.encode(restoring)
+
+
+def decode_restoring(kept: KeyValue) -> Restoring:
+    """Raises Corrupt where the value is none."""
+    try:
+        return msgspec.json.decode(kept.value, type=Restoring)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{kept.key} can't be read: {error}", key=kept.key, revision=kept.mod_revision) from error
+
+
+async def check_not_restoring(store: MetadataStore, layout: EtcdLayout) -> None:
+    """Rejected while a restore is under way, or was interrupted. Raises Unavailable."""
+    if await store.get(layout.restoring) is not None:
+        raise Rejected(
+            f"the metadata of {layout.cluster} are being restored from the bucket, or a restore was interrupted",
+            hint=f"Wait for it, or run `{RESTORE_COMMAND}` again: it goes on.",
+            key=layout.restoring,
+        )
+
+
+async def read_restoration(store: MetadataStore, layout: EtcdLayout) -> int:
+    """The number of the restore that made these metadata; 0 where none did. Raises Unavailable, Corrupt."""
+    return parse_number(await store.get(layout.restoration), absent=0)
+
+
+async def read_revision_base(store: MetadataStore, layout: EtcdLayout) -> int:
+    """What is added to the store's revisions where they are written to the bucket: 0, unless the cluster was ever restored.
+
+    Raises Unavailable, Corrupt.
+    """
+    return parse_number(await store.get(layout.revision_base), absent=0)

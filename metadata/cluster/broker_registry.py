@@ -1,0 +1,177 @@
+"""The brokers that are alive: each keeps one key under its lease, and everyone follows all of them.
+
+The value of /{cluster}/brokers/{broker_id}, JSON in UTF-8:
+
+    {"format_version":1,"broker_id":"b-1","session":9,"http_address":"10.0.0.7:8080","grpc_address":"10.0.0.7:9090",
+     "rack":"eu-1a","version":"0.1.0","draining":false}
+
+Invariants: a session is registered at most once: when its key is gone it never comes back, so "not registered now" of a session
+that led partitions means that nobody will ever write in its name again once it is sealed; one broker id has one key.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from metadata.errors import Corrupt, InvalidArgument, NotFound, OutcomeUnknown, Rejected, Unavailable
+from metadata.model import Revision, SessionId
+from metadata.store.interface import Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.record_watch import WatchedRecords
+
+FORMAT_VERSION = 1
+ATTEMPTS_MAX = 8
+"""Times that a registration which another has changed meanwhile is read and written again."""
+_BROKER_ID = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+log = logging.getLogger(__name__)
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    format_version: int = FORMAT_VERSION
+    broker_id: str
+    session: SessionId
+    http_address: str = ""
+    """HOST:PORT where clients and other brokers reach it, as are all addresses here."""
+    grpc_address: str = ""
+    rack: str = ""
+    version: str = ""
+    draining: bool = False
+    """It gives its partitions away and takes no others."""
+    unwritable_bytes: int = 0
+    """It has failed for a while to write objects of this size to the bucket. 0: it writes, or nobody has wanted it to."""
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(self.session, self.rack, self.draining)
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A registration as it is stored."""
+
+    registration: Registration
+    revision: Revision
+    lease: LeaseId
+
+
+def check_broker_id(broker_id: str) -> str:
+    """The id itself when it is one, else InvalidArgument."""
+    if not _BROKER_ID.fullmatch(broker_id) or broker_id in {".", ".."}:
+        raise InvalidArgument(f"{broker_id[:60]!r} is not a broker id", hint="Use 1 to 249 of a-z A-Z 0-9 . _ -")
+    return broker_id
+
+
+def encode_registration(registration: Registration) -> bytes:
+    return msgspec.json.encode(registration)
+
+
+def decode_registration(kept: KeyValue) -> Registered:
+    """Raises Corrupt where the value is none."""
+    try:
+        return Registered(msgspec.json.decode(kept.value, type=Registration), kept.mod_revision, kept.lease)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{kept.key} is no broker: {error}", key=kept.key, revision=kept.mod_revision) from error
+
+
+async def read_brokers(store: MetadataStore, layout: EtcdLayout) -> dict[str, Registered]:
+    """The brokers that are registered now, by id, read past every cache. Raises Unavailable.
+
+    A key that can't be read is no broker's: whoever is taken for gone is sealed first, so nothing is lost if it lives.
+    """
+    found: dict[str, Registered] = {}
+    for item in (await store.range(layout.brokers)).items:
+        try:
+            found[item.key.removeprefix(layout.brokers)] = decode_registration(item)
+        except Corrupt as error:
+            log.error("%s", error)
+    return found
+
+
+async def read_revisions(store: MetadataStore, layout: EtcdLayout) -> dict[str, Revision]:
+    """In which each registration was written, by broker id, read past every cache. Raises Unavailable."""
+    return {item.key.removeprefix(layout.brokers): item.mod_revision for item in (await store.range(layout.brokers)).items}
+
+
+async def write_draining(store: MetadataStore, layout: EtcdLayout, broker_id: str, *, draining: bool) -> Revision:
+    """Tells a broker to drain, or to take partitions again: it and the controller follow its key, which stays under its lease.
+
+    Answers the revision in which it is so. Raises NotFound where no such broker is registered, Rejected, Unavailable, Corrupt.
+    """
+    key = layout.broker(broker_id)
+    unknown: OutcomeUnknown | None = None
+    for _ in range(ATTEMPTS_MAX):
+        held = await store.get(key)
+        if held is None:
+            raise NotFound(f"no broker {broker_id} is registered", hint="`tidelog cluster brokers` shows those that are.")
+        registration = decode_registration(held).registration
+        if registration.draining == draining:
+            return held.mod_revision
+        if registration.format_version > FORMAT_VERSION:
+            raise Rejected(
+                f"broker {broker_id} has a newer version of Tidelog ({registration.version})",
+                hint="Ask that broker, or upgrade this one.",
+            )
+        changed = Put(key, encode_registration(msgspec.structs.replace(registration, draining=draining)), held.lease)
+        try:
+            result = await store.transact([Compare(key, held.mod_revision)], [changed])
+        except OutcomeUnknown as error:  # the next look tells whether it happened
+            unknown = error
+            continue
+        except LeaseLost:  # the broker has gone meanwhile
+            continue
+        if result.succeeded:
+            return result.revision
+    raise Unavailable(f"the registration of broker {broker_id} could not be changed", key=key) from unknown
+
+
+class BrokerCache:
+    """All registered brokers in memory, fed by a watch. Its owner runs `run()` as a task."""
+
+    def __init__(self, store: MetadataStore, layout: EtcdLayout) -> None:
+        self._by_session: dict[SessionId, Registration] = {}
+        self._subscribers: list[Callable[[], None]] = []
+        self._records = WatchedRecords(store, layout.brokers, lambda kept: decode_registration(kept).registration, self._changed)
+        self.run = self._records.watched.run
+        self.wait_for = self._records.watched.wait_for
+
+    @property
+    def brokers(self) -> Mapping[str, Registration]:
+        """By broker id."""
+        return self._records.by_name
+
+    @property
+    def revisions(self) -> Mapping[str, Revision]:
+        """In which each registration was written, by broker id."""
+        return self._records.revisions
+
+    @property
+    def revision(self) -> Revision:
+        """Of the store, up to which all changes were told."""
+        return self._records.watched.revision
+
+    def by_session(self, session: SessionId) -> Registration | None:
+        """None: not registered, as far as is known here."""
+        return self._by_session.get(session)
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls `changed` after every change from now on; answers how to end it. It must not block, nor raise."""
+        self._subscribers.append(changed)
+        return lambda: self._subscribers.remove(changed)
+
+    def _changed(self) -> None:
+        self._by_session = {registration.session: registration for registration in self.brokers.values()}
+        for changed in tuple(self._subscribers):
+            changed()
+
+
+class Candidate(NamedTuple):
+    """A broker that may lead partitions, in its present session."""
+
+    session: SessionId
+    rack: str = ""
+    draining: bool = False

@@ -1,0 +1,250 @@
+"""Which session leads each partition, at which epoch, and in which sessions its records lie since it was last compacted.
+
+The value of /{cluster}/partitions/{topic_id}/{p}, JSON in UTF-8:
+
+    {"format_version":1,"leader_session":9,"leader_epoch":4,
+     "sessions":[{"leader_epoch":2,"session":5,"released_at_seq":null},       sealed: its records end at its seal
+                 {"leader_epoch":3,"session":8,"released_at_seq":117},        handed over: none of its records from seq 117 on
+                 {"leader_epoch":4,"session":9,"released_at_seq":null}],      leads now
+     "moving_to":null}                                                        or the session that it shall be handed over to; its
+                                                                              leader's own: to nobody, for its topic was deleted
+
+    ─▶ appointed ──(controller asks)──▶ moving_to set ──(leader has flushed)──▶ handed_over: the other leads, one epoch later
+           ▲                                  │
+           └──── appointed, once the leader's session is sealed on the bucket ◀── (the leader dies)
+
+A deleted topic's states are asked for in the same way (`moving_to` the leader itself), and forgotten when they are closed, or their
+leaders sealed: so nothing is acknowledged for a topic after its deletion was answered.
+
+A new leader reads the footers of exactly these sessions, in this order. The functions on states are pure; `read_all`, `write` and
+`forget` act. Invariants: the epoch grows by one with each leader; a session that may hold records of the partition is in the
+list; what was decided on a state that is no longer the stored one is never written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
+from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
+from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, KeyValue, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
+
+FORMAT_VERSION = 1
+PAGE_PARTITIONS = 1000
+ATTEMPTS_MAX = 8
+"""Times that a transaction whose answer was lost is looked up and tried again."""
+VALUES_BYTES_MAX = 1 << 20
+"""Values of one transaction together, keys not counted: stays below what a request to etcd may have."""
+TRANSACTIONS_AT_ONCE = 4
+"""More are no faster, and hold up the event loop for longer."""
+
+
+class SessionSpan(msgspec.Struct, frozen=True, gc=False):
+    """One leadership: records of this epoch lie in this session's segments, and nowhere else."""
+
+    leader_epoch: LeaderEpoch
+    session: SessionId
+    released_at_seq: SegmentSeq | None = None
+    """The segment from which on the session holds no record of this epoch. None: up to its seal, or it leads still."""
+
+
+class PartitionState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    format_version: int = FORMAT_VERSION
+    leader_session: SessionId
+    leader_epoch: LeaderEpoch
+    sessions: tuple[SessionSpan, ...]
+    """By ascending epoch; the last one leads."""
+    moving_to: SessionId | None = None
+    """The controller asks the leader to hand the partition over to this session; its own: to nobody."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Nobody leads: the last one has let go of it, since its topic was deleted. Or there was none, after a restore."""
+        return self.sessions[-1].released_at_seq is not None
+
+
+_decoder = msgspec.json.Decoder(PartitionState)
+
+
+def appointed(current: PartitionState | None, session: SessionId) -> PartitionState:
+    """The state once `session` leads, after the leader before it was sealed: the epoch is raised by one."""
+    if current is None:
+        return PartitionState(leader_session=session, leader_epoch=LeaderEpoch(0), sessions=(SessionSpan(LeaderEpoch(0), session),))
+    epoch = LeaderEpoch(current.leader_epoch + 1)
+    sessions = (*current.sessions, SessionSpan(epoch, session))
+    return msgspec.structs.replace(current, leader_session=session, leader_epoch=epoch, sessions=sessions, moving_to=None)
+
+
+def moving(current: PartitionState, to: SessionId | None) -> PartitionState:
+    """The state once the leader is asked to hand over to `to`; None takes the question back."""
+    return msgspec.structs.replace(current, moving_to=to)
+
+
+def handed_over(current: PartitionState, released_at_seq: SegmentSeq, holding: Set[SessionId]) -> PartitionState:
+    """The state that the leader writes when all its records of the partition lie in segments below `released_at_seq`.
+
+    The session that the partition was moving to leads from now on; where that is the leader's own, nobody does. `holding` as in
+    `pruned`.
+    """
+    assert current.moving_to is not None, "a leader hands over when it is asked to"
+    mine = SessionSpan(current.leader_epoch, current.leader_session, released_at_seq)
+    before = msgspec.structs.replace(current, sessions=(*current.sessions[:-1], mine), moving_to=None)
+    if current.moving_to == current.leader_session:
+        return before
+    return appointed(pruned(before, holding), current.moving_to)
+
+
+def pruned(current: PartitionState, holding: Set[SessionId]) -> PartitionState:
+    """The state without the sessions that hold nothing. `holding`: those that hold records of the partition above what was
+    compacted, as the leader found them on the bucket; its own session stays where it may still write to it."""
+    last = current.sessions[-1]
+    kept = [span for span in current.sessions[:-1] if span.session in holding]
+    if last.released_at_seq is None or last.session in holding:
+        kept.append(last)
+    return msgspec.structs.replace(current, sessions=tuple(kept))
+
+
+async def read_all(store: MetadataStore, layout: EtcdLayout) -> dict[TopicPartition, tuple[PartitionState, Revision]]:
+    """Every partition's state with the revision that wrote it, all read at one revision. Raises Corrupt, Unavailable."""
+    states: dict[TopicPartition, tuple[PartitionState, Revision]] = {}
+    page = await store.range(layout.partitions, limit=PAGE_PARTITIONS)
+    while True:
+        for item in page.items:
+            states[layout.parse_partition(item.key)] = (decode_state(item), item.mod_revision)
+        if not page.more:
+            return states
+        last = page.items[-1].key
+        page = await store.range(layout.partitions, start_after=last, limit=PAGE_PARTITIONS, revision=page.revision)
+
+
+class Decision(NamedTuple):
+    """A partition's next state, and the revision of the state that it was decided on; 0 where there was none."""
+
+    partition: TopicPartition
+    read_at: Revision
+    state: PartitionState
+
+
+async def write(
+    store: MetadataStore, decisions: Iterable[Decision], layout: EtcdLayout, *, guards: Sequence[Compare] = ()
+) -> Revision:
+    """Stores what was decided, as many as fit into a transaction at a time, and some transactions at the same time. `guards` must
+    hold as well, such as that the caller is the controller still. Answers the revision of the last transaction, 0 without any.
+
+    Raises Fenced where another came first, or a guard fails: read again, and decide again. It, and Unavailable, may come when
+    some of the partitions are written already, whole transactions; none is under way any more.
+    """
+    assert len(guards) < OPERATIONS_MAX, "no room is left for a partition"
+    decided = list(decisions)
+    for partition, _, state in decided:
+        if state.format_version > FORMAT_VERSION:
+            raise Rejected(
+                f"partition {partition} was written by a newer version of Tidelog (format {state.format_version})",
+                hint="Upgrade this broker.",
+            )
+    transactions = _transactions(_changes(decided, layout), OPERATIONS_MAX - len(guards))
+    revisions, errors = [Revision(0)], list[TidelogError]()
+
+    async def write_on() -> None:
+        for transaction in transactions:
+            try:
+                revisions.append(await _write(store, transaction, guards))
+            except TidelogError as error:
+                errors.append(error)
+            if errors:
+                return
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(min(TRANSACTIONS_AT_ONCE, 1 + len(decided) // (OPERATIONS_MAX - len(guards)))):
+            tasks.create_task(write_on())
+    if errors:
+        raise errors[0]
+    return max(revisions)
+
+
+async def forget(
+    store: MetadataStore, partitions: Sequence[TopicPartition], layout: EtcdLayout, *, guards: Sequence[Compare] = ()
+) -> Revision:
+    """Deletes the states of a deleted topic's partitions. Answers the revision of the last transaction, 0 without any.
+
+    No error where there are none; Fenced where a guard fails.
+    """
+    revision = Revision(0)
+    for first in range(0, len(partitions), OPERATIONS_MAX):
+        deletes = [Delete(layout.partition(partition)) for partition in partitions[first : first + OPERATIONS_MAX]]
+        result = await store.transact(guards, deletes)
+        if not result.succeeded:
+            raise Fenced("partitions of deleted topics were not forgotten: this broker is the controller no more")
+        revision = result.revision
+    return revision
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    partition: TopicPartition
+    key: str
+    read_at: Revision
+    """The key's mod_revision that the change was decided on; 0 where there was no key."""
+    value: bytes
+
+
+def _changes(decisions: Iterable[Decision], layout: EtcdLayout) -> Iterator[_Change]:
+    for partition, read_at, state in decisions:
+        yield _Change(partition, layout.partition(partition), read_at, msgspec.json.encode(state))
+
+
+def _transactions(changes: Iterable[_Change], operations_max: int) -> Iterator[list[_Change]]:
+    """The changes in order, in as many as fit one transaction."""
+    chunk: list[_Change] = []
+    size = 0
+    for change in changes:
+        if chunk and (len(chunk) == operations_max or size + len(change.value) > VALUES_BYTES_MAX):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(change)
+        size += len(change.value)
+    if chunk:
+        yield chunk
+
+
+async def _write(store: MetadataStore, changes: Sequence[_Change], guards: Sequence[Compare]) -> Revision:
+    """One transaction. Where its answer is lost, a look at one of its keys tells whether it happened: all or none did."""
+    compares = [*guards, *(Compare(change.key, change.read_at) for change in changes)]
+    operations = [Put(change.key, change.value) for change in changes]
+    unknown: OutcomeUnknown | None = None
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            result = await store.transact(compares, operations)
+        except OutcomeUnknown as error:
+            unknown = error
+            continue
+        if result.succeeded:
+            return result.revision
+        if unknown is not None:
+            held = await store.get(changes[0].key)
+            if held is not None and held.value == changes[0].value:
+                return held.mod_revision  # an earlier attempt wrote it
+        raise Fenced(
+            f"{changes[0].partition} and {len(changes) - 1} more were not written: another leader or controller came first",
+            hint="Read the partitions again, and decide again.",
+            partition=str(changes[0].partition),
+            partitions=len(changes),
+        )
+    raise Unavailable("the partitions' leader could not be written", partitions=len(changes)) from unknown
+
+
+def decode_state(kept: KeyValue) -> PartitionState:
+    """Raises Corrupt where the value is none."""
+    try:
+        state = _decoder.decode(kept.value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"the state of {kept.key} cannot be read: {error}", key=kept.key, revision=kept.mod_revision) from error
+    if not state.sessions or state.sessions[-1].session != state.leader_session:
+        raise Corrupt(f"{kept.key} names a leader that is not its last session", key=kept.key, revision=kept.mod_revision)
+    return state

@@ -1,0 +1,140 @@
+"""Every partition's state, sorted by what the controller may have to do with it, and kept up with each change. Pure.
+
+    a state that is  of no topic               ─▶ forgotten
+                     unreadable, or newer       ─▶ known, and left alone
+                     to be handed over          ─▶ moving
+                     any other                  ─▶ led: by its leader's session and its topic
+    no state, in a topic                        ─▶ missing
+
+So a plan costs as much as has changed and is to be done, not as much as there are partitions. It is sorted by what is stored,
+never by who lives: brokers come and go without a look at a single partition.
+
+Invariant: a ledger that was told of changes is equal to a new one that is told of everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from typing import NamedTuple
+
+from metadata.cluster.leadership import FORMAT_VERSION, PartitionState
+from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
+
+StoredState = tuple[PartitionState, Revision]
+"""A state, and the revision that wrote it."""
+
+
+class Changes(NamedTuple):
+    """What is different now; for a new ledger, everything."""
+
+    partition_counts: Mapping[TopicId, int]
+    """0 where the topic is gone."""
+    states: Mapping[TopicPartition, StoredState | None]
+    """None where there is none, or none was ever read."""
+    unreadable: Set[TopicPartition]
+    """Those of `states` whose newest value can't be read."""
+
+
+class PartitionLedger:
+    def __init__(self) -> None:
+        self.states: dict[TopicPartition, StoredState] = {}
+        self.led: dict[SessionId, dict[TopicId, set[TopicPartition]]] = {}
+        self.loads: Counter[SessionId] = Counter()
+        """How many partitions `led` has of each session."""
+        self.moving: set[TopicPartition] = set()
+        self.forgotten: set[TopicPartition] = set()
+        self._unreadable: set[TopicPartition] = set()
+        self._counts: dict[TopicId, int] = {}
+        self._known: Counter[TopicId] = Counter()
+        """Partitions of each topic that have a state, of whatever kind."""
+        self._incomplete: set[TopicId] = set()
+
+    def apply(self, changes: Changes) -> None:
+        for topic_id, count in changes.partition_counts.items():
+            self._resize(topic_id, count)
+        for partition, stored in changes.states.items():
+            self._take_out(partition)
+            if stored is None:
+                self.states.pop(partition, None)
+            else:
+                self.states[partition] = stored
+            if partition in changes.unreadable:
+                self._unreadable.add(partition)
+            else:
+                self._unreadable.discard(partition)
+            self._put_in(partition)
+
+    def missing(self) -> Iterator[TopicPartition]:
+        """The partitions of topics that have no state yet."""
+        for topic_id in self._incomplete:
+            for number in range(self._counts[topic_id]):
+                partition = TopicPartition(topic_id, Partition(number))
+                if not self._has(partition):
+                    yield partition
+
+    def _has(self, partition: TopicPartition) -> bool:
+        return partition in self.states or partition in self._unreadable
+
+    def _resize(self, topic_id: TopicId, count: int) -> None:
+        before = self._counts.get(topic_id, 0)
+        if count > before:
+            moved = [held for held in self.forgotten if held.topic_id == topic_id]
+        else:
+            numbers = range(count, before)
+            moved = [held for n in numbers if self._has(held := TopicPartition(topic_id, Partition(n)))]
+        for partition in moved:
+            self._take_out(partition)
+        if count:
+            self._counts[topic_id] = count
+        else:
+            self._counts.pop(topic_id, None)
+        for partition in moved:
+            self._put_in(partition)
+        self._count(topic_id, 0)
+
+    def _take_out(self, partition: TopicPartition) -> None:
+        if partition in self.forgotten:
+            self.forgotten.discard(partition)
+        elif self._has(partition):
+            self._count(partition.topic_id, -1)
+            self.moving.discard(partition)
+            state = self._placeable(partition)
+            if state is not None and state.moving_to is None:
+                topics = self.led[state.leader_session]
+                topics[partition.topic_id].discard(partition)
+                self.loads[state.leader_session] -= 1
+                if not topics[partition.topic_id]:
+                    del topics[partition.topic_id]
+                if not topics:
+                    del self.led[state.leader_session], self.loads[state.leader_session]
+
+    def _put_in(self, partition: TopicPartition) -> None:
+        if not self._has(partition):
+            return
+        if partition.partition >= self._counts.get(partition.topic_id, 0):
+            self.forgotten.add(partition)
+            return
+        self._count(partition.topic_id, 1)
+        state = self._placeable(partition)
+        if state is not None and state.moving_to is not None:
+            self.moving.add(partition)
+        elif state is not None:
+            self.led.setdefault(state.leader_session, {}).setdefault(partition.topic_id, set()).add(partition)
+            self.loads[state.leader_session] += 1
+
+    def _placeable(self, partition: TopicPartition) -> PartitionState | None:
+        """None where the partition is left alone: nobody knows what its newest value says."""
+        stored = self.states.get(partition)
+        if stored is None or partition in self._unreadable or stored[0].format_version > FORMAT_VERSION:
+            return None
+        return stored[0]
+
+    def _count(self, topic_id: TopicId, more: int) -> None:
+        self._known[topic_id] += more
+        if self._known[topic_id] < self._counts.get(topic_id, 0):
+            self._incomplete.add(topic_id)
+        else:
+            self._incomplete.discard(topic_id)
+        if not self._known[topic_id]:
+            del self._known[topic_id]

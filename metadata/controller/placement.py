@@ -1,0 +1,152 @@
+"""Which broker leads which partition. Pure, and the same answer for the same question.
+
+    partitions without a leader ─┐
+    what brokers have too much of ┴─▶ the broker with room that has least of the topic, on the rack that has least of it
+
+Who leads what comes sorted by session and topic, as ledger.py keeps it, and is not changed: what is decided is laid over
+it. So a placement costs as much as there is to place, not as much as there are partitions.
+
+Invariants: loads differ by at most one afterwards; no more partitions move than that takes; a draining broker gets nothing, and
+keeps nothing while another can take it; every partition without a leader gets one while any broker takes part.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from metadata.cluster.broker_registry import Candidate
+from metadata.model import SessionId, TopicId, TopicPartition
+
+Led = Mapping[SessionId, Mapping[TopicId, Collection[TopicPartition]]]
+"""What each session leads, by topic."""
+
+
+class Placement(NamedTuple):
+    given: dict[TopicPartition, SessionId]
+    """To partitions that nobody leads."""
+    moved: dict[TopicPartition, SessionId]
+    """From one that leads them to another."""
+
+
+def place(
+    led: Led,
+    leaderless: Collection[TopicPartition],
+    candidates: Sequence[Candidate],
+    *,
+    arriving: Iterable[tuple[TopicPartition, SessionId]] = (),
+    moves_max: int | None = None,
+) -> Placement:
+    """Gives every partition of `leaderless` to somebody, and moves what candidates have too much of.
+
+    `led` may name sessions that are no candidates, which count for nothing. `arriving` is led by candidates as well, but not in
+    `led`: partitions on their way, each with the candidate that it counts for. At most `moves_max` partitions that have a leader
+    are moved; what is left unbalanced is for the next time.
+    """
+    staying = sorted((candidate for candidate in candidates if not candidate.draining), key=lambda candidate: candidate.session)
+    if not staying:  # better a broker that is about to leave than none
+        staying = sorted(candidates, key=lambda candidate: candidate.session)
+        if not staying:
+            return Placement({}, {})
+    tables = _Tables(led, arriving, candidates)
+    room = _quotas(sum(tables.loads.values()) + len(leaderless), staying, tables.loads)
+    surplus = {candidate.session: -room.get(candidate.session, -tables.loads[candidate.session]) for candidate in candidates}
+    given = {partition: tables.give(partition, room) for partition in sorted(leaderless)}
+    moved: dict[TopicPartition, SessionId] = {}
+    for candidate in sorted(candidates, key=lambda candidate: (not candidate.draining, candidate.session)):
+        count = surplus[candidate.session]
+        if moves_max is not None:
+            count = min(count, moves_max - len(moved))
+        for partition in tables.most_crowded(candidate.session, count):
+            tables.take(partition, candidate.session)
+            moved[partition] = tables.give(partition, room)
+    return Placement(given, moved)
+
+
+def is_balanced(loads: Mapping[SessionId, int], candidates: Sequence[Candidate]) -> bool:
+    """Whether `place` would move nothing, where each candidate leads as many partitions as `loads` say, and all are led."""
+    staying = [candidate for candidate in candidates if not candidate.draining] or candidates
+    if not staying:
+        return True
+    held = [loads.get(candidate.session, 0) for candidate in staying]
+    return max(held) - min(held) <= 1 and sum(held) == sum(loads.values())
+
+
+class _Tables:
+    """Who leads what, counted by broker and by rack, with what is decided laid over it."""
+
+    def __init__(self, led: Led, arriving: Iterable[tuple[TopicPartition, SessionId]], candidates: Sequence[Candidate]) -> None:
+        self._racks = {candidate.session: candidate.rack for candidate in candidates}
+        self._led: Led = {session: led.get(session, {}) for session in self._racks}
+        self._arriving: dict[SessionId, dict[TopicId, list[TopicPartition]]] = {s: defaultdict(list) for s in self._racks}
+        self._crowds: dict[TopicId, _Crowd] = {}  # of the topics that were asked for
+        self.loads = {session: sum(map(len, topics.values())) for session, topics in self._led.items()}
+        for partition, session in arriving:
+            self._arriving[session][partition.topic_id].append(partition)
+            self.loads[session] += 1
+
+    def give(self, partition: TopicPartition, room: dict[SessionId, int]) -> SessionId:
+        """Chooses the leader, one with room, and counts the partition to it."""
+        by_session, by_rack = self._crowd(partition.topic_id)
+        racks = self._racks
+        _, _, _, chosen = min((by_rack[racks[s]], by_session[s], -left, s) for s, left in room.items() if left > 0)
+        room[chosen] -= 1
+        by_session[chosen] += 1
+        by_rack[racks[chosen]] += 1
+        return chosen
+
+    def take(self, partition: TopicPartition, session: SessionId) -> None:
+        by_session, by_rack = self._crowd(partition.topic_id)
+        by_session[session] -= 1
+        by_rack[self._racks[session]] -= 1
+
+    def most_crowded(self, session: SessionId, count: int) -> list[TopicPartition]:
+        """Partitions to give away, of a broker that was given none: each time the last one of the topic that it has most of."""
+        if count <= 0:
+            return []
+        topics = [(-self._held(session, topic), topic) for topic in {*self._led[session], *self._arriving[session]}]
+        heapq.heapify(topics)
+        partitions: dict[TopicId, list[TopicPartition]] = {}
+        chosen: list[TopicPartition] = []
+        while len(chosen) < count:
+            size, topic = topics[0]
+            if topic not in partitions:
+                partitions[topic] = sorted((*self._led[session].get(topic, ()), *self._arriving[session].get(topic, ())))
+            chosen.append(partitions[topic].pop())
+            heapq.heapreplace(topics, (size + 1, topic))
+        return chosen
+
+    def _held(self, session: SessionId, topic: TopicId) -> int:
+        return len(self._led[session].get(topic, ())) + len(self._arriving[session].get(topic, ()))
+
+    def _crowd(self, topic: TopicId) -> _Crowd:
+        crowd = self._crowds.get(topic)
+        if crowd is None:
+            by_session = {session: self._held(session, topic) for session in self._racks}
+            by_rack = dict.fromkeys(self._racks.values(), 0)
+            for session, rack in self._racks.items():
+                by_rack[rack] += by_session[session]
+            crowd = self._crowds[topic] = _Crowd(by_session, by_rack)
+        return crowd
+
+
+class _Crowd(NamedTuple):
+    """Partitions of one topic: how many each session leads, and how many are led on each rack."""
+
+    by_session: dict[SessionId, int]
+    by_rack: dict[str, int]
+
+
+def _quotas(partition_count: int, staying: Iterable[Candidate], loads: Mapping[SessionId, int]) -> dict[SessionId, int]:
+    """How many more each may take, below 0 what it has too much. What does not divide stays where most is led already, and
+    goes to one broker of each rack before a second one."""
+    turn_in_rack: Counter[str] = Counter()
+    turns: dict[SessionId, int] = {}
+    for candidate in staying:
+        turns[candidate.session] = turn_in_rack[candidate.rack]
+        turn_in_rack[candidate.rack] += 1
+    by_load = sorted(turns, key=lambda session: (-loads[session], turns[session], session))
+    share, rest = divmod(partition_count, len(by_load))
+    return {session: share + (place < rest) - loads[session] for place, session in enumerate(by_load)}

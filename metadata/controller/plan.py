@@ -1,0 +1,108 @@
+"""What the controller does next. Pure: the cluster as it is known goes in, steps come out.
+
+    topics ─────────┐                        ┌─▶ unregistered   sessions to seal on the bucket, before they lose what they led
+    partition states┴─▶ ledger ─┬─▶ plan ────┼─▶ decisions      who leads what has no leader; who shall hand over to whom
+    live brokers ───────────────┘            ├─▶ closing        partitions that no topic has, and somebody leads: to be let go of
+                                             └─▶ forgotten      those that nobody leads
+
+Invariants: a partition is given away only when it has no leader, or its leader's session is known to be sealed; a leader that
+lives is asked, never overruled; what was planned on an old view does no harm, since every write compares what it was decided on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+from metadata.cluster.broker_registry import Candidate
+from metadata.cluster.leadership import FORMAT_VERSION, Decision, PartitionState, appointed, moving
+from metadata.controller.ledger import PartitionLedger
+from metadata.controller.placement import is_balanced, place
+from metadata.model import Revision, SessionId, TopicPartition
+
+MOVES_MAX = 256
+"""Partitions on their way from a live leader to another at the same time: while one moves, nobody takes its records."""
+
+
+class Steps(NamedTuple):
+    unregistered: list[SessionId]
+    """Sessions that lead partitions and have no broker: to be confirmed, then sealed."""
+    decisions: list[Decision]
+    closing: list[TopicPartition]
+    """No topic has them, as far as is known, and a leader that lives: to be confirmed, then asked for."""
+    forgotten: list[TopicPartition]
+    """Of those, what nobody leads: to be confirmed, then deleted."""
+
+
+def plan(ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[SessionId], *, moves_max: int = MOVES_MAX) -> Steps:
+    """`candidates` are the registered brokers; `sealed` sessions that were confirmed to have none, and have been sealed since."""
+    look = _Look(ledger, candidates, sealed)
+    decisions: list[Decision] = []
+    moved: Mapping[TopicPartition, SessionId] = {}
+    if look.leaderless or not is_balanced(look.loads, candidates):
+        moves_left = max(0, moves_max - look.in_move)
+        placement = place(ledger.led, look.leaderless, candidates, arriving=look.arriving, moves_max=moves_left)
+        moved = placement.moved
+        decisions = [_decided(ledger, partition, session) for partition, session in placement.given.items()]
+        decisions += [_asked(ledger, partition, session) for partition, session in moved.items()]
+    decisions += [_asked(ledger, partition, None) for partition in look.in_vain if partition not in moved]
+    return Steps(sorted(look.unregistered), decisions, look.closing, look.forgotten)
+
+
+def closed_by_leader(state: PartitionState, revision: Revision, partition: TopicPartition) -> Decision:
+    """The leader is asked to let go of a partition whose topic is gone."""
+    return Decision(partition, revision, moving(state, state.leader_session))
+
+
+class _Look:
+    """At what is to be done, and whether anything must be placed. Most of the time nothing must."""
+
+    def __init__(self, ledger: PartitionLedger, candidates: Sequence[Candidate], sealed: Set[SessionId]) -> None:
+        registered = {candidate.session for candidate in candidates}
+        self.unregistered = ledger.led.keys() - registered - sealed
+        self.loads: Counter[SessionId] = Counter({session: ledger.loads[session] for session in registered})
+        """Partitions that each registered session leads, or is about to."""
+        self.leaderless = list(ledger.missing())
+        self.arriving: list[tuple[TopicPartition, SessionId]] = []
+        """On their way, with the session that they count for."""
+        self.in_vain: list[TopicPartition] = []
+        """On their way to a session that is gone."""
+        self.in_move = 0
+        for session in (ledger.led.keys() & sealed) - registered:
+            for partitions in ledger.led[session].values():
+                self.leaderless += partitions
+        for partition in sorted(ledger.moving):
+            leader, to = ledger.states[partition][0].leader_session, ledger.states[partition][0].moving_to
+            assert to is not None, "it is moving"
+            if leader in registered:
+                self.in_move += 1
+                if to not in registered:
+                    self.in_vain.append(partition)
+                counts_for = to if to in registered else leader
+                self.arriving.append((partition, counts_for))
+                self.loads[counts_for] += 1
+            elif leader in sealed:
+                self.leaderless.append(partition)
+            else:
+                self.unregistered.add(leader)
+        self.closing: list[TopicPartition] = []
+        self.forgotten: list[TopicPartition] = []
+        for partition in sorted(ledger.forgotten):
+            state = ledger.states[partition][0] if partition in ledger.states else None
+            if state is None or state.format_version > FORMAT_VERSION or state.is_closed or state.leader_session in sealed:
+                self.forgotten.append(partition)
+            elif state.leader_session not in registered:
+                self.unregistered.add(state.leader_session)
+            elif state.moving_to != state.leader_session:
+                self.closing.append(partition)
+
+
+def _decided(ledger: PartitionLedger, partition: TopicPartition, session: SessionId) -> Decision:
+    state, revision = ledger.states.get(partition, (None, Revision(0)))
+    return Decision(partition, revision, appointed(state, session))
+
+
+def _asked(ledger: PartitionLedger, partition: TopicPartition, to: SessionId | None) -> Decision:
+    state, revision = ledger.states[partition]
+    return Decision(partition, revision, moving(state, to if to != state.leader_session else None))

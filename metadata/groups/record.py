@@ -1,0 +1,148 @@
+"""A consumer group as it lies in the metadata store, under /{cluster}/groups/{group}. Pure.
+
+    {"format_version":1,"coordinator":17,"phase":"Stable","generation":3,"protocol_type":"consumer","protocol":"range","leader":"c1-…",
+     "changed_at_ms":1767225600000,
+     "members":[{"member_id":"c1-…","instance_id":"","client_id":"c1","client_host":"10.0.0.7","session_timeout_ms":45000,
+                 "rebalance_timeout_ms":300000,"protocols":[["range","<base64>"]],"assignment":"<base64>"}]}
+
+`coordinator` is the session of the broker that wrote it. A broker that comes to coordinate a group writes it anew before it
+answers anything, which raises its revision: so whatever a former coordinator still wants to write compares false.
+
+A coordinator that gives a group up in the middle of a rebalance writes it once more, if the next one has not come yet:
+
+     "handed_over":{"alone_in_ms":0,"silent_in_ms":{"c1-…":31000}}
+
+Invariant: what waits in memory is not stored, and its absence is safe: a member that waited is told to ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from metadata.errors import Corrupt, TooLarge
+from metadata.groups.model import NO_INSTANCE, Barrier, Generation, Group, Member, MemberId, Phase
+from metadata.groups.settings import GroupSettings
+from metadata.model import SessionId
+from metadata.store.interface import KeyValue
+
+FORMAT_VERSION: Final = 1
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """What a coordinator knew when it gave the group up; since then it has answered nobody. Members that have left, or were lost,
+    since the generation began are none of the record any more.
+    """
+
+    alone_in_ms: int
+    """So long its own predecessor may have answered yet."""
+    silent_in_ms: Mapping[MemberId, int]
+    """How long each member may have been silent before it was lost."""
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
+    format_version: int = FORMAT_VERSION
+    coordinator: SessionId
+    phase: Phase
+    generation: Generation
+    protocol_type: str
+    protocol: str
+    leader: MemberId
+    changed_at_ms: int
+    members: Sequence[Member]
+    handed_over: Handover | msgspec.UnsetType = msgspec.UNSET
+
+
+def encode_group(group: Group, coordinator: SessionId, handed_over: Handover | msgspec.UnsetType = msgspec.UNSET) -> bytes:
+    return msgspec.json.encode(
+        GroupRecord(
+            coordinator=coordinator,
+            phase=group.phase,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol=group.protocol,
+            leader=group.leader,
+            changed_at_ms=group.changed_at_ms,
+            members=list(_named(group).values()),
+            handed_over=handed_over,
+        )
+    )
+
+
+def _named(group: Group) -> dict[MemberId, Member]:
+    """Its members, but for those that wait and do not know their ids yet: at another coordinator they ask as others."""
+    return {at: member for at, member in group.members.items() if at not in group.unnamed}
+
+
+def check_group_size(group: Group, settings: GroupSettings) -> None:
+    """TooLarge where it could not be stored."""
+    named = replace(group, unnamed=frozenset())  # as the next generation is stored
+    size_bytes = len(encode_group(named, SessionId(0)))
+    if size_bytes > settings.group_bytes_max:
+        raise TooLarge(
+            f"the group takes {size_bytes} bytes with its {len(group.members)} members; {settings.group_bytes_max} is the most",
+            hint="Subscribe to fewer topics by name, or use several groups.",
+        )
+
+
+def encode_handover(
+    group: Group, coordinator: SessionId, *, stored: Group, silent_at_ms: Mapping[MemberId, int], now_ms: int
+) -> bytes | None:
+    """What the next coordinator can't know otherwise; None where there is nothing: of a group at rest the record tells enough.
+
+    Where nobody of the generation that is `stored` has gone, it goes on until a newcomer asks again. Members that do not know their
+    ids yet are left out: they ask as others. Each has half of its session at least, since it has to find the next coordinator.
+    """
+    if group.barrier is None or group.barrier.first:
+        return None
+    left = stored if _named(stored).keys() <= group.members.keys() else group
+    silent_in_ms: dict[MemberId, int] = {}
+    for at, member in _named(left).items():
+        session_ms, began_ms = member.session_timeout_ms, max(now_ms, group.alone_from_ms)
+        left_ms = silent_at_ms[at] - began_ms if at in silent_at_ms and at not in group.joining else session_ms
+        silent_in_ms[at] = max(left_ms, session_ms // 2)
+    handed_over = Handover(max(group.alone_from_ms - now_ms, 0), silent_in_ms)
+    return encode_group(left, coordinator, handed_over)
+
+
+def decode_group(kept: KeyValue, *, now_ms: int, proof_ms: int = 0) -> Group:
+    """As its next coordinator begins: a barrier and the time to sync begin anew. Raises Corrupt.
+
+    The former one may answer for `proof_ms` yet, unless it has handed the group over. Of a generation without an assignment nobody
+    knows who waits for it: dynamic members and the leader must ask (again).
+    """
+    try:
+        record = msgspec.json.decode(kept.value, type=GroupRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{kept.key} holds no consumer group: {error}", key=kept.key) from error
+    if record.format_version > FORMAT_VERSION:
+        raise Corrupt(
+            f"{kept.key} was written by a newer version of Tidelog (format {record.format_version})",
+            hint="Upgrade this broker.",
+            key=kept.key,
+        )
+    handed_over = record.handed_over
+    alone_from_ms = now_ms + (proof_ms if isinstance(handed_over, msgspec.UnsetType) else handed_over.alone_in_ms)
+    unsynced = frozenset[MemberId]()
+    if record.phase is Phase.COMPLETING:
+        unsynced = frozenset(
+            member.member_id for member in record.members if member.instance_id == NO_INSTANCE or member.member_id == record.leader
+        )
+    longest_ms = max((member.rebalance_timeout_ms for member in record.members), default=0)
+    return Group(
+        phase=record.phase,
+        generation=record.generation,
+        protocol_type=record.protocol_type,
+        protocol=record.protocol,
+        leader=record.leader,
+        members={member.member_id: member for member in record.members},
+        changed_at_ms=record.changed_at_ms,
+        barrier=Barrier(alone_from_ms, alone_from_ms + longest_ms, first=False) if record.phase is Phase.PREPARING else None,
+        unsynced=unsynced,
+        sync_by_ms=alone_from_ms + longest_ms if record.phase is Phase.COMPLETING else 0,
+        alone_from_ms=alone_from_ms,
+        silent_in_ms={} if isinstance(handed_over, msgspec.UnsetType) else handed_over.silent_in_ms,
+    )

@@ -1,0 +1,91 @@
+"""The heartbeats of a member of a group, however slow its caller and its reader are; what their answers mean is state.py's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from metadata.errors import Throttled, TidelogError, Unavailable
+from metadata.members.call_pauses import RETRY_S_MAX
+from metadata.members.coordinator_client import GroupCalls
+from metadata.members.interfaces import PartitionReader
+from metadata.members.rebalance import MemberRebalance
+from metadata.members.settings import MemberSettings
+from metadata.members.state import Heard, Membership, Phase
+
+BUSY_ATTEMPTS: Final = 10
+"""In a session, at a coordinator that has too many calls: those of members that come again at once would come on top."""
+
+
+class MemberHeartbeats:
+    """Its owner runs `run()` as a task while the member lives."""
+
+    def __init__(
+        self,
+        calls: GroupCalls,
+        reader: PartitionReader,
+        settings: MemberSettings,
+        place: Membership,
+        rebalance: MemberRebalance,
+        *,
+        group: str,
+        jitter: Callable[[], float],
+        end: Callable[[Exception], None],
+    ) -> None:
+        """`end` ends the present stay in the group."""
+        self._calls = calls
+        self._reader = reader
+        self._settings = settings
+        self._place = place
+        self._rebalance = rebalance
+        self._group = group
+        self._jitter = jitter
+        self._end = end
+
+    async def run(self) -> None:
+        beat_s = self._settings.beat_ms / 1000
+        pause_s = beat_s
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = beat_s
+            if (beat := self._place.beat(now_s=asyncio.get_running_loop().time())) is None:
+                continue
+            error: TidelogError | None = None
+            try:
+                async with asyncio.timeout(beat_s):
+                    await self._calls.heartbeat(self._group, beat.member_id, self._place.instance_id, beat.generation)
+            except TimeoutError:
+                error = Unavailable("no answer to a heartbeat")
+            except TidelogError as raised:
+                error = raised
+            heard = self._place.answered(beat, error)
+            self._heed(heard, error)
+            if heard is Heard.LOOK_AGAIN or (error is not None and error.retryable):
+                again_s = self._settings.session_timeout_ms / 1000 / BUSY_ATTEMPTS if isinstance(error, Throttled) else RETRY_S_MAX
+                pause_s = min(beat_s, again_s) * (0.5 + self._jitter() / 2)
+            self._look_at_subscription()
+
+    def _heed(self, heard: Heard, error: TidelogError | None) -> None:
+        match heard:
+            case Heard.JOIN_AGAIN:
+                self._rebalance.join_again.set()
+                self._rebalance.repeat_call()  # where it waits for the assignment: there will be none
+            case Heard.ASK_AGAIN:
+                self._rebalance.repeat_call()
+            case Heard.ENDED:
+                assert error is not None, "only an error ends it"
+                self._end(error)
+            case Heard.NOTHING_NEW | Heard.LOOK_AGAIN:
+                pass
+
+    def _look_at_subscription(self) -> None:
+        if self._place.phase is not Phase.STAYING:
+            return
+        try:
+            subscribed = self._reader.subscribed()
+        except Exception as error:  # noqa: BLE001  # as if it had been raised where the member asks for it
+            self._end(error)
+            return
+        if subscribed.keys() != self._place.topics or self._rebalance.is_unassigned(subscribed):
+            self._rebalance.join_again.set()

@@ -1,0 +1,269 @@
+"""The life of one member of a consumer group: it joins, hears what it owns, stays, and gives up in time.
+
+    run() ─┬─ one stay after the other: rebalance.py
+           ├─ heartbeats, however slow the caller and the reader are: heartbeats.py
+           └─ new partitions, where it leads the group's members
+
+A stay is ended from outside where it waits: by a heartbeat that tells that it is out, or by the clock. Then the reader is told
+`lost`. It stands on GroupCalls (the SDK's go over gRPC, a broker's own through its router, a test's to a coordinator): all members
+are this one. What is decided stands in state.py (pure) and leader_assignment.py (pure).
+
+Invariants: the reader is told one thing at a time; `lost` comes before anybody else can own what is lost; no task outlives run().
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+from metadata.errors import Fenced, StaleMember, TidelogError
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import NO_INSTANCE, NO_MEMBER, Generation, MemberId
+from metadata.members.call_pauses import CallPauses
+from metadata.members.coordinator_client import GroupCalls as GroupCalls
+from metadata.members.heartbeats import MemberHeartbeats
+from metadata.members.interfaces import PartitionReader as PartitionReader
+from metadata.members.rebalance import MemberRebalance
+from metadata.members.settings import MemberSettings
+from metadata.members.state import NOTHING, Membership, Phase
+
+LEAVE_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class _CallerAway(Exception):
+    """The caller took no records for max_poll_interval_ms."""
+
+
+class _SessionMayHaveEnded(Exception):
+    """By this process's clock: no answer came for so long."""
+
+
+class _Ended(Exception):
+    """run() has."""
+
+
+class GroupMember:
+    """Its owner runs `run()` as a task."""
+
+    def __init__(
+        self,
+        calls: GroupCalls,
+        reader: PartitionReader,
+        settings: MemberSettings,
+        *,
+        group: str,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """`jitter` gives numbers between 0 and 1, for pauses before a call is tried again."""
+        self._calls = calls
+        self._reader = reader
+        self._settings = settings
+        self._group = group
+        self._jitter = jitter
+        self._place = Membership(settings)
+        self._rebalance = MemberRebalance(calls, reader, settings, self._place, group=group, jitter=jitter, took=self._arm)
+        self._heartbeats = MemberHeartbeats(
+            calls, reader, settings, self._place, self._rebalance, group=group, jitter=jitter, end=self._end
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._polled_s = float("inf")
+        self._has_polled = asyncio.Event()
+        self._stay: asyncio.Timeout | None = None
+        self._ended_by: Exception | None = None
+        """Why the stay was ended from outside."""
+        self._clock: asyncio.TimerHandle | None = None
+
+    # ── what its owner asks ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def member_id(self) -> MemberId:
+        """Empty before it has joined, and once the group does not know it any more."""
+        return self._place.member_id
+
+    @property
+    def generation(self) -> Generation:
+        """That commits name; NO_GENERATION while it is in none."""
+        return self._place.generation
+
+    @property
+    def owned(self) -> frozenset[TopicPartitionName]:
+        """Nothing once the session may have ended by this process's clock, even before `lost` was told: a process that was frozen
+        asks here before it hands out what it had read before."""
+        if self._loop is None or self._loop.time() >= self._place.holds_until_s:
+            return NOTHING
+        return self._place.owned
+
+    def polls(self) -> None:
+        """The caller waits for records: until `polled()`, max_poll_interval_ms does not count."""
+        self._polled_s = float("inf")
+        self._has_polled.set()
+
+    def polled(self) -> None:
+        """The caller took records: max_poll_interval_ms counts from here. A member that left because it did not joins again."""
+        if self._loop is not None:
+            self._polled_s = self._loop.time()
+            self._arm()
+        self._has_polled.set()
+
+    def subscription_changed(self) -> None:
+        """`reader.subscribed()` gives something else: join again with it. Unsaid, it is seen at the next heartbeat."""
+        self._rebalance.join_again.set()
+
+    def stop(self) -> None:
+        """run() tells `revoked`, leaves the group (a static member does not: its session runs on), and returns."""
+        self._rebalance.stopping.set()
+        self._rebalance.join_again.set()
+        self._has_polled.set()
+        self._rebalance.repeat_call()
+
+    async def leave(self) -> None:
+        """Once run() has ended: so the group need not wait for the session to end. A static member leaves as well.
+
+        Raises nothing that a coordinator answers: the session ends by itself.
+        """
+        if self._place.member_id == NO_MEMBER:
+            return
+        leaving = [(self._place.member_id, self._place.instance_id)]
+        self._place.left()
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._calls.leave(self._group, leaving)
+        except (TidelogError, TimeoutError) as error:
+            log.info("group %s: could not tell that %s leaves: %s; its session ends by itself", self._group, leaving[0][0], error)
+
+    async def run(self) -> None:
+        """Until `stop()`, or cancelled, which leaves no task, tells the reader nothing, and does not leave the group.
+
+        Raises what no trying again can mend (InstanceFenced, GroupFull, Denied, InvalidArgument …), and what the reader raised.
+        Brokers that are unavailable are asked again for ever: the reader is told `lost` in time.
+        """
+        self._loop = asyncio.get_running_loop()
+        if not self._has_polled.is_set():
+            self._polled_s = self._loop.time()
+        failure: Exception | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                beside = [
+                    tasks.create_task(self._heartbeats.run(), name=f"heartbeats of a member of group {self._group}"),
+                    tasks.create_task(self._watch_topics(), name=f"topics of group {self._group}"),
+                ]
+                failure = await self._live()
+                for task in beside:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            self._place.lost(_Ended())
+        if failure is not None:
+            raise failure
+
+    # ── one stay in the group after the other ───────────────────────────────────────────────────────────────────────────
+
+    async def _live(self) -> Exception | None:
+        """Answers what ended it."""
+        again = CallPauses(self._jitter)
+        while not self._rebalance.stopping.is_set():
+            ended_by = await self._take_part_until_it_ends()
+            if ended_by is None:
+                break
+            if self._place.phase is Phase.STAYING:
+                again = CallPauses(self._jitter)
+            if (failure := await self._give_up(ended_by)) is not None:
+                await self._leave_unless_fenced(failure)
+                return failure
+            if isinstance(ended_by, _CallerAway):
+                if self._place.instance_id == NO_INSTANCE:
+                    await self.leave()
+                if not self._rebalance.stopping.is_set():
+                    await self._has_polled.wait()
+            else:
+                await self._rebalance.pause(again.next_s(ended_by))
+        if self._place.instance_id == NO_INSTANCE:
+            await self.leave()
+        return None
+
+    async def _take_part_until_it_ends(self) -> Exception | None:
+        """Why it ended; None where `stop()` did it."""
+        self._ended_by = None
+        try:
+            async with asyncio.timeout(None) as self._stay:
+                self._arm()
+                await self._rebalance.take_part()
+        except TimeoutError as error:
+            return error if self._ended_by is None else self._ended_by
+        except Exception as error:  # noqa: BLE001  # the reader's own, too, which reaches the caller when the group is left
+            return error
+        finally:
+            self._stay = None
+            if self._clock is not None:
+                self._clock.cancel()
+                self._clock = None
+        return None
+
+    async def _give_up(self, why: Exception) -> Exception | None:
+        """All that it owns, at once. Answers what ends the member for good."""
+        self._rebalance.leads_no_more()
+        lost = self._place.lost(why)
+        failure = None if isinstance(why, StaleMember | _CallerAway | _SessionMayHaveEnded) else why
+        if lost:
+            log.warning("group %s: %d partitions are lost: %s", self._group, len(lost), why)
+            try:
+                await self._reader.lost(lost)
+            except Exception as error:
+                if failure is None:
+                    return error
+                log.exception("group %s: its reader could not be told what is lost", self._group)
+        return failure
+
+    async def _leave_unless_fenced(self, failure: Exception) -> None:
+        if not isinstance(failure, Fenced):
+            await self.leave()
+
+    def _end(self, why: Exception) -> None:
+        """The stay, wherever it waits."""
+        if self._stay is not None and not self._stay.expired() and self._ended_by is None:
+            self._ended_by = why
+            self._stay.reschedule(self._now_s)
+
+    async def _watch_topics(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.topics_interval_ms / 1000)
+            try:
+                await self._rebalance.look_for_partitions()
+            except Exception as error:  # noqa: BLE001  # as if it had been raised where the member asks for it
+                self._end(error)
+
+    # ── the clock ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _now_s(self) -> float:
+        assert self._loop is not None, "run() has begun"
+        return self._loop.time()
+
+    def _due_s(self) -> float:
+        return min(self._place.holds_until_s, self._polled_s + self._settings.max_poll_interval_ms / 1000)
+
+    def _arm(self) -> None:
+        """The timer is never late; where it is early, it is set anew: heartbeats and callers that take records cost none."""
+        due_s = self._due_s()
+        if self._stay is None or self._loop is None or due_s == float("inf"):
+            return
+        if self._clock is None or self._clock.when() > due_s:
+            if self._clock is not None:
+                self._clock.cancel()
+            self._clock = self._loop.call_at(due_s, self._strike)
+
+    def _strike(self) -> None:
+        self._clock = None
+        if self._now_s < self._due_s():
+            self._arm()
+        elif self._now_s >= self._place.holds_until_s:
+            self._end(_SessionMayHaveEnded("no answer of the group's coordinator came for too long"))
+        else:
+            self._has_polled.clear()
+            self._end(_CallerAway(f"no records were taken for {self._settings.max_poll_interval_ms} ms"))

@@ -1,0 +1,215 @@
+"""How a member of a group goes from one assignment to the next: it joins, hears what it owns, gives up and takes, and stays.
+
+    revoke what can't be kept ─▶ join ─▶ sync ─▶ revoked ─▶ assigned ─▶ until there is something new ─▶ join …
+                                    └ the members' leader assigns: leader_assignment.py (pure)
+
+What the answers mean is decided in state.py (pure). Invariant: the reader is told one thing at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from metadata.errors import InconsistentProtocol, MemberIdRequired, RebalanceInProgress, TidelogError, Unavailable
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import NO_MEMBER, Joined, MemberId
+from metadata.members.call_pauses import CallPauses
+from metadata.members.coordinator_client import GroupCalls
+from metadata.members.interfaces import PartitionReader
+from metadata.members.leader_assignment import assignments, has_grown, subscribers
+from metadata.members.settings import MemberSettings
+from metadata.members.state import Membership, Moves
+
+WAIT_LONGER_S: Final = 8.0
+"""Than the rebalance timeout, for a call that waits for all members: a coordinator that has just come waits 3 s longer for them.
+Others may have a longer timeout: then it is asked again."""
+COUNTS_S: Final = 10.0
+
+_Answer = TypeVar("_Answer")
+log = logging.getLogger(__name__)
+
+
+class MemberRebalance:
+    """Of one member. Its owner calls `take_part` for each stay in the group, and may cancel it at any moment."""
+
+    def __init__(
+        self,
+        calls: GroupCalls,
+        reader: PartitionReader,
+        settings: MemberSettings,
+        place: Membership,
+        *,
+        group: str,
+        jitter: Callable[[], float],
+        took: Callable[[], None],
+    ) -> None:
+        """`took` is called when the member owns more than before."""
+        self.stopping = asyncio.Event()
+        self.join_again = asyncio.Event()
+        self._calls = calls
+        self._reader = reader
+        self._settings = settings
+        self._place = place
+        self._group = group
+        self._jitter = jitter
+        self._took = took
+        self._call: asyncio.Timeout | None = None
+        """Of the call that waits for the group."""
+        self._assigned_counts: Mapping[str, int] | None = None
+        """While it leads: of the topics that its generation reads, as they were assigned."""
+        self._assigned_topics: frozenset[str] = frozenset()
+        """The same topics, and those that are not there yet."""
+
+    async def take_part(self) -> None:
+        """Until `stopping` is set, and then gives up what it owns. Raises what ends the stay."""
+        while not self.stopping.is_set():
+            if self._place.revokes_before_joining:
+                await self._revoke(self._place.owned)
+            joined = await self._join()
+            moves = None if joined is None else await self._sync(joined)
+            if moves is None:
+                continue
+            if moves.strange:
+                log.warning("group %s: assigned %s, which it has not asked for", self._group, sorted(moves.strange)[:3])
+            await self._revoke(moves.revoked)
+            await self._take(moves.assigned)
+            if moves.revoked:  # so that others are given it
+                continue
+            await self.join_again.wait()
+        await self._revoke(self._place.owned)
+
+    async def _join(self) -> Joined | None:
+        """None where it is stopped meanwhile."""
+        again = CallPauses(self._jitter)
+        while not self.stopping.is_set():
+            self.join_again.clear()
+            self._assigned_counts = None
+            request = self._place.join_request(self._reader.subscribed(), now_s=asyncio.get_running_loop().time())
+            try:
+                joined = await self._answered(self._calls.join(self._group, request), "JoinGroup")
+                self._place.joined(joined)
+            except MemberIdRequired as error:
+                self._place.named(error)
+                if request.member_id == NO_MEMBER:
+                    continue
+                pause_s = again.next_s(error)
+            except InconsistentProtocol:
+                if not self._place.owned:
+                    raise
+                await self._revoke(self._place.owned)  # then it can offer all that it knows
+                continue
+            except RebalanceInProgress as error:
+                pause_s = again.next_s(error)
+            except TidelogError as error:
+                if not error.retryable:
+                    raise
+                pause_s = again.next_s(error)
+            else:
+                return joined
+            await self.pause(pause_s)
+        return None
+
+    async def _sync(self, joined: Joined) -> Moves | None:
+        """None where it has to join again, or is stopped."""
+        again = CallPauses(self._jitter)
+        assignments: dict[MemberId, bytes] | None = None
+        while not self.stopping.is_set():
+            try:
+                if assignments is None:
+                    assignments = await self._assignments(joined)
+                request = self._place.sync_request(assignments, now_s=asyncio.get_running_loop().time())
+                return self._place.synced(await self._answered(self._calls.sync(self._group, request), "SyncGroup"))
+            except RebalanceInProgress:
+                return None
+            except TidelogError as error:
+                if not error.retryable:
+                    raise
+                if self.join_again.is_set():
+                    return None
+                await self.pause(again.next_s(error))
+        return None
+
+    async def _assignments(self, joined: Joined) -> dict[MemberId, bytes]:
+        """Of all members, by the one that leads them; nothing by the others."""
+        if joined.leader != joined.member_id:
+            return {}
+        asking = subscribers(joined)
+        if asking.torn:
+            log.warning(
+                "group %s: nothing is assigned to %s, whose subscription can't be read", self._group, ", ".join(asking.torn)
+            )
+        counts = await self._counts(asking.topics)
+        self._assigned_counts, self._assigned_topics = counts, asking.topics
+        return {} if joined.skip_assignment else assignments(joined.protocol, counts, asking.readable)
+
+    async def _counts(self, topics: Collection[str]) -> dict[str, int]:
+        """Of all topics of the group; whoever answers may have heard less than the reader has."""
+        counts = dict(await self._answered(self._reader.partition_counts(topics), "the question for partition counts", COUNTS_S))
+        for topic, count in self._reader.subscribed().items():
+            if topic in topics:
+                counts[topic] = max(count, counts.get(topic, 0))
+        return counts
+
+    async def _revoke(self, partitions: frozenset[TopicPartitionName]) -> None:
+        if partitions:
+            await self._reader.revoked(partitions)
+            self._place.gave_up(partitions)
+
+    async def _take(self, partitions: frozenset[TopicPartitionName]) -> None:
+        if partitions:
+            self._place.took(partitions)
+            self._took()
+            await self._reader.assigned(partitions)
+
+    # ── new partitions, where it leads ──────────────────────────────────────────────────────────────────────────────────
+
+    def leads_no_more(self) -> None:
+        self._assigned_counts = None
+
+    def is_unassigned(self, counts: Mapping[str, int]) -> bool:
+        """Whether there is more of the topics that it has assigned than there was then."""
+        return self._assigned_counts is not None and has_grown(self._assigned_counts, counts)
+
+    async def look_for_partitions(self) -> None:
+        """Of topics that others read, and this member's reader need not know. Raises what the reader does."""
+        if (assigned := self._assigned_counts) is None:
+            return
+        try:
+            async with asyncio.timeout(COUNTS_S):
+                counts = await self._reader.partition_counts(self._assigned_topics)
+        except (TidelogError, TimeoutError):
+            return
+        if assigned is self._assigned_counts and self.is_unassigned(counts):
+            self.join_again.set()
+
+    # ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _answered(self, call: Awaitable[_Answer], what: str, timeout_s: float | None = None) -> _Answer:
+        """Raises Unavailable where no answer comes in time, or a heartbeat told that none will."""
+        if timeout_s is None:
+            timeout_s = self._settings.rebalance_timeout_ms / 1000 + WAIT_LONGER_S
+        waits = asyncio.timeout(timeout_s)
+        try:
+            async with waits:
+                self._call = waits
+                return await call
+        except TimeoutError as error:
+            if not waits.expired():
+                raise
+            raise Unavailable(f"no answer to {what} of group {self._group}") from error
+        finally:
+            self._call = None
+
+    def repeat_call(self) -> None:
+        """The one that waits for the group, where there is one: its answer will not come."""
+        if self._call is not None and not self._call.expired():
+            self._call.reschedule(asyncio.get_running_loop().time())
+
+    async def pause(self, pause_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self.stopping.wait()

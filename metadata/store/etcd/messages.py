@@ -1,0 +1,87 @@
+"""Between the terms of metadata/store/interface.py and those of etcd's protocol (store/etcd/proto/etcd.proto). Pure.
+
+Invariant: what goes out has passed the same checks as on every other store; a key that comes in is UTF-8, or it is not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metadata.errors import Corrupt
+from metadata.model import Revision
+from metadata.store.etcd.proto import etcd_pb2, mvcc_pb2
+from metadata.store.interface import Compare, Delete, Event, KeyValue, LeaseId, Operation, Put, TransactionResult
+from metadata.store.transaction_limits import check_transaction, encode_key, prefix_end
+
+_RELATIONS = {
+    "=": etcd_pb2.Compare.EQUAL,
+    "<": etcd_pb2.Compare.LESS,
+    ">": etcd_pb2.Compare.GREATER,
+    "!=": etcd_pb2.Compare.NOT_EQUAL,
+}
+_FIRST_KEY = b"\0"
+"""etcd takes no empty key; this one is before all others."""
+
+
+def key_range(prefix: str) -> tuple[bytes, bytes]:
+    """The first key under a prefix (empty: of all), and the first after it."""
+    start = encode_key(prefix)
+    return start or _FIRST_KEY, prefix_end(start)
+
+
+def transaction(compares: Sequence[Compare], operations: Sequence[Operation]) -> etcd_pb2.TxnRequest:
+    """InvalidArgument and TooLarge where etcd, with its default limits, would refuse it."""
+    check_transaction(compares, operations)
+    return etcd_pb2.TxnRequest(
+        compare=[_compare(compare) for compare in compares], success=[_operation(done) for done in operations]
+    )
+
+
+def transaction_result(response: etcd_pb2.TxnResponse) -> TransactionResult:
+    return TransactionResult(response.succeeded, Revision(response.header.revision))
+
+
+def key_value(stored: mvcc_pb2.KeyValue) -> KeyValue:
+    return KeyValue(
+        decode_key(stored.key),
+        stored.value,
+        Revision(stored.create_revision),
+        Revision(stored.mod_revision),
+        stored.version,
+        LeaseId(stored.lease),
+    )
+
+
+def event(seen: mvcc_pb2.Event) -> Event:
+    kind, stored = seen.type, seen.kv
+    if kind == mvcc_pb2.Event.DELETE:
+        return Event("delete", decode_key(stored.key), b"", Revision(stored.mod_revision))
+    return Event("put", decode_key(stored.key), stored.value, Revision(stored.mod_revision))
+
+
+def decode_key(key: bytes) -> str:
+    try:
+        return key.decode()
+    except UnicodeDecodeError as error:
+        raise Corrupt(
+            f"etcd holds the key {key[:120]!r}, which is not UTF-8", hint="Delete it: nothing of Tidelog wrote it.", key=repr(key)
+        ) from error
+
+
+def _compare(compare: Compare) -> etcd_pb2.Compare:
+    return etcd_pb2.Compare(
+        key=encode_key(compare.key),
+        target=etcd_pb2.Compare.MOD,
+        result=_RELATIONS[compare.is_],
+        mod_revision=compare.mod_revision,
+    )
+
+
+def _operation(operation: Operation) -> etcd_pb2.RequestOp:
+    if isinstance(operation, Put):
+        put = etcd_pb2.PutRequest(key=encode_key(operation.key), value=operation.value, lease=operation.lease)
+        return etcd_pb2.RequestOp(request_put=put)
+    if isinstance(operation, Delete):
+        return etcd_pb2.RequestOp(request_delete_range=etcd_pb2.DeleteRangeRequest(key=encode_key(operation.key)))
+    start, end = key_range(operation.prefix)
+    return etcd_pb2.RequestOp(request_delete_range=etcd_pb2.DeleteRangeRequest(key=start, range_end=end))

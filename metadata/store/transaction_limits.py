@@ -1,0 +1,94 @@
+"""Which transactions a metadata store takes. Pure; shared by every store, so that what passes on one machine passes on etcd.
+
+The limits are etcd's defaults: 128 compares and 128 operations (`--max-txn-ops`), 1.5 MiB for a request
+(`--max-request-bytes`), and no key written twice in one transaction. Invariant: what is refused here wrote nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
+
+from metadata.errors import InvalidArgument, TooLarge
+from metadata.store.interface import OPERATIONS_MAX, VALUE_BYTES_MAX, Compare, Delete, DeletePrefix, Operation, Put
+
+TRANSACTION_BYTES_MAX = 3 << 19
+"""Keys and values of one transaction together: etcd refuses requests over 1.5 MiB."""
+REQUEST_OVERHEAD_BYTES = 64
+"""What the framing of one compare or operation takes of a request, rounded up."""
+
+
+def check_transaction(compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
+    """Returns when a store may run the transaction; else raises InvalidArgument (shape, keys) or TooLarge (bytes)."""
+    for what, count in (("compares", len(compares)), ("operations", len(operations))):
+        if count > OPERATIONS_MAX:
+            raise InvalidArgument(f"a transaction of {count} {what} is longer than {OPERATIONS_MAX}", hint="Split it.", count=count)
+    size = sum(len(check_key(compare.key)) + REQUEST_OVERHEAD_BYTES for compare in compares)
+    for operation in operations:
+        size += _operation_size(operation)
+    if size > TRANSACTION_BYTES_MAX:
+        raise TooLarge(f"a transaction of {size} bytes is larger than {TRANSACTION_BYTES_MAX}", hint="Split it.", size=size)
+    twice = _written_twice(operations)
+    if twice is not None:
+        raise InvalidArgument(f"the transaction writes {twice.decode()} twice", key=twice.decode())
+
+
+def check_key(key: str) -> bytes:
+    """The key as the bytes that order it; InvalidArgument where it is empty or not UTF-8."""
+    if not key:
+        raise InvalidArgument("a key must not be empty")
+    return encode_key(key)
+
+
+def encode_key(key: str) -> bytes:
+    """A key or a prefix (which may be empty) as UTF-8; InvalidArgument where it holds half a surrogate pair."""
+    try:
+        return key.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"the key {key!a} is not valid Unicode") from error
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The first key after all that begin with `prefix`."""
+    return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else b"\xff"  # UTF-8 has no byte 0xFF
+
+
+def _operation_size(operation: Operation) -> int:
+    if isinstance(operation, Put):
+        if len(operation.value) > VALUE_BYTES_MAX:
+            raise TooLarge(
+                f"the value of {operation.key} has {len(operation.value)} bytes, more than {VALUE_BYTES_MAX}",
+                key=operation.key,
+                size=len(operation.value),
+            )
+        return len(check_key(operation.key)) + len(operation.value) + REQUEST_OVERHEAD_BYTES
+    if isinstance(operation, Delete):
+        return len(check_key(operation.key)) + REQUEST_OVERHEAD_BYTES
+    if not operation.prefix:
+        raise InvalidArgument("refusing to delete the empty prefix, which is every key of the store")
+    return len(encode_key(operation.prefix)) + REQUEST_OVERHEAD_BYTES
+
+
+def _written_twice(operations: Sequence[Operation]) -> bytes | None:
+    """etcd's rule: no two puts of one key, and no put of a key that the same transaction deletes. Answers such a key."""
+    puts = sorted(encode_key(operation.key) for operation in operations if isinstance(operation, Put))
+    for first, second in pairwise(puts):
+        if first == second:
+            return first
+    for operation in operations:
+        if not isinstance(operation, Put):
+            start, end = _deleted(operation)
+            place = bisect_left(puts, start)
+            if place < len(puts) and puts[place] < end:
+                return puts[place]
+    return None
+
+
+def _deleted(operation: Delete | DeletePrefix) -> tuple[bytes, bytes]:
+    """The range of keys that the operation deletes: its first key, and the first after it."""
+    if isinstance(operation, Delete):
+        key = encode_key(operation.key)
+        return key, key + b"\0"
+    prefix = encode_key(operation.prefix)
+    return prefix, prefix_end(prefix)

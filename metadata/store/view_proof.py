@@ -1,0 +1,135 @@
+"""Proves, again and again, that records fed by watches are those of the metadata store, and tells how old the last proof is.
+
+    read each prefix ─▶ each watch was told up to that revision, or holds the same keys at the same revisions ─▶ proven, as of the
+           │            └ not yet: compared again until the attempt is out of time                              start of the read
+           └ no answer, or one of an earlier revision than the watch has seen: nothing is proven
+
+A silent watch proves nothing: its etcd member may be cut off from the others. A read of etcd is linearizable, so its answer holds
+everything that was written before the read was sent. Whole ranges are compared, because a deletion leaves no later revision.
+
+Invariant: the view is current only if a proof was asked for at most `age_s_max` ago.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from metadata.errors import TidelogError, Unavailable
+from metadata.model import Revision
+from metadata.store.interface import MetadataStore, RangeResult
+
+# A proof is attempted this many times within the age that is allowed.
+ATTEMPTS: Final = 3
+# Seconds between an attempt that failed and the next, at most.
+AGAIN_S: Final = 0.5
+# Seconds between two looks at watches that have not caught up with the store.
+CATCH_UP_S: Final = 0.05
+
+log = logging.getLogger(__name__)
+
+
+class Followed(Protocol):
+    """Records under one prefix, as WatchedRecords holds them."""
+
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def revision(self) -> Revision: ...
+    @property
+    def revisions(self) -> Mapping[str, Revision]: ...
+
+
+class ViewProof:
+    """Its owner runs `run()` as a task. Without it, and with `age_s_max` None, the view is always current."""
+
+    def __init__(
+        self, store: MetadataStore, followed: Sequence[Followed], *, age_s_max: float | None, changed: Callable[[], None]
+    ) -> None:
+        """`changed` is called when the view has become too old; it must not block, nor raise."""
+        self._store = store
+        self._followed = followed
+        self._age_s_max = age_s_max
+        self._changed = changed
+        self._proven_s = -math.inf
+        self._proved = asyncio.Event()  # set, and replaced, at each proof
+        self._why = ""
+
+    def why_stale(self) -> Unavailable | None:
+        """Why the view cannot be relied on; None while it can."""
+        if self._age_s_max is None:
+            return None
+        age_s = asyncio.get_running_loop().time() - self._proven_s
+        if age_s <= self._age_s_max:
+            return None
+        since = f"for {age_s:.0f} s" if math.isfinite(age_s) else "since its start"
+        return Unavailable(
+            f"this broker has not heard from the metadata store {since}, so it cannot tell whether API keys and rights still hold",
+            hint="Retry with back-off, or ask another broker. The broker's log says why the metadata store does not answer.",
+        )
+
+    async def wait_for_first(self) -> None:
+        """Returns when the view was proven once."""
+        while self._age_s_max is not None and self._proven_s == -math.inf:
+            await self._proved.wait()
+
+    async def run(self) -> None:
+        """Proves the view, and reports when it becomes too old, until cancelled."""
+        if self._age_s_max is None:
+            return
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._prove(self._age_s_max))
+            tasks.create_task(self._watch_age(self._age_s_max))
+
+    async def _prove(self, age_s_max: float) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            asked_s, pause_s = clock(), age_s_max / ATTEMPTS
+            try:
+                # No sooner: an attempt that is cut short never gets from a silent member of etcd to the next one.
+                async with asyncio.timeout(age_s_max):
+                    await self._confirm()
+            except (TidelogError, TimeoutError) as error:
+                self._why = str(error) or f"no answer within {age_s_max:g} s"
+                pause_s = min(pause_s, AGAIN_S)
+            else:
+                self._proven_s, self._why = asked_s, ""
+                proved, self._proved = self._proved, asyncio.Event()
+                proved.set()
+            await asyncio.sleep(max(0.0, asked_s + pause_s - clock()) or CATCH_UP_S)
+
+    async def _confirm(self) -> None:
+        """Returns when the view holds everything that was written before this call. Raises what the store raises."""
+        seen = [records.revision for records in self._followed]
+        found = [await self._store.range(records.prefix) for records in self._followed]
+        for before, now in zip(seen, found, strict=True):
+            if now.revision < before:
+                raise Unavailable(f"the metadata are at revision {now.revision}, and were at {before}: they were lost or set back")
+        expected = [_revisions(records.prefix, now) for records, now in zip(self._followed, found, strict=True)]
+        while True:
+            if all(
+                records.revision >= now.revision or records.revisions == held
+                for records, now, held in zip(self._followed, found, expected, strict=True)
+            ):
+                return
+            await asyncio.sleep(CATCH_UP_S)
+
+    async def _watch_age(self, age_s_max: float) -> None:
+        clock = asyncio.get_running_loop().time
+        await self.wait_for_first()
+        while True:
+            left_s = self._proven_s + age_s_max - clock()
+            if left_s >= 0:
+                await asyncio.sleep(left_s + 0.001)
+                continue
+            log.warning("API keys and ACLs were not confirmed for %.1f s; requests are refused: %s", age_s_max, self._why)
+            self._changed()
+            await self._proved.wait()
+            log.warning("API keys and ACLs are confirmed again; requests are served")
+
+
+def _revisions(prefix: str, found: RangeResult) -> dict[str, Revision]:
+    return {item.key.removeprefix(prefix): item.mod_revision for item in found.items}

@@ -1,0 +1,176 @@
+"""Many small guarded writes as few transactions: what comes while one is under way goes with the next.
+
+    write(compare, operations) ─┐                      all compares hold ─▶ each is told the revision
+    write(compare, operations) ─┼─▶ one transaction ──▶ else ─────────────▶ in halves, until it is found which does not
+    write(compare, operations) ─┘   at most 128 of each
+
+Invariants: one transaction is under way at a time, and writes happen in the order in which they were asked for; nothing fails
+for another's compare or another's fault; what its caller no longer waits for is written all the same. Where it is unknown whether
+a write happened, no other that is guarded by the same compare follows it: it may land later, over what was written meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from metadata.errors import OutcomeUnknown, Rejected, Stopping, Throttled, TidelogError
+from metadata.model import Revision
+from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, MetadataStore, Put
+
+TRANSACTION_BYTES_MAX: Final = 1 << 20
+"""etcd takes requests of 1.5 MiB."""
+WAITING_MAX: Final = 20_000
+WAITING_BYTES_MAX: Final = 64 << 20
+
+
+class CompareFailed(Exception):
+    """Nothing was written: the key is not as it was expected to be, or may change at any moment."""
+
+
+class _Write(NamedTuple):
+    compare: Compare
+    operations: Sequence[Put | Delete]
+    size_bytes: int
+    written: asyncio.Future[Revision]
+
+
+class CoalescedWrites:
+    """Its owner runs `run()` as a task."""
+
+    def __init__(self, store: MetadataStore, *, linger_s: float, unknown: Callable[[str], None]) -> None:
+        """After the first write of a transaction, others are waited for so long.
+
+        `unknown` is told the key of a compare, at once, when it is not known whether what it guards was written: from then on
+        only a write of that very key may be guarded by that compare.
+        """
+        self._store = store
+        self._linger_s = linger_s
+        self._unknown = unknown
+        self._queue: deque[_Write] = deque()
+        self._waiting_bytes = 0
+        self._filled = asyncio.Event()
+        self._stopped = False
+        self.transactions = 0
+        """That were tried so far."""
+
+    async def write(self, compare: Compare, operations: Sequence[Put | Delete]) -> Revision:
+        """Answers the revision that wrote it. Raises CompareFailed, Unavailable, Rejected, OutcomeUnknown.
+
+        At most 128 operations, of different keys.
+        """
+        if self._stopped:
+            raise _stopping()
+        if len(self._queue) >= WAITING_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
+            raise Throttled(f"{len(self._queue)} writes of consumer groups wait for the metadata store")
+        size_bytes = len(compare.key) + sum(
+            len(operation.key) + (len(operation.value) if isinstance(operation, Put) else 0) for operation in operations
+        )
+        write = _Write(compare, operations, size_bytes, asyncio.get_running_loop().create_future())
+        self._queue.append(write)
+        self._waiting_bytes += size_bytes
+        self._filled.set()
+        return await write.written
+
+    async def run(self) -> None:
+        try:
+            while True:
+                await self._filled.wait()
+                if len(self._queue) < OPERATIONS_MAX:
+                    await asyncio.sleep(self._linger_s)
+                await self._transact(self._next())
+                if not self._queue:
+                    self._filled.clear()
+        finally:
+            self._stopped = True
+            for write in self._queue:
+                _fail(write, _stopping())
+            self._queue.clear()
+
+    def _next(self) -> list[_Write]:
+        """As many as fit one transaction. A key is written once in it."""
+        taken: list[_Write] = []
+        operations = size_bytes = 0
+        keys: set[str] = set()
+        while self._queue:
+            write = self._queue[0]
+            its_keys = {operation.key for operation in write.operations}
+            operations += len(write.operations)
+            size_bytes += write.size_bytes
+            is_full = operations > OPERATIONS_MAX or len(taken) == OPERATIONS_MAX or size_bytes > TRANSACTION_BYTES_MAX
+            if taken and (is_full or not keys.isdisjoint(its_keys)):
+                break
+            keys |= its_keys
+            self._waiting_bytes -= write.size_bytes
+            taken.append(self._queue.popleft())
+        return taken
+
+    async def _transact(self, writes: Sequence[_Write]) -> None:
+        """All of them at once, or one part after the other."""
+        parts = deque([list(writes)])
+        while parts:
+            part = parts.popleft()
+            compares = list(dict.fromkeys(write.compare for write in part))
+            self.transactions += 1
+            try:
+                result = await self._store.transact(compares, [operation for write in part for operation in write.operations])
+            except OutcomeUnknown as error:
+                self._fail_unknown(part, error)
+                parts = deque(kept for kept in (self._still_sound(later, compares) for later in parts) if kept)
+                self._queue = deque(self._still_sound(self._queue, compares))
+                self._waiting_bytes = sum(write.size_bytes for write in self._queue)
+            except Rejected as error:
+                parts.extendleft(reversed(_halves(part)))
+                if len(part) == 1:
+                    _fail(part[0], error)
+            except TidelogError as error:
+                for write in part:
+                    _fail(write, error)
+            except BaseException:
+                self._fail_unknown(part, OutcomeUnknown("the broker is shutting down while it writes"))
+                for write in (write for later in parts for write in later):
+                    _fail(write, _stopping())
+                raise
+            else:
+                if result.succeeded:
+                    for write in part:
+                        if not write.written.done():
+                            write.written.set_result(result.revision)
+                elif len(compares) == 1:
+                    for write in part:
+                        _fail(write, CompareFailed(compares[0].key))
+                else:
+                    parts.extendleft(reversed(_halves(part)))
+
+    def _fail_unknown(self, part: Sequence[_Write], error: OutcomeUnknown) -> None:
+        for key in dict.fromkeys(write.compare.key for write in part):
+            self._unknown(key)
+        for write in part:
+            _fail(write, error)
+
+    def _still_sound(self, waiting: Sequence[_Write] | deque[_Write], unknown: Sequence[Compare]) -> list[_Write]:
+        """Those that a write which lands later can't harm: who writes the compared key itself fences it."""
+        sound: list[_Write] = []
+        for write in waiting:
+            if write.compare in unknown and all(operation.key != write.compare.key for operation in write.operations):
+                _fail(write, CompareFailed(write.compare.key))
+            else:
+                sound.append(write)
+        return sound
+
+
+def _halves(writes: list[_Write]) -> list[list[_Write]]:
+    """None of a single one."""
+    middle = len(writes) // 2
+    return [writes[:middle], writes[middle:]] if middle else []
+
+
+def _fail(write: _Write, error: Exception) -> None:
+    if not write.written.done():
+        write.written.set_exception(error)
+
+
+def _stopping() -> Stopping:
+    return Stopping("the broker is shutting down")

@@ -1,0 +1,187 @@
+"""All topics in memory, fed by a watch: what the hot path asks, without waiting.
+
+Invariants: what is here was true at one revision of the store, which never goes back; subscribers hear of every change of what
+is here, in order. While the store can't be reached, the cache goes on answering from what it knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from metadata.did_you_mean import KNOWN_MAX, did_you_mean
+from metadata.errors import Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownTopic
+from metadata.model import Revision, TopicId, check_topic_name
+from metadata.store.interface import Event, KeyValue, MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.store.range_watch import WatchedRange
+from metadata.topics.settings import TopicSettings
+from metadata.topics.topic import Topic, decode_topic
+
+TopicChanged = Callable[[Topic | None, Topic | None], None]
+"""Called with (old, new) of one topic: new is None when it was deleted, old when it was made. Must not block, nor raise."""
+
+log = logging.getLogger(__name__)
+
+
+# Topics that are read from the store at the same time, since clients may name as many missing ones as they like.
+READS_AT_ONCE = 16
+# The revision of a topic that is not in the store.
+ABSENT = Revision(0)
+
+
+@dataclass(slots=True)
+class _CatchingUp:
+    """The reads of one topic from the store, on behalf of all callers that wait for them."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    begun: int = -1
+    """The turn of the last read that was answered."""
+    revision: Revision = ABSENT
+    """Of the topic, as that read found it; 0 where there was none."""
+
+
+class TopicCache:
+    """Its owner runs `run()` as a task; until that has read all topics once, look-ups raise Unavailable."""
+
+    def __init__(self, store: MetadataStore, layout: EtcdLayout | None = None) -> None:
+        self._layout = layout or EtcdLayout()
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[TopicId, Topic] = {}
+        self._settings: dict[TopicId, TopicSettings] = {}
+        self._corrupt: dict[str, Corrupt] = {}  # topics whose newest value can't be read, by name
+        self._subscribers: list[TopicChanged] = []
+        self.may_suggest: Callable[[str], bool] = lambda name: True
+        """Whether a hint may name the topic."""
+        self._store = store
+        self._catching_up: dict[str, _CatchingUp] = {}
+        self._turns = itertools.count()
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._watched = WatchedRange(store, self._layout.topics, replace=self._replace, apply=self._apply)
+        self.run = self._watched.run
+        self.wait_for = self._watched.wait_for
+
+    @property
+    def revision(self) -> Revision:
+        """Of the store, up to which every change of a topic is seen here; 0 until the first reading."""
+        return self._watched.revision
+
+    def get(self, name: str) -> Topic:
+        """UnknownTopic (with the nearest name), InvalidName, Corrupt where its value can't be read, Unavailable before the
+        first reading."""
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise self._missing(name)
+        return topic
+
+    def by_id(self, topic_id: TopicId) -> Topic:
+        """UnknownTopic also where a topic of that name was made anew; Unavailable before the first reading."""
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            self._check_loaded()
+            raise UnknownTopic(f"there is no topic with the id {topic_id}", hint="It was deleted.", topic_id=topic_id)
+        return topic
+
+    async def catch_up(self, name: str, *, timeout_s: float) -> None:
+        """Reads the topic from the store, and returns when this cache holds at least what was read.
+
+        So a caller finds here what was created or altered before the call, through whatever broker. A deletion is not waited for.
+        Concurrent callers share a read that begins after all of them have called. Raises Unavailable where the store, or the
+        watch, does not answer in time.
+        """
+        came = next(self._turns)
+        reading = self._catching_up.setdefault(name, _CatchingUp())
+        reading.waiting += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with reading.lock:
+                    if reading.begun < came:
+                        async with self._reads:
+                            begun = next(self._turns)
+                            kept = await self._store.get(self._layout.topic(name))
+                        reading.begun, reading.revision = begun, kept.mod_revision if kept is not None else ABSENT
+                    revision = reading.revision
+                await self.wait_for(revision, timeout_s=None)
+        except TimeoutError:
+            raise Unavailable(f"the metadata store did not tell in time whether the topic {name} has changed", topic=name) from None
+        finally:
+            reading.waiting -= 1
+            if not reading.waiting:
+                del self._catching_up[name]
+
+    def settings(self, topic_id: TopicId) -> TopicSettings:
+        """The settings of by_id(topic_id), defaults filled in."""
+        self.by_id(topic_id)
+        return self._settings[topic_id]
+
+    def topics(self) -> tuple[Topic, ...]:
+        """All topics at one revision, in no order. Unavailable before the first reading."""
+        self._check_loaded()
+        return tuple(self._by_name.values())
+
+    def subscribe(self, changed: TopicChanged) -> Callable[[], None]:
+        """Calls `changed` for each change from now on (for every topic, where nothing was read yet); answers how to end it."""
+        self._subscribers.append(changed)
+        return lambda: self._subscribers.remove(changed)
+
+    def _replace(self, items: Sequence[KeyValue]) -> None:
+        found = {self._layout.parse_topic(item.key): item for item in items}
+        for name in [name for name in (*self._by_name, *self._corrupt) if name not in found]:
+            self._remove(name)
+        for name, kept in found.items():
+            self._put(name, kept)
+
+    def _apply(self, events: Sequence[Event]) -> None:
+        for event in events:
+            name = self._layout.parse_topic(event.key)
+            if event.kind == "delete":
+                self._remove(name)
+            else:
+                self._put(name, KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1))
+
+    def _put(self, name: str, kept: KeyValue) -> None:
+        try:
+            topic = decode_topic(kept)
+            settings = TopicSettings.parse(topic.settings, skip_unknown=True)
+        except (Corrupt, InvalidArgument) as error:
+            corrupt = error if isinstance(error, Corrupt) else Corrupt(f"topic {name}: {error}", key=kept.key)
+            log.error("%s", corrupt)
+            self._corrupt[name] = corrupt
+            return  # what was read before stays in use: a damaged value must not pass for a deletion
+        old = self._by_name.get(name)
+        if old == topic:
+            return
+        if old is not None and old.id != topic.id:
+            self._remove(name)
+            old = None
+        self._corrupt.pop(name, None)
+        self._by_name[name] = self._by_id[topic.id] = topic
+        self._settings[topic.id] = settings
+        self._tell(old, topic)
+
+    def _remove(self, name: str) -> None:
+        self._corrupt.pop(name, None)
+        old = self._by_name.pop(name, None)
+        if old is not None:
+            del self._by_id[old.id], self._settings[old.id]
+            self._tell(old, None)
+
+    def _tell(self, old: Topic | None, new: Topic | None) -> None:
+        for changed in tuple(self._subscribers):
+            changed(old, new)
+
+    def _check_loaded(self) -> None:
+        if not self._watched.revision:
+            raise Unavailable("the topics have not been read yet", hint="The broker is starting: retry in a moment.")
+
+    def _missing(self, name: str) -> TidelogError:
+        self._check_loaded()
+        if name in self._corrupt:
+            return self._corrupt[name]
+        check_topic_name(name)
+        known = [near for near in self._by_name if self.may_suggest(near)] if len(self._by_name) <= KNOWN_MAX else []
+        return UnknownTopic(f"there is no topic {name}", hint=did_you_mean(name, known) or None, topic=name)

@@ -1,0 +1,261 @@
+"""Creates, describes, lists, alters and deletes topics. One topic is one key; topic.py draws its value.
+
+Every change is one transaction, guarded by the revision that it was decided on and by the cluster's count of partitions; where
+another change comes between, it is decided again. Invariants: a topic is there wholly or not at all; of two creates of one name
+one succeeds; partition_count never shrinks; the count of partitions is the sum over all topics, and at most PARTITIONS_MAX.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from metadata.did_you_mean import KNOWN_MAX, did_you_mean
+from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, Rejected, Unavailable, UnknownTopic
+from metadata.model import PARTITIONS_MAX, TopicId, check_topic_name
+from metadata.page_token import PAGE_SIZE_MAX, checked_page_size, name_in, token_after
+from metadata.store.interface import Compare, Delete, MetadataStore, Put
+from metadata.store.keys import EtcdLayout, parse_number
+from metadata.topics.settings import TopicSettings, setting_definition
+from metadata.topics.topic import FORMAT_VERSION, Topic, check_partition_count, decode_topic, encode_topic
+
+ATTEMPTS_MAX = 64
+"""Each attempt that is lost was won by another change."""
+
+
+async def read_topic_ids(store: MetadataStore, layout: EtcdLayout) -> set[TopicId]:
+    """Of all topics at one revision, read past every cache. Raises Corrupt, Unavailable."""
+    ids: set[TopicId] = set()
+    page = await store.range(layout.topics, limit=PAGE_SIZE_MAX)
+    while True:
+        ids |= {decode_topic(item).id for item in page.items}
+        if not page.more:
+            return ids
+        last = page.items[-1].key
+        page = await store.range(layout.topics, start_after=last, limit=PAGE_SIZE_MAX, revision=page.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPage:
+    topics: tuple[Topic, ...]
+    """In byte order of their names."""
+    next_page_token: str
+    """Empty on the last page. Stays good for ever: it names a place in the order, not a moment."""
+
+
+class Topics:
+    """The cluster's topics. Errors: as each call says, and those of the store (Unavailable, OutcomeUnknown)."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: EtcdLayout | None = None,
+        *,
+        max_message_bytes: int | None = None,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`max_message_bytes`: the most that a topic's max.message.bytes may be here, where the broker has a lower limit."""
+        self._store = store
+        self._layout = layout or EtcdLayout()
+        self._max_message_bytes = max_message_bytes
+        self._new_id = new_id
+        self._now_ms = now_ms
+        self.may_suggest: Callable[[str], bool] = lambda name: True
+        """Whether a hint may name the topic."""
+        self._changing = asyncio.Lock()  # one change at a time from here, so that they don't make each other try again
+
+    async def create(
+        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """A new topic. InvalidName, InvalidArgument, AlreadyExists; Rejected over PARTITIONS_MAX for the cluster."""
+        check_topic_name(name)
+        check_partition_count(partition_count)
+        chosen = self._parse(settings or {})
+        topic = Topic(
+            id=TopicId(self._new_id()),
+            name=name,
+            partition_count=partition_count,
+            settings=chosen.differing(),
+            created_at_ms=self._now_ms(),
+        )
+
+        def decide(held: Topic | None) -> Topic:
+            if held is not None:
+                raise AlreadyExists(f"topic {name} exists already", hint="Pick another name, or alter the topic.", topic=name)
+            return topic
+
+        return await self._change(name, decide, validate_only)
+
+    async def get(self, name: str) -> Topic:
+        """UnknownTopic, InvalidName; Corrupt where what is stored can't be read."""
+        check_topic_name(name)
+        held = await self._store.get(self._layout.topic(name))
+        if held is None:
+            raise UnknownTopic(f"there is no topic {name}", hint=await self._nearest(name) or None, topic=name)
+        return decode_topic(held)
+
+    async def list(self, *, page_size: int = 0, page_token: str = "") -> TopicPage:
+        """Up to `page_size` topics (0 is PAGE_SIZE, at most PAGE_SIZE_MAX) after those of the page that gave the token.
+
+        A topic that exists all the while is listed exactly once. InvalidArgument for a token that no page gave.
+        """
+        name, limit = _after(page_size, page_token)
+        found = await self._store.range(self._layout.topics, start_after=self._layout.topic(name) if name else "", limit=limit)
+        topics = tuple(decode_topic(item) for item in found.items)
+        return TopicPage(topics, token_after(topics[-1].name) if found.more else "")
+
+    async def alter(
+        self,
+        name: str,
+        *,
+        settings: Mapping[str, str | None] | None = None,
+        replace_settings: bool = False,
+        partition_count: int | None = None,
+        validate_only: bool = False,
+    ) -> Topic:
+        """Changes what is named: a setting of None goes back to its default; `replace_settings` does so for all not named.
+
+        UnknownTopic, InvalidName, InvalidArgument (among them a partition_count below the present one), Rejected.
+        """
+        check_topic_name(name)
+        if partition_count is not None:
+            check_partition_count(partition_count)
+        given = dict(settings or {})
+        self._parse({setting: text for setting, text in given.items() if text is not None})
+
+        def decide(held: Topic | None) -> Topic:
+            if held is None:
+                raise UnknownTopic(f"there is no topic {name}", topic=name)
+            if held.format_version > FORMAT_VERSION:
+                raise Rejected(
+                    f"topic {name} was written by a newer version of Tidelog (format {held.format_version})",
+                    hint="Ask a broker of that version, or upgrade this one.",
+                )
+            return msgspec.structs.replace(
+                held,
+                settings=_altered({} if replace_settings else held.settings, given),
+                partition_count=_grown(held, partition_count),
+            )
+
+        return await self._change(name, decide, validate_only)
+
+    async def delete(self, name: str, *, validate_only: bool = False) -> Topic:
+        """The topic as it was, with the revision that deleted it. UnknownTopic, InvalidName."""
+        check_topic_name(name)
+
+        def decide(held: Topic | None) -> None:
+            if held is None:
+                raise UnknownTopic(f"there is no topic {name}", topic=name)
+
+        return await self._change(name, decide, validate_only)
+
+    def _parse(self, settings: Mapping[str, str]) -> TopicSettings:
+        parsed = TopicSettings.parse(settings)
+        if self._max_message_bytes is not None and "max.message.bytes" in settings:
+            limit = self._max_message_bytes
+            if parsed.max_message_bytes > limit:
+                raise InvalidArgument(
+                    f"max.message.bytes={parsed.max_message_bytes} is more than this cluster takes, {limit} bytes",
+                    hint=f"Use at most {limit}, or raise the limit of the brokers first.",
+                    setting="max.message.bytes",
+                )
+        return parsed
+
+    async def _change(self, name: str, decide: Callable[[Topic | None], Topic | None], validate_only: bool) -> Topic:
+        """Decides what becomes of the topic (None: it is deleted) by what is stored; once more where another change came first."""
+        key = self._layout.topic(name)
+        count_key = self._layout.partition_count
+        async with self._changing:
+            for _ in range(ATTEMPTS_MAX):
+                kept, counted = await self._store.get(key), await self._store.get(count_key)
+                held = decode_topic(kept) if kept else None
+                try:
+                    wanted = decide(held)
+                except UnknownTopic as error:
+                    error.hint = await self._nearest(name) or error.hint
+                    raise
+                if wanted == held and held is not None:
+                    return held
+                growth = (wanted.partition_count if wanted else 0) - (held.partition_count if held else 0)
+                count = parse_number(counted, absent=0) + growth
+                if growth > 0 and count > PARTITIONS_MAX:
+                    raise Rejected(
+                        f"the cluster would have {count} partitions, more than {PARTITIONS_MAX}",
+                        hint="Delete topics that nobody needs, or use fewer partitions.",
+                        partitions=count,
+                    )
+                answer = wanted or held
+                assert answer is not None, "a topic that is not there cannot be deleted"
+                if validate_only:
+                    return answer
+                result = await self._store.transact(
+                    [
+                        Compare(key, kept.mod_revision if kept else 0),
+                        Compare(count_key, counted.mod_revision if counted else 0),
+                    ],
+                    [Put(key, encode_topic(wanted)) if wanted else Delete(key), Put(count_key, str(count).encode())],
+                )
+                if result.succeeded:
+                    return msgspec.structs.replace(answer, revision=result.revision)
+        raise Unavailable(f"topic {name} was not changed: other changes came first {ATTEMPTS_MAX} times", topic=name)
+
+    async def _nearest(self, name: str) -> str:
+        found = await self._store.range(self._layout.topics, limit=KNOWN_MAX)
+        names = (self._layout.parse_topic(item.key) for item in found.items)
+        return "" if found.more else did_you_mean(name, [near for near in names if self.may_suggest(near)])
+
+
+def _altered(held: Mapping[str, str], given: Mapping[str, str | None]) -> dict[str, str]:
+    """The settings to store: those held, with the given ones in their place, without any at its default."""
+    settings = dict(held)
+    for name, text in given.items():
+        if text is None and name in settings:
+            del settings[name]  # also one that only a newer version knows
+            continue
+        definition = setting_definition(name)
+        value = definition.default if text is None else str(definition.parse(text))
+        if value != definition.default:
+            settings[name] = value
+        else:
+            settings.pop(name, None)
+    return settings
+
+
+def _grown(held: Topic, partition_count: int | None) -> int:
+    if partition_count is None:
+        return held.partition_count
+    if partition_count < held.partition_count:
+        raise InvalidArgument(
+            f"topic {held.name} has {held.partition_count} partitions, and cannot have {partition_count}",
+            hint="Partitions are never removed. Make a new topic with fewer partitions, and copy the records.",
+            partition_count=held.partition_count,
+        )
+    return partition_count
+
+
+def page_of(topics: Iterable[Topic], *, page_size: int = 0, page_token: str = "") -> TopicPage:
+    """The page that Topics.list would give, were these all the topics there are. InvalidArgument. Pure."""
+    name, limit = _after(page_size, page_token)
+    found = heapq.nsmallest(limit + 1, (topic for topic in topics if topic.name > name), key=lambda topic: topic.name)
+    return TopicPage(tuple(found[:limit]), token_after(found[limit - 1].name) if len(found) > limit else "")
+
+
+def _after(page_size: int, page_token: str) -> tuple[str, int]:
+    """(the name after which a page begins, how many topics it has)"""
+    limit = checked_page_size(page_size)
+    return _name_in(page_token) if page_token else "", limit
+
+
+def _name_in(token: str) -> str:
+    name = name_in(token, of="topics")
+    try:
+        return check_topic_name(name)
+    except InvalidName:
+        raise InvalidArgument("page_token names no topic", hint="Begin again without a page_token.") from None

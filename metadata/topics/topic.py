@@ -1,0 +1,100 @@
+"""A topic as the cluster registers it, and its stored form. Pure.
+
+The value of /{cluster}/topics/{topic}, JSON in UTF-8:
+
+    {"format_version":1,"id":"1f…32 hex digits…","name":"orders","partition_count":6,
+     "settings":{"retention.ms":"86400000"},"created_at_ms":1767225600000}
+
+`settings` holds only what differs from the defaults (settings.py). Readers skip fields that they don't know, so a newer
+version may add some; who would rewrite a value of a newer format_version refuses, so that nothing is lost.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from metadata.errors import Corrupt, InvalidArgument, TidelogError
+from metadata.model import Revision, TopicId, check_topic_name
+from metadata.store.interface import KeyValue
+
+FORMAT_VERSION = 1
+PARTITION_COUNT_MAX = 10_000
+"""Partitions of one topic."""
+
+_TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """One life of a topic: a topic that is deleted and made again has another id."""
+
+    id: TopicId
+    name: str
+    partition_count: int
+    settings: dict[str, str]
+    """By Kafka's names, only those that differ from the defaults. Not to be changed in place."""
+    created_at_ms: int
+    """Milliseconds since 1970-01-01 UTC."""
+    revision: Revision = Revision(0)
+    """Of the store when this was written; 0 for a topic that is not stored. Not part of the value."""
+    format_version: int = FORMAT_VERSION
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+    format_version: int
+    id: TopicId
+    name: str
+    partition_count: int
+    settings: dict[str, str]
+    created_at_ms: int
+
+
+_decoder = msgspec.json.Decoder(_Stored)
+
+
+def encode_topic(topic: Topic) -> bytes:
+    return msgspec.json.encode(
+        _Stored(
+            format_version=FORMAT_VERSION,
+            id=topic.id,
+            name=topic.name,
+            partition_count=topic.partition_count,
+            settings=dict(sorted(topic.settings.items())),
+            created_at_ms=topic.created_at_ms,
+        )
+    )
+
+
+def decode_topic(kept: KeyValue) -> Topic:
+    """Raises Corrupt, naming the key, where the value is not what this module writes."""
+    try:
+        stored = _decoder.decode(kept.value)
+        check_topic_name(stored.name)
+        if not kept.key.endswith(f"/{stored.name}"):
+            raise InvalidArgument(f"it names the topic {stored.name}")
+        if not _TOPIC_ID.fullmatch(stored.id):
+            raise InvalidArgument("its id is not 32 hex digits")
+        check_partition_count(stored.partition_count)
+    except (msgspec.DecodeError, UnicodeDecodeError, TidelogError) as error:
+        raise Corrupt(f"the topic at {kept.key} cannot be read: {error}", key=kept.key, revision=kept.mod_revision) from error
+    return Topic(
+        id=stored.id,
+        name=stored.name,
+        partition_count=stored.partition_count,
+        settings=stored.settings,
+        created_at_ms=stored.created_at_ms,
+        revision=kept.mod_revision,
+        format_version=stored.format_version,
+    )
+
+
+def check_partition_count(count: int) -> int:
+    """The count itself when one topic may have so many partitions, else InvalidArgument."""
+    if not 1 <= count <= PARTITION_COUNT_MAX:
+        raise InvalidArgument(
+            f"{count} is not a partition count",
+            hint=f"Use 1 to {PARTITION_COUNT_MAX}; six is a good beginning, and it can grow later.",
+            partition_count=count,
+        )
+    return count

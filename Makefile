@@ -75,7 +75,7 @@ requirements:
 	$(INSTALLER) $(INSTALL) --no-build-isolation --config-settings editable_mode=compat --editable '.[dev,demo]'
 
 clean: ## the virtual environment and everything that was built, away
-	rm -rf $(VENV) build *.egg-info segments/*.so
+	rm -rf $(VENV) build *.egg-info segments/records/*.so
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 21

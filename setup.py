@@ -8,8 +8,8 @@ from setuptools import Extension, setup
 
 KERNELS = [
     Extension(
-        f"segments.{name}",
-        [f"segments/{name}.py"],
+        f"segments.records.{name}",
+        [f"segments/records/{name}.py"],
         extra_compile_args=["-O3"],
         optional=True,  # no compiler: slower, not broken; `tidelog doctor` says which one runs
     )

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from gateway.proto import log_pb2
-from segments.record_batch import BATCH_OVERHEAD_BYTES
-from segments.record_columns import encode_batch
+from segments.records.batch import BATCH_OVERHEAD_BYTES
+from segments.records.columns import encode_batch
 
 VALUE_BYTES = 100
 NOTE_BYTES = VALUE_BYTES - len('{"id":"000000000000","note":""}')

@@ -10,7 +10,7 @@ import psutil
 
 from bench.run import Run
 from bench.s3_server import s3_bucket
-from segments.bucket_layout import parse_wal_key
+from segments.bucket.layout import parse_wal_key
 from tidelog import connect_sync
 from tidelog.broker_process import BrokerProcess
 

@@ -11,10 +11,10 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from bench.figures import Figure, Target, median, spread
 from bench.run import Run, alternate
-from segments.batch_kernel import COMPILED
-from segments.compression import Codec
-from segments.record_batch import check_produced
-from segments.record_columns import decode_batches, encode_batch, encode_records, iterate_records
+from segments.records.batch import check_produced
+from segments.records.batch_kernel import COMPILED
+from segments.records.columns import decode_batches, encode_batch, encode_records, iterate_records
+from segments.records.compression import Codec
 
 RECORDS = 1000
 """In a batch."""

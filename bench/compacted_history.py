@@ -17,9 +17,9 @@ from bench.broker import Served, broker
 from bench.grpc_client import produce
 from bench.load import Load
 from bench.run import Run
-from segments.bucket_layout import parse_topic_key
-from segments.manifest import Manifest, decode_manifest
-from segments.record_columns import encode_batch
+from segments.bucket.layout import parse_topic_key
+from segments.history.manifest import Manifest, decode_manifest
+from segments.records.columns import encode_batch
 from tidelog import connect_sync
 
 TOPIC = "history"

@@ -31,16 +31,16 @@ from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import Topics
-from segments.bucket_layout import index_key, segment_key
-from segments.footer_index import FooterBlocks, encode_index
-from segments.manifest import Manifest
-from segments.manifest_store import newest_manifests
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer, ListPage, Tail
-from segments.record_batch import parse_whole, stamp
-from segments.record_columns import encode_batch
-from segments.segment_file import StampedBatch, encode_segment
+from segments.bucket.layout import index_key, segment_key
+from segments.history.manifest import Manifest
+from segments.history.manifest_store import newest_manifests
+from segments.object_store.interface import Buffer, ListPage, Tail
+from segments.object_store.memory import MemoryStore
+from segments.records.batch import parse_whole, stamp
+from segments.records.columns import encode_batch
 from segments.settings import MIB, SegmentSettings
+from segments.wal.footer_index import FooterBlocks, encode_index
+from segments.wal.segment_file import StampedBatch, encode_segment
 
 PARTITIONS: Final = 16
 SCRATCH_BYTES: Final = 256 * MIB

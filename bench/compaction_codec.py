@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from bench.figures import Figure, Target, median, rates, spread
 from bench.run import Run, alternate
 from metadata.model import LeaderEpoch, Offset
-from segments.compression import Codec
-from segments.history_batches import encode_history
-from segments.manifest import EpochStart
-from segments.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, read_columns, verify_history
-from segments.record_checksum import as_text, checksum_of_opened
-from segments.record_columns import decode_batches, decode_opened, encode_batch, open_batches
+from segments.history.manifest import EpochStart
+from segments.history.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, read_columns, verify_history
+from segments.history.row_group_batches import encode_history
+from segments.records.checksum import as_text, checksum_of_opened
+from segments.records.columns import decode_batches, decode_opened, encode_batch, open_batches
+from segments.records.compression import Codec
 from tidelog.demo_flights import load_flights
 
 RECORDS = 1000

@@ -18,7 +18,7 @@ import uvloop
 from bench.load import Load, Outcome
 from bench.thrown_away_tls import ThrownAwayTls, TlsFiles
 from gateway.proto import log_pb2
-from segments.directory_store import DirectoryStore
+from segments.object_store.directory import DirectoryStore
 
 WARM_UP_ROUNDS = 5
 

@@ -25,10 +25,10 @@ from gateway.settings import BrokerSettings
 from metadata.model import Partition, TopicPartition
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.memory_store import MemoryStore
-from segments.metered_store import MeteredStore
-from segments.object_store import Buffer, ListPage, Tail
-from segments.record_batch import parse_whole
+from segments.object_store.instrumented import MeteredStore
+from segments.object_store.interface import Buffer, ListPage, Tail
+from segments.object_store.memory import MemoryStore
+from segments.records.batch import parse_whole
 
 PARTITIONS_PER_TOPIC: Final = 100
 FEW_TOPICS, MANY_TOPICS = 1, 1_000

@@ -8,7 +8,7 @@ from pathlib import Path
 from bench.batches import TIMESTAMP_MS
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.topics.topic import Topic, encode_topic
-from segments.bucket_layout import (
+from segments.bucket.layout import (
     history_file_key,
     history_file_name,
     index_key,
@@ -16,15 +16,15 @@ from segments.bucket_layout import (
     segment_key,
     topic_mirror_key,
 )
-from segments.footer_index import FooterBlocks, encode_index
-from segments.manifest import EpochStart, HistoryFile, RowGroup, encode_manifest, no_manifest
-from segments.next_manifest import compacted
-from segments.object_store import Buffer
-from segments.parquet_file import HistoryWriter, ParquetSettings
-from segments.record_batch import parse_whole, stamp
-from segments.record_columns import decode_batches
-from segments.segment_file import StampedBatch, encode_segment
+from segments.history.manifest import EpochStart, HistoryFile, RowGroup, encode_manifest, no_manifest
+from segments.history.manifest_edits import compacted
+from segments.history.parquet_file import HistoryWriter, ParquetSettings
+from segments.object_store.interface import Buffer
+from segments.records.batch import parse_whole, stamp
+from segments.records.columns import decode_batches
 from segments.settings import SegmentSettings
+from segments.wal.footer_index import FooterBlocks, encode_index
+from segments.wal.segment_file import StampedBatch, encode_segment
 
 TOPIC = "made"
 _TOPIC_ID = TopicId("b" * 32)

@@ -22,7 +22,7 @@ from bench.slow_broker import SlowBroker, slow_broker
 from gateway.freed_memory import KEPT_BYTES_MAX
 from gateway.proto import admin_pb2, log_pb2
 from gateway.settings import GatewaySettings
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
 from segments.settings import MIB, SegmentSettings
 from tests.gateway.stubs import topics_stub
 

@@ -19,8 +19,8 @@ import uvloop
 from gateway.broker import Broker
 from gateway.broker_process import serve
 from gateway.settings import load_settings
-from segments.directory_store import DirectoryStore
-from segments.object_store import Buffer
+from segments.object_store.directory import DirectoryStore
+from segments.object_store.interface import Buffer
 
 ROOT = Path(__file__).parents[1]
 

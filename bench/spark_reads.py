@@ -19,7 +19,7 @@ from bench.figures import Figure, Target, median, spread
 from bench.made_bucket import TOPIC, MadeBucket
 from bench.run import Run
 from pyspark_tidelog import read
-from segments.record_columns import encode_batch
+from segments.records.columns import encode_batch
 from spark.session import spark_session
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from gateway.http_request import Receive, Scope, Send, request_id_of
 from gateway.traffic import DoorTraffic
 from metadata.call_meter import CallMeter
 from metadata.measurements import Histogram
-from segments.bucket_health import BucketHealth
+from segments.object_store.health import BucketHealth
 
 
 def _nothing(*_: object, **__: object) -> None:

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from segments.bucket_layout import HistoryKey, StagedKey
-from segments.manifest import Manifest
+from segments.bucket.layout import HistoryKey, StagedKey
+from segments.history.manifest import Manifest
 
 STAGED_ROWS_KEPT_MS: Final = 7 * 24 * 3_600_000
 SUPERSEDED_MIN: Final = 8

@@ -29,7 +29,8 @@ from compaction.topic_listing import ListedPartition, Remains, RemainsListing, T
 from metadata.errors import Corrupt, TidelogError, Unavailable
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.bucket_layout import (
+from segments.bucket.deleted_topic import parse_deleted_topic
+from segments.bucket.layout import (
     PROOFS,
     STAGED,
     TOPICS,
@@ -43,9 +44,8 @@ from segments.bucket_layout import (
     parse_topic_key,
     topic_prefix,
 )
-from segments.deleted_topic import parse_deleted_topic
-from segments.manifest import Manifest
-from segments.next_manifest import collected
+from segments.history.manifest import Manifest
+from segments.history.manifest_edits import collected
 
 PAGES_AT_ONCE: Final = 20
 """Of a listing, in one call."""

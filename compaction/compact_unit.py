@@ -31,9 +31,9 @@ from compaction.wal_state import WalState
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import TopicPartition
 from metadata.topics.topic import Topic
-from segments.concurrent_work import all_of
-from segments.manifest import Manifest
-from segments.next_manifest import compacted
+from segments.concurrency import all_of
+from segments.history.manifest import Manifest
+from segments.history.manifest_edits import compacted
 
 ATTEMPTS_MAX: Final = 4
 """To be the one who creates the next version of a manifest. Each begins with the newest."""

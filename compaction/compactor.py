@@ -31,8 +31,8 @@ from compaction.wal_view import WalView
 from metadata.cluster.manifest_notice import CompactionNotice
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, SessionId, TopicPartition
-from segments.clock_reading import doubt_for_people
-from segments.manifest import Manifest
+from segments.history.manifest import Manifest
+from segments.object_store.clock_reading import doubt_for_people
 
 BLOCKED_MS = 600_000
 """A partition with damage is left alone for so long; then it is looked at again, since the object may have been restored."""

@@ -16,9 +16,9 @@ from metadata.model import TopicId
 from metadata.topics.cache import TopicChanged
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
-from segments.object_store import ObjectStore
+from segments.object_store.interface import ObjectStore
+from segments.object_store.store_clock import StoreClock
 from segments.settings import SegmentSettings
-from segments.store_clock import StoreClock
 
 Answer = TypeVar("Answer")
 

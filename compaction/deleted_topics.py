@@ -12,7 +12,7 @@ from typing import Final
 from compaction.context import CompactionContext
 from compaction.wal_state import WalState
 from metadata.model import TopicId
-from segments.bucket_layout import TOPICS, deleted_topic_prefix, end_of_topic, parse_topic_key
+from segments.bucket.layout import TOPICS, deleted_topic_prefix, end_of_topic, parse_topic_key
 
 LOOKED_FOR_MS: Final = 600_000
 """Between listings of all topics on the bucket, for one that was deleted before this process began."""

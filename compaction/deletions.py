@@ -1,7 +1,7 @@
 """Deletes objects that nobody needs, some at a time; a bucket that denies it is told once, and everything else goes on.
 
 What could not be deleted is still found by whoever planned it, so it is tried again. Denied deletes are not tried for an hour, and
-none are while this machine's clock and the store's contradict each other (segments/clock_reading.py).
+none are while this machine's clock and the store's contradict each other (segments/object_store/clock_reading.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Final
 
 from metadata.errors import Denied, OutcomeUnknown, TidelogError, Unavailable
-from segments.object_store import ObjectStore
-from segments.store_clock import StoreClock
+from segments.object_store.interface import ObjectStore
+from segments.object_store.store_clock import StoreClock
 
 AT_ONCE: Final = 16
 DENIED_PAUSE_MS: Final = 3_600_000

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from compaction.context import CompactionContext
 from metadata.model import TopicPartition
-from segments.bucket_layout import history_file_key
-from segments.manifest import HistoryFile, RowGroup
-from segments.object_store import Buffer
-from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
+from segments.bucket.layout import history_file_key
+from segments.history.manifest import HistoryFile, RowGroup
+from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
+from segments.object_store.interface import Buffer
 
 READ_BYTES: Final = 16 << 20
 

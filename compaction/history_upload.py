@@ -20,7 +20,7 @@ from awscrt.checksums import crc32c
 from compaction.context import CompactionContext
 from metadata.errors import AlreadyExists
 from metadata.model import TopicPartition
-from segments.bucket_layout import history_file_key
+from segments.bucket.layout import history_file_key
 
 
 async def upload(context: CompactionContext, topic: str, partition: TopicPartition, name: str, body: pa.Buffer) -> None:

@@ -30,9 +30,9 @@ from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, TopicId, TopicPartition
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
-from segments.bucket_layout import history_file_key, manifest_key
-from segments.manifest import Manifest
-from segments.next_manifest import collected, log_start_raised
+from segments.bucket.layout import history_file_key, manifest_key
+from segments.history.manifest import Manifest
+from segments.history.manifest_edits import collected, log_start_raised
 
 REWRITTEN_AT_ONCE: Final = 1 << 30
 """Bytes that one call reads to merge and compact keys, about; what is left is due at the next."""

@@ -30,7 +30,7 @@ from compaction.key_map import ABSENT, KeyMap
 from compaction.record_dates import lag_date_ms
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
-from segments.manifest import HistoryFile, KeyPass, Manifest
+from segments.history.manifest import HistoryFile, KeyPass, Manifest
 
 PASSES_MAX: Final = 64
 """That a manifest remembers. Beyond, two become one, and the tombstones of the older one wait for the younger one's time."""

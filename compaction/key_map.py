@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from segments.key_hash_kernel import hash_values
-from segments.record_columns import bytes_of, value_offsets
+from segments.records.columns import bytes_of, value_offsets
+from segments.records.key_hash_kernel import hash_values
 
 BYTES_PER_KEY: Final = 100
 """Row, and its share of the arrays that sorting needs."""

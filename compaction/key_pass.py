@@ -21,11 +21,11 @@ from compaction.key_map import KeyMap
 from compaction.merges import check_conserved
 from compaction.replaced_files import ATTEMPTS_MAX, KeyPasses, replace_files
 from metadata.model import Offset, TopicPartition
-from segments.bucket_layout import history_file_key
-from segments.manifest import HistoryFile, Manifest
-from segments.next_manifest import keys_compacted
-from segments.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, verify_history
-from segments.record_checksum import checksum_of_columns
+from segments.bucket.layout import history_file_key
+from segments.history.manifest import HistoryFile, Manifest
+from segments.history.manifest_edits import keys_compacted
+from segments.history.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, verify_history
+from segments.records.checksum import checksum_of_columns
 
 
 class PassOutcome(NamedTuple):

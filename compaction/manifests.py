@@ -13,9 +13,9 @@ from typing import Final
 from metadata.cluster.manifest_notice import CompactionNotice
 from metadata.errors import Corrupt
 from metadata.model import TopicPartition
-from segments.manifest import Manifest, no_manifest
-from segments.manifest_store import commit_manifest, newest_manifest, newest_manifests
-from segments.object_store import ObjectStore
+from segments.history.manifest import Manifest, no_manifest
+from segments.history.manifest_store import commit_manifest, newest_manifest, newest_manifests
+from segments.object_store.interface import ObjectStore
 
 _MANIFEST_BYTES: Final = 600
 _FILE_BYTES: Final = 500

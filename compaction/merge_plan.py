@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from compaction.record_dates import newest_date_ms, oldest_date_ms
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
-from segments.manifest import HistoryFile, Manifest
+from segments.history.manifest import HistoryFile, Manifest
 
 _PART_OF_RETENTION = 4
 

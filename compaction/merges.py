@@ -15,10 +15,10 @@ from compaction.history_stream import HistoryStream
 from compaction.replaced_files import replace_files
 from metadata.errors import Corrupt
 from metadata.model import TopicPartition
-from segments.bucket_layout import history_file_key
-from segments.manifest import HistoryFile, Manifest
-from segments.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, verify_history
-from segments.record_checksum import SUMS
+from segments.bucket.layout import history_file_key
+from segments.history.manifest import HistoryFile, Manifest
+from segments.history.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, verify_history
+from segments.records.checksum import SUMS
 
 
 async def merge_files(

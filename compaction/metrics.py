@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from segments.store_clock import StoreClock
+from segments.object_store.store_clock import StoreClock
 
 
 @dataclass(slots=True)

@@ -21,14 +21,14 @@ import pyarrow as pa
 from compaction.scratch import StoredRun
 from metadata.errors import Corrupt, InvalidRecord, TooLarge
 from metadata.model import Offset, ProducerId, TopicPartition
-from segments.compression import Codec
-from segments.manifest import EpochStart, Manifest, RememberedProducer
-from segments.object_store import Buffer
-from segments.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, verify_history
-from segments.producer_state import ProducerStates, SequencedBatch
-from segments.record_batch import check_stored, split_batches
-from segments.record_checksum import checksum_of_columns, checksum_of_opened
-from segments.record_columns import OpenBatch, decode_opened, open_in_parts
+from segments.history.manifest import EpochStart, Manifest, RememberedProducer
+from segments.history.parquet_file import HistoryWriter, ParquetSettings, WrittenFile, verify_history
+from segments.object_store.interface import Buffer
+from segments.partition.producer_state import ProducerStates, SequencedBatch
+from segments.records.batch import check_stored, split_batches
+from segments.records.checksum import checksum_of_columns, checksum_of_opened
+from segments.records.columns import OpenBatch, decode_opened, open_in_parts
+from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 
 DECODED_AT_ONCE: Final = 2 << 20

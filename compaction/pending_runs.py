@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId
-from segments.bucket_layout import segment_key
+from segments.bucket.layout import segment_key
 
 RUN_BYTES: Final = 48
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from segments.manifest import UNKNOWN_MS, HistoryFile
+from segments.history.manifest import UNKNOWN_MS, HistoryFile
 
 # Timestamps below it are no times: producers may send records without one.
 TIMESTAMP_MIN: Final = 0

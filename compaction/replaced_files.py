@@ -4,8 +4,8 @@
                    ▲                          no: given up, nothing is changed                                      │
                    └──── lost to another: that file can be named by nobody any more, so it is deleted ◀─────────────┘
 
-A file's name tells the version that is to name it first (bucket_layout.py), so after a lost create it goes up again under another
-name. Old files stay for the grace of their readers.
+A file's name tells the version that is to name it first (segments/bucket/layout.py), so after a lost create it goes up again under
+another name. Old files stay for the grace of their readers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from compaction.context import CompactionContext
 from compaction.history_upload import take_back_unnamed, upload
 from compaction.record_dates import appended_by_ms
 from metadata.model import TopicPartition
-from segments.bucket_layout import history_file_name
-from segments.manifest import Cause, HistoryFile, KeyPass, Manifest
-from segments.next_manifest import replaced
-from segments.parquet_file import WrittenFile
+from segments.bucket.layout import history_file_name
+from segments.history.manifest import Cause, HistoryFile, KeyPass, Manifest
+from segments.history.manifest_edits import replaced
+from segments.history.parquet_file import WrittenFile
 
 ATTEMPTS_MAX: Final = 4
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from compaction.record_dates import retention_date_ms
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
-from segments.manifest import HistoryFile, Manifest
+from segments.history.manifest import HistoryFile, Manifest
 
 
 class HeldBack(NamedTuple):

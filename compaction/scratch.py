@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from metadata.errors import Unavailable
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import segment_key
-from segments.segment_file import parse_footer
+from segments.bucket.layout import segment_key
+from segments.wal.segment_file import parse_footer
 
 _BUFFERS_PER_WRITE: Final = 1_000
 

@@ -18,9 +18,9 @@ from metadata.cluster.manifest_notices import NoticeCache
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.cache import TopicCache
-from segments.object_store import ObjectStore
+from segments.object_store.interface import ObjectStore
+from segments.object_store.store_clock import StoreClock
 from segments.settings import MIB, SegmentSettings
-from segments.store_clock import StoreClock
 
 MANIFESTS_BYTES_MAX = 64 * MIB
 """Newest manifests kept in memory; others are read again."""

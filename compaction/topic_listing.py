@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from metadata.model import Partition, Revision, TopicId, TopicPartition
-from segments.bucket_layout import HistoryKey, TopicKey
+from segments.bucket.layout import HistoryKey, TopicKey
 
 
 class ListedFile(NamedTuple):

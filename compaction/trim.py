@@ -23,8 +23,8 @@ from compaction.context import CompactionContext
 from compaction.wal_state import SessionState, WalState
 from metadata.errors import AlreadyExists, NotFound
 from metadata.model import SegmentSeq, SessionId
-from segments.bucket_layout import index_key, segment_key, trimmed_key
-from segments.concurrent_work import all_of
+from segments.bucket.layout import index_key, segment_key, trimmed_key
+from segments.concurrency import all_of
 
 DELETES_MAX: Final = 1_000
 """Of one session in one go; the rest follows at the next."""

@@ -26,11 +26,11 @@ from compaction.scratch import Scratch, StoredRun, Wanted
 from metadata.errors import Corrupt, NotFound
 from metadata.model import Offset, TopicPartition
 from metadata.topics.topic import Topic
-from segments.bucket_layout import history_file_name, segment_key
-from segments.concurrent_work import all_of
-from segments.manifest import EpochStart, HistoryFile, Manifest, RememberedProducer
-from segments.next_manifest import compacted
-from segments.parquet_file import ParquetSettings
+from segments.bucket.layout import history_file_name, segment_key
+from segments.concurrency import all_of
+from segments.history.manifest import EpochStart, HistoryFile, Manifest, RememberedProducer
+from segments.history.manifest_edits import compacted
+from segments.history.parquet_file import ParquetSettings
 
 
 class MadeHistory(NamedTuple):

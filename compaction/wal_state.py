@@ -22,11 +22,11 @@ from typing import Final, NamedTuple
 from compaction.pending_runs import PendingRun, PendingRuns
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId, TopicId, TopicPartition
-from segments.footer_index import IndexRange
-from segments.manifest import Manifest
-from segments.object_store import ObjectInfo
-from segments.segment_file import SegmentFooter
-from segments.session import SessionListing
+from segments.history.manifest import Manifest
+from segments.object_store.interface import ObjectInfo
+from segments.wal.footer_index import IndexRange
+from segments.wal.segment_file import SegmentFooter
+from segments.wal.session import SessionListing
 
 _FIRST: Final = SegmentSeq(0)
 _UNREADABLE: Final = -1

@@ -22,13 +22,13 @@ from typing import Final
 from compaction.wal_state import SessionState, WalState
 from metadata.errors import NotFound
 from metadata.model import SegmentSeq, SessionId
-from segments.bucket_layout import WAL, end_of_session, index_prefix, parse_wal_key, session_prefix, trimmed_prefix
-from segments.footer_index import IndexRange
-from segments.listing import objects_under
-from segments.object_store import ObjectInfo, ObjectStore
-from segments.segment_file import SEAL_BYTES
-from segments.session import SessionLook, list_session, looked_at
-from segments.session_footers import read_footers
+from segments.bucket.layout import WAL, end_of_session, index_prefix, parse_wal_key, session_prefix, trimmed_prefix
+from segments.object_store.interface import ObjectInfo, ObjectStore
+from segments.object_store.listing import objects_under
+from segments.wal.footer_index import IndexRange
+from segments.wal.segment_file import SEAL_BYTES
+from segments.wal.session import SessionLook, list_session, looked_at
+from segments.wal.session_reader import read_footers
 
 SEGMENTS_AT_ONCE: Final = 1024
 """Whose footers are read in one go."""

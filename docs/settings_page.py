@@ -16,7 +16,7 @@ from metadata.groups.settings import GroupSettings
 from metadata.store.etcd.settings import EtcdSettings
 from metadata.topics.settings import SETTINGS as TOPIC_SETTINGS
 from metadata.topics.settings import TopicSettings
-from segments.s3_settings import S3Settings
+from segments.object_store.s3_settings import S3Settings
 from segments.settings import SegmentSettings
 from tidelog.cli.setting_list import field_docs, shown
 

@@ -26,7 +26,7 @@ from gateway.reads import takes_long
 from gateway.settings import GatewaySettings
 from metadata.errors import Stopping, Throttled
 from segments.byte_budget import ByteBudget
-from segments.log_reader import Fetched
+from segments.read.log_reader import Fetched
 
 ROOM_WAIT_S: Final = 2.0
 """Any answer may wait this long for room: a long poll too whose record came at its last moment."""

@@ -23,8 +23,8 @@ import pyarrow as pa
 from gateway.idempotency_key import ProducerFields
 from gateway.record_routing import RECORDS_MAX, Plan, PlannedBatch, check_producer_fits, cut, no_such_partition, producer_arguments
 from metadata.errors import InvalidArgument, TooLarge
-from segments.partitioner import NO_PARTITION, partitions_of
-from segments.record_columns import HEADERS_TYPE, encode_batch
+from segments.records.columns import HEADERS_TYPE, encode_batch
+from segments.records.partitioner import NO_PARTITION, partitions_of
 
 CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
 RECORD_BYTES_EXTRA: Final = 12

@@ -55,11 +55,11 @@ from metadata.model import SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
-from segments.disk_tier import DiskTier
-from segments.log import Log
-from segments.metered_store import MeteredStore
-from segments.store_clock import StoreClock
-from segments.watched_store import Trouble, WatchedStore
+from segments.log.session_log import Log
+from segments.object_store.health_tracking import Trouble, WatchedStore
+from segments.object_store.instrumented import MeteredStore
+from segments.object_store.store_clock import StoreClock
+from segments.read.disk_cache import DiskTier
 
 if TYPE_CHECKING:
     from compaction.service import CompactionService

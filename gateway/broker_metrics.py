@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from metadata.errors import Corrupt
     from metadata.model import TopicPartition
     from metadata.topics.cache import TopicCache
-    from segments.disk_tier import DiskTier
-    from segments.log import Log
+    from segments.log.session_log import Log
+    from segments.read.disk_cache import DiskTier
 
 
 class ObservedBroker(ProbedBroker, Protocol):

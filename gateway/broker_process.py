@@ -30,14 +30,14 @@ from metadata.errors import Unavailable
 from metadata.store.data_directory import DataDirectory
 from metadata.store.keys import EtcdLayout
 from metadata.store.open import open_metadata
-from segments.bucket_layout import proof_key
-from segments.create_only_proof import prove_create_only
-from segments.disk_tier import DiskTier
-from segments.metered_store import MeteredStore
-from segments.nested_clusters import check_not_nested
+from segments.bucket.layout import proof_key
+from segments.bucket.nested_clusters import check_not_nested
+from segments.object_store.conditional_put_check import prove_create_only
+from segments.object_store.instrumented import MeteredStore
+from segments.object_store.open import open_store
+from segments.object_store.store_clock import StoreClock
+from segments.read.disk_cache import DiskTier
 from segments.shared_errors import first_of
-from segments.store_clock import StoreClock
-from segments.store_url import open_store
 
 if TYPE_CHECKING:
     from gateway.request_trace import Tracing

@@ -23,8 +23,8 @@ from metadata.errors import AlreadyExists, TidelogError
 from metadata.model import SessionId
 from metadata.store.interface import Compare, Delete, MetadataStore
 from metadata.store.keys import EtcdLayout
-from segments.bucket_layout import proof_key
-from segments.watched_store import WatchedStore
+from segments.bucket.layout import proof_key
+from segments.object_store.health_tracking import WatchedStore
 
 LOOKS_S = 1.0
 """Between looks at the own writes, and between tries to write."""

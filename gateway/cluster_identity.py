@@ -38,11 +38,11 @@ from metadata.errors import Rejected, TidelogError
 from metadata.model import Revision, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout, parse_number
-from segments.bucket_layout import WAL
-from segments.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
-from segments.object_store import ObjectStore
-from segments.restorations import check_not_superseded
-from segments.session import first_with_segments, read_claim
+from segments.bucket.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
+from segments.bucket.layout import WAL
+from segments.bucket.markers import check_not_superseded
+from segments.object_store.interface import ObjectStore
+from segments.wal.session import first_with_segments, read_claim
 
 MEMORY = "memory://"
 """A bucket that is gone with its process, which everybody knows who names it."""

@@ -23,10 +23,10 @@ from metadata.cluster.manifest_notices import NoticeCache
 from metadata.errors import Corrupt, TidelogError, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
-from segments.log import Log
-from segments.manifest import Manifest
-from segments.manifest_store import newest_manifests
-from segments.object_store import ObjectStore
+from segments.history.manifest import Manifest
+from segments.history.manifest_store import newest_manifests
+from segments.log.session_log import Log
+from segments.object_store.interface import ObjectStore
 
 PAUSE_S = 1.0
 """Before manifests that could not be read are tried again."""

@@ -31,14 +31,14 @@ from metadata.store.data_directory import DataDirectory
 from metadata.store.keys import EtcdLayout
 from metadata.store.open import open_metadata
 from metadata.topics.cache import TopicCache
-from segments.bucket_layout import proof_key
-from segments.cluster_record import read_cluster_record
-from segments.create_only_proof import prove_create_only
-from segments.metered_store import MeteredStore
+from segments.bucket.cluster_record import read_cluster_record
+from segments.bucket.layout import proof_key
+from segments.object_store.conditional_put_check import prove_create_only
+from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.instrumented import MeteredStore
+from segments.object_store.open import open_store
+from segments.object_store.store_clock import StoreClock
 from segments.shared_errors import first_of
-from segments.store_clock import StoreClock
-from segments.store_url import open_store
-from segments.watched_store import WatchedStore
 
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings

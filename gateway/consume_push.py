@@ -31,8 +31,8 @@ from gateway.routed_fetch import may_be_led_soon
 from metadata.errors import Corrupt, OutOfRange, Throttled, TidelogError
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
 
 PART: Final = 1_000
 """Partitions that are looked at in one step, and read for one answer: more would hold the event loop for long."""

@@ -45,8 +45,8 @@ from metadata.store.range_watch import WatchedRange
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import read_topic_ids
 from metadata.topics.topic import Topic
-from segments.object_store import ObjectStore
-from segments.session import Session, seal
+from segments.object_store.interface import ObjectStore
+from segments.wal.session import Session, seal
 
 PAUSE_S = 0.2
 """Before what failed is tried again; doubled each time that it fails once more."""

@@ -41,7 +41,7 @@ from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Group
 from metadata.groups.offsets import CommittedOffset
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
-from segments.partition_log import Bounds
+from segments.partition.partition_log import Bounds
 
 LOOK_UPS_AT_ONCE: Final = 16
 LOOK_UP_TIMEOUT_S: Final = 10.0

@@ -19,8 +19,8 @@ from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
-from segments.log import Log
-from segments.watched_store import Trouble
+from segments.log.session_log import Log
+from segments.object_store.health_tracking import Trouble
 
 if TYPE_CHECKING:  # they ask what stands below
     from gateway.access.administration import AccessAdministration

@@ -24,11 +24,11 @@ from metadata.model import LeaderEpoch, SessionId, TopicId, TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import read_topic_ids
-from segments.footer_cache import FooterCache, SessionRuns
-from segments.object_store import ObjectStore
-from segments.recovery import runs_so_far, sealed_runs
-from segments.session import Session
+from segments.object_store.interface import ObjectStore
+from segments.recovery.footer_cache import FooterCache, SessionRuns
+from segments.recovery.recover import runs_so_far, sealed_runs
 from segments.settings import SegmentSettings
+from segments.wal.session import Session
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gateway.proto import log_pb2
-from segments.batch_kernel import RecordTuple
-from segments.object_store import Buffer
+from segments.object_store.interface import Buffer
+from segments.records.batch_kernel import RecordTuple
 
 
 class PartitionAnswer(NamedTuple):

@@ -20,10 +20,10 @@ from metadata.errors import (
     UnknownProducer,
 )
 from metadata.model import NO_PRODUCER, LeaderEpoch, Offset, TopicPartition
-from segments.doubted_refusal import DoubtedRefusal
-from segments.log import Acks, Log, PendingAppend
-from segments.object_store import Buffer
-from segments.partition_log import Appended, Dates
+from segments.log.doubted_refusal import DoubtedRefusal
+from segments.log.session_log import Acks, Log, PendingAppend
+from segments.object_store.interface import Buffer
+from segments.partition.partition_log import Appended, Dates
 from segments.records.header import BatchHeader
 
 NOT_LED: Final = (NoLeader, NotLeader, SessionFenced, Stopping)

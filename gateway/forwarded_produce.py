@@ -14,8 +14,8 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, Offset
 from metadata.topics.cache import TopicCache
-from segments.log import Acks
-from segments.partition_log import Appended
+from segments.log.session_log import Acks
+from segments.partition.partition_log import Appended
 
 ANSWER_S: Final = 1.0
 """Beyond the deadline of the records, for the answer that tells of it."""

@@ -31,9 +31,9 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.model import SessionId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
-from segments.log import Acks, Log
-from segments.object_store import Buffer
-from segments.partition_log import Appended, Dates
+from segments.log.session_log import Acks, Log
+from segments.object_store.interface import Buffer
+from segments.partition.partition_log import Appended, Dates
 from segments.records.header import BatchHeader
 
 PAUSE_LEAST_S: Final = 0.02

@@ -26,10 +26,10 @@ from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.batch_kernel import RecordTuple
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
-from segments.partition_log import Bounds
+from segments.log.session_log import FetchTarget
+from segments.partition.partition_log import Bounds
+from segments.read.log_reader import Fetched
+from segments.records.batch_kernel import RecordTuple
 
 READS_AT_ONCE: Final = 16
 READ_TIMEOUT_S: Final = 5.0

@@ -34,7 +34,7 @@ from metadata.groups.record import decode_group
 from metadata.model import TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
-from segments.partition_log import Bounds
+from segments.partition.partition_log import Bounds
 
 READS_MAX: Final = 1_000
 """Records that are read in one refresh for their time; and groups whose offsets are."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from gateway.group_descriptions import SeekTo
 from metadata.errors import InvalidArgument
 from metadata.model import TopicPartition
-from segments.partition_log import Bounds
+from segments.partition.partition_log import Bounds
 
 BEYOND_END: Final = "BEYOND_END"
 BEFORE_START: Final = "BEFORE_START"

@@ -34,7 +34,7 @@ class GroupUpkeep:
         expires_ms: Callable[[], int] | None = None,
     ) -> None:
         """`log`: of the whole cluster. `coordinates`: whether a group is this broker's, with a session or without. `expires_ms`:
-        the time by which offsets and groups are forgotten, `now_ms` where it is left out (segments/store_clock.py)."""
+        the time by which offsets and groups are forgotten, `now_ms` where it is left out (segments/object_store/store_clock.py)."""
         self._coordinator = coordinator
         self._expiry = GroupExpiry(
             store,

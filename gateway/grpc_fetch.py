@@ -38,9 +38,9 @@ from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, Tidelo
 from metadata.model import Offset
 from metadata.rack import check_client_rack
 from metadata.topics.topic import Topic
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
-from segments.partition_log import check_epoch
+from segments.log.session_log import FetchTarget
+from segments.partition.partition_log import check_epoch
+from segments.read.log_reader import Fetched
 
 PARTITIONS_MAX: Final = 10_000
 LARGE_ANSWER_BYTES: Final = 128 << 10

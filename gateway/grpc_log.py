@@ -21,8 +21,8 @@ from gateway.producer_streams import ProducerStreams
 from gateway.proto import log_pb2
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, TidelogError
 from metadata.model import ProducerId, Revision, TopicPartition
-from segments.partition_log import Bounds, check_epoch
-from segments.producer_state import ONE_SHOT
+from segments.partition.partition_log import Bounds, check_epoch
+from segments.partition.producer_state import ONE_SHOT
 
 SERVICE: Final = "tidelog.v1.Log"
 QUERIES_MAX: Final = 10_000

@@ -32,7 +32,7 @@ from gateway.proto import log_pb2
 from gateway.record_routing import outcome_by_record
 from metadata.errors import InvalidArgument, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
-from segments.log import Acks
+from segments.log.session_log import Acks
 
 RECORDS_AT_ONCE: Final = 500
 """The results of more are told in a thread."""

@@ -22,7 +22,7 @@ from metadata.errors import SessionFenced, TidelogError
 from metadata.model import Revision, TopicPartition
 from metadata.store.interface import OPERATIONS_MAX, MetadataStore
 from metadata.store.keys import EtcdLayout
-from segments.log import Log, Released
+from segments.log.session_log import Log, Released
 
 PAUSE_S = 0.5
 """Before what the metadata store could not do is tried again, unless the metadata change before."""

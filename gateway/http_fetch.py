@@ -33,9 +33,9 @@ from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
 from metadata.model import TopicPartition
 from metadata.rack import check_client_rack
 from metadata.topics.topic import Topic
-from segments.json_values import JsonFormat
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
+from segments.records.json_values import JsonFormat
 
 EVENTS: Final = "text/event-stream"
 BYTES_MAX_DEFAULT: Final = 1 << 20

@@ -4,9 +4,9 @@ Invariant: a broker that serves is ready, whatever else it has to tell: one bad 
 share, must not take it out of a load balancer. Liveness asks nobody. One exception: with authentication on, a broker
 whose API keys and ACLs etcd has not confirmed for access_max_age_ms refuses clients, so it is not ready.
 
-So a bucket that is unavailable (segments/bucket_health.py) makes no broker unready: it is away for all, and then a load balancer
-would have nobody left to send readers to, who are served from memory; or for this broker alone, and then another ends its session
-(bucket_reach.py), which does. It is told in the answer, in tidelog_bucket_state, and as an alert.
+So a bucket that is unavailable (segments/object_store/health.py) makes no broker unready: it is away for all, and then a load
+balancer would have nobody left to send readers to, who are served from memory; or for this broker alone, and then another ends its
+session (bucket_reach.py), which does. It is told in the answer, in tidelog_bucket_state, and as an alert.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gateway.access.guard import Guard
 from metadata.errors import Corrupt, Stopping, TidelogError
 from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
-from segments.log import Log
-from segments.watched_store import Trouble
+from segments.log.session_log import Log
+from segments.object_store.health_tracking import Trouble
 
 REFUSED_MAX: Final = 100
 """So many refused partitions are told."""

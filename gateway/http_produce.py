@@ -71,8 +71,8 @@ from metadata.errors import (
     UnknownPartition,
 )
 from metadata.model import Partition, ProducerId, Revision, TopicPartition
-from segments.log import Acks
-from segments.record_batch import parse_header
+from segments.log.session_log import Acks
+from segments.records.batch import parse_header
 from segments.records.header import SEQUENCE_MAX
 
 JSON: Final = "application/json"

@@ -33,8 +33,8 @@ from gateway.record_answers import Formats
 from gateway.routed_fetch import may_be_led_soon
 from metadata.errors import OutOfRange, Stopping, Throttled, TidelogError, UnknownTopic
 from metadata.topics.topic import Topic
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
 
 PING_MS: Final = 15_000
 """Below the idle time-out of common proxies."""

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from metadata.errors import IdempotencyKeyReused, InvalidArgument
 from metadata.model import ProducerId, TopicId
-from segments.producer_state import ONE_SHOT, SequencedBatch
+from segments.partition.producer_state import ONE_SHOT, SequencedBatch
 
 KEY_CHARACTERS_MAX: Final = 255
 

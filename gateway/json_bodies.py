@@ -3,10 +3,10 @@
     {"records": [{"key": any, "value": any, "headers": {name: any}, "partition": 0, "timestamp": 1750000000000}, …]}
     {"key": any, "value": any, …}                                                       one record per line
 
-A key, value or header is any JSON (segments/json_values.py says how it is stored); absent is null. Headers may also be a list of
-{"key": name, "value": any}, which keeps their order and their duplicates. Invariants: what is wrong is named by its byte, or by
-its line or record; an unknown field is wrong; records and headers are counted before objects are made of them, so that no body
-takes more than a few times its own bytes, or than its 200,000 records need.
+A key, value or header is any JSON (segments/records/json_values.py says how it is stored); absent is null. Headers may also be a
+list of {"key": name, "value": any}, which keeps their order and their duplicates. Invariants: what is wrong is named by its byte,
+or by its line or record; an unknown field is wrong; records and headers are counted before objects are made of them, so that no
+body takes more than a few times its own bytes, or than its 200,000 records need.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gateway.json_members import members_at_most
 from gateway.record_routing import HEADERS_MAX, RECORDS_MAX, check_utf8
 from metadata.did_you_mean import did_you_mean
 from metadata.errors import InvalidArgument, TooLarge
-from segments.batch_kernel import NewRecordTuple
-from segments.json_values import to_bytes
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.json_values import to_bytes
 
 LINES_MAX: Final = 2 * RECORDS_MAX
 """Of NDJSON, empty ones among them."""

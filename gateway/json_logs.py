@@ -1,7 +1,8 @@
 """How a process writes its log: for people, or as JSON, one object a line.
 
     {"time": "2026-05-04T10:11:12.345Z", "level": "warning", "event": "the bucket takes no writes: …",
-     "logger": "segments.watched_store", "broker_id": "b1", "request_id": "…", "principal": "svc-billing", "trace_id": "…"}
+     "logger": "segments.object_store.health_tracking", "broker_id": "b1", "request_id": "…", "principal": "svc-billing",
+     "trace_id": "…"}
 
 `event` is the line as people read it. What is known of the call that wrote it stands beside it (current_call.py), and of the
 partitions and errors that it names. A line of code that knows more gives it as `extra`; only the names in NAMES are taken over.

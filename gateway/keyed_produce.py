@@ -30,7 +30,7 @@ from metadata.errors import Unavailable
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
 from metadata.topics.settings import MESSAGE_BYTES_LIMIT
-from segments.producer_state import SequencedBatch
+from segments.partition.producer_state import SequencedBatch
 
 
 class Routing(NamedTuple):

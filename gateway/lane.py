@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from gateway.forwarded_append import NOT_LED, ClientMessage, ForwardedAppend, Outcome, refuses_alone
 from metadata.errors import OutcomeUnknown, TidelogError
 from metadata.model import SessionId, TopicPartition
-from segments.log import Acks
-from segments.partition_log import Appended
+from segments.log.session_log import Acks
+from segments.partition.partition_log import Appended
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The leader epochs that readers name, as they come in at the doors. Pure.
 
-segments/partition_log.py compares them with the epoch of the leader that is asked.
+segments/partition/partition_log.py compares them with the epoch of the leader that is asked.
 
 Invariant: a question that names no epoch is told apart from one that names epoch 0, or nonsense.
 """

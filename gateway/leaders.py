@@ -21,9 +21,9 @@ from gateway.cluster_view import ClusterView
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, NotLeader, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import SessionId, TopicPartition
-from segments.log import Log
-from segments.log_reader import Fetched
-from segments.partition_log import Bounds
+from segments.log.session_log import Log
+from segments.partition.partition_log import Bounds
+from segments.read.log_reader import Fetched
 
 Found = TypeVar("Found")
 Answered = TypeVar("Answered", Bounds, Fetched)

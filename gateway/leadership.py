@@ -41,14 +41,14 @@ from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
-from segments.disk_tier import DiskTier
-from segments.footer_cache import FooterCache
-from segments.log import Log
-from segments.log_counters import LogCounters
-from segments.read_ahead import read_footers_ahead
-from segments.session import Session
+from segments.counters import LogCounters
+from segments.log.session_log import Log
+from segments.object_store.health_tracking import WatchedStore
+from segments.read.disk_cache import DiskTier
+from segments.recovery.footer_cache import FooterCache
+from segments.recovery.takeover_prefetch import read_footers_ahead
 from segments.settings import SegmentSettings
-from segments.watched_store import WatchedStore
+from segments.wal.session import Session
 
 READ_AHEAD_S = 1.0
 """At most, before a session is registered: what is read now nobody waits for."""

@@ -18,14 +18,14 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, Stopping, TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission
-from segments.log import Acks, FetchTarget, Log, PendingAppend
-from segments.log_reader import Explanation, Fetched, TimestampedOffset
-from segments.object_store import Buffer
-from segments.partition_log import AS_PRODUCED, Appended, Bounds, Dates
-from segments.producer_state import NOT_ROUTED, SequencedBatch
+from segments.log.session_log import Acks, FetchTarget, Log, PendingAppend
+from segments.object_store.interface import Buffer
+from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
+from segments.partition.producer_state import NOT_ROUTED, SequencedBatch
+from segments.read.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.records.header import BatchHeader
-from segments.run_index import EpochEnd
 from segments.settings import SegmentSettings
+from segments.wal.run_index import EpochEnd
 
 Pending = PendingAppend | ForwardedAppend
 

@@ -17,10 +17,10 @@ from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
-from segments.disk_tier import DiskTier
-from segments.led_partition import LedPartition
-from segments.log import Log
-from segments.log_counters import LogCounters
+from segments.counters import LogCounters
+from segments.log.session_log import Log
+from segments.partition.leader_partition import LedPartition
+from segments.read.disk_cache import DiskTier
 
 PARTITIONS_MAX = 10_000
 """Of which each is told on /metrics/detail: seven series and half a kilobyte each, laid out in a second of a thread for all."""

@@ -35,8 +35,8 @@ from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
 from metadata.model import TopicPartition
 from metadata.topics.topic import Topic
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
 
 PART: Final = 1_000
 """Partitions that are placed and looked at in one step: ten times as many would hold the event loop for a quarter of a second. More

@@ -39,10 +39,10 @@ from metadata.errors import InvalidArgument, InvalidName, NoLeader, TidelogError
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.settings import MESSAGE_BYTES_LIMIT
 from segments.byte_budget import Admission
-from segments.doubted_refusal import DoubtedRefusal
-from segments.log import Acks
-from segments.object_store import Buffer
-from segments.record_batch import parse_header
+from segments.log.doubted_refusal import DoubtedRefusal
+from segments.log.session_log import Acks
+from segments.object_store.interface import Buffer
+from segments.records.batch import parse_header
 
 
 class Taken(NamedTuple):

@@ -1,4 +1,4 @@
-"""What is read from another broker: its partitions' batches, bounds and places, in the words of segments/log.py.
+"""What is read from another broker: its partitions' batches, bounds and places, in the words of segments/log/session_log.py.
 
 Invariant: what comes back has the form that the Log itself would have answered, errors included; a question names the topic's id
 beside its name, so that a topic that was made anew meanwhile is not taken for the old one.
@@ -17,12 +17,12 @@ from gateway.proto import admin_pb2, log_pb2
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SegmentSeq, SessionId, TopicPartition
-from segments.led_history import COMMIT_TIMEOUT_S
-from segments.log import FetchTarget
-from segments.log_reader import Explanation, Fetched, TimestampedOffset
-from segments.partition_log import Bounds
-from segments.producer_state import SequencedBatch
-from segments.run_index import EpochEnd
+from segments.log.manifest_follower import COMMIT_TIMEOUT_S
+from segments.log.session_log import FetchTarget
+from segments.partition.partition_log import Bounds
+from segments.partition.producer_state import SequencedBatch
+from segments.read.log_reader import Explanation, Fetched, TimestampedOffset
+from segments.wal.run_index import EpochEnd
 
 TIMEOUT_S: Final = 10.0
 """Of one question, beyond its long poll."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gateway.proto import log_pb2
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.located_records import Located
-from segments.run_index import RunPlace
+from segments.read.record_locations import Located
+from segments.wal.run_index import RunPlace
 
 
 def places_of(located: Located) -> log_pb2.RecordPlaces:

@@ -38,15 +38,15 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.settings import INT64_MAX
 from metadata.topics.topic import Topic
 from segments.byte_budget import Admission
-from segments.compression import Codec
-from segments.doubted_refusal import DoubtedRefusal, decide
-from segments.log import Acks, PendingAppend
-from segments.object_store import Buffer
-from segments.partition_log import Appended, Dates, dated_too_far_ahead
-from segments.producer_state import ONE_SHOT
-from segments.record_batch import check_produced, parse_header
+from segments.log.doubted_refusal import DoubtedRefusal, decide
+from segments.log.session_log import Acks, PendingAppend
+from segments.object_store.health_tracking import Trouble
+from segments.object_store.interface import Buffer
+from segments.partition.partition_log import Appended, Dates, dated_too_far_ahead
+from segments.partition.producer_state import ONE_SHOT
+from segments.records.batch import check_produced, parse_header
+from segments.records.compression import Codec
 from segments.records.header import BatchHeader
-from segments.watched_store import Trouble
 
 THREAD_BYTES: Final = 8 << 10
 """A compressed batch above this is checked in a thread."""

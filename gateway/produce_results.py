@@ -22,8 +22,8 @@ from gateway.problem_details import Member, error_members
 from gateway.produce import Outcome
 from gateway.record_routing import Plan, outcome_by_record
 from metadata.errors import TidelogError
-from segments.log import Acks
-from segments.partition_log import Appended
+from segments.log.session_log import Acks
+from segments.partition.partition_log import Appended
 
 
 class Result(msgspec.Struct, omit_defaults=True, gc=False):

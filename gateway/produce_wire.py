@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 
 from gateway.proto import log_pb2
 from metadata.errors import InvalidArgument, TooLarge
-from segments.log import Acks
+from segments.log.session_log import Acks
 
 APPENDS_MAX: Final = 10_000
 """Of one message."""

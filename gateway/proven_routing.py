@@ -20,7 +20,7 @@ from typing import Final
 from metadata.errors import NoLeader, StaleRouting, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
-from segments.log import Log
+from segments.log.session_log import Log
 
 # Upper bound for one read of a topic from the metadata store, and for the watch that tells the same.
 CATCH_UP_S: Final = 5.0

@@ -23,10 +23,10 @@ from gateway.preferred_brokers import PreferredBrokers
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
 from metadata.model import TopicPartition
-from segments.located_reads import ToldTarget
-from segments.located_records import Told
-from segments.log import FetchTarget, Log
-from segments.log_reader import Fetched
+from segments.log.session_log import FetchTarget, Log
+from segments.read.follower_reader import ToldTarget
+from segments.read.log_reader import Fetched
+from segments.read.record_locations import Told
 
 Answer = Fetched | TidelogError
 Named = tuple[str, FetchTarget]

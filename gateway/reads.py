@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from metadata.errors import Corrupt, InvalidRecord
-from segments.batch_kernel import RecordTuple
-from segments.compression import Codec
-from segments.log_reader import Fetched
-from segments.object_store import Buffer
-from segments.record_batch import parse_header, split_batches
-from segments.record_columns import decode_batches, iterate_records
+from segments.object_store.interface import Buffer
+from segments.read.log_reader import Fetched
+from segments.records.batch import parse_header, split_batches
+from segments.records.batch_kernel import RecordTuple
+from segments.records.columns import decode_batches, iterate_records
+from segments.records.compression import Codec
 
 THREAD_BYTES: Final = 64 << 10
 THREAD_RECORDS: Final = 1_000

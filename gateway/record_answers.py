@@ -2,8 +2,9 @@
 
     {"partition":0,"offset":17,"timestamp":1750000000000,"key":"c-7","value":{"id":7},"headers":[{"key":"trace","value":"ab"}]}
 
-Keys and values are given in the format that was asked for (segments/json_values.py); headers always as `auto`, in a list, which
-keeps their order and their duplicates. A server-sent event has such a record as its data, and as its id where to go on after it.
+Keys and values are given in the format that was asked for (segments/records/json_values.py); headers always as `auto`, in a list,
+which keeps their order and their duplicates. A server-sent event has such a record as its data, and as its id where to go on after
+it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import pyarrow as pa
 
 from gateway.reads import corrupt
 from metadata.errors import InvalidArgument, InvalidRecord
-from segments.batch_kernel import RecordTuple
-from segments.compression import Codec
-from segments.json_values import JsonFormat, from_bytes
-from segments.log_reader import Fetched
-from segments.record_batch import parse_header, split_batches
-from segments.record_columns import SCHEMA, decode_batches
+from segments.read.log_reader import Fetched
+from segments.records.batch import parse_header, split_batches
+from segments.records.batch_kernel import RecordTuple
+from segments.records.columns import SCHEMA, decode_batches
+from segments.records.compression import Codec
+from segments.records.json_values import JsonFormat, from_bytes
 
 ARROW_SCHEMA: Final = pa.schema([pa.field("partition", pa.int32(), nullable=False), *SCHEMA])
 PING: Final = b": ping\n\n"

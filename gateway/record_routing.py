@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from gateway.idempotency_key import ProducerFields
 from metadata.errors import InvalidArgument, TidelogError, TooLarge, UnknownPartition
-from segments.batch_kernel import NewRecordTuple
-from segments.partition_log import Appended
-from segments.partitioner import partition_of
-from segments.producer_state import ONE_SHOT
-from segments.record_batch import NO_PRODUCER_ID
-from segments.record_columns import encode_records
+from segments.partition.partition_log import Appended
+from segments.partition.producer_state import ONE_SHOT
+from segments.records.batch import NO_PRODUCER_ID
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.columns import encode_records
+from segments.records.partitioner import partition_of
 
 RECORDS_MAX: Final = 200_000
 """Of one request: results are told one by one."""

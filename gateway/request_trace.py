@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from segments.log import PendingAppend
-    from segments.partition_log import Appended
+    from segments.log.session_log import PendingAppend
+    from segments.partition.partition_log import Appended
 
 
 class RequestTrace(Protocol):

@@ -23,8 +23,8 @@ from gateway.rack_reads import RackReads
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, NotLeader, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import Offset, SessionId
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
 
 LAGGARD_S: Final = 3.0
 """Where several leaders are asked, the others wait no longer for one that is silent. Longer than a read of the bucket takes."""

@@ -32,15 +32,15 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
-from segments.concurrent_work import all_of
-from segments.log import Acks, FetchTarget, Log
-from segments.log_reader import Explanation, Fetched, TimestampedOffset
-from segments.object_store import Buffer
-from segments.partition_log import AS_PRODUCED, Appended, Bounds, Dates
-from segments.producer_state import SequencedBatch
+from segments.concurrency import all_of
+from segments.log.session_log import Acks, FetchTarget, Log
+from segments.object_store.interface import Buffer
+from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
+from segments.partition.producer_state import SequencedBatch
+from segments.read.log_reader import Explanation, Fetched, TimestampedOffset
 from segments.records.header import BatchHeader
-from segments.run_index import EpochEnd
 from segments.settings import SegmentSettings
+from segments.wal.run_index import EpochEnd
 
 Found = TypeVar("Found")
 Item = TypeVar("Item")

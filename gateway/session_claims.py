@@ -1,7 +1,7 @@
 """The session that a broker begins: a number from the metadata, claimed on the bucket, by metadata that are the bucket's still.
 
     set back? ─▶ take the next number, and note that it begins  (metadata, one transaction)
-              ─▶ claim it                                       (segments/session.py)
+              ─▶ claim it                                       (segments/wal/session.py)
               ─▶ were the metadata restored? ─▶ seal every session that other metadata began
               ─▶ with etcd:    delete the note                                                          ─▶ the session
                  without etcd: seal every earlier session, and delete their notes (earlier_sessions.py)
@@ -43,9 +43,9 @@ from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import SessionId
 from metadata.store.interface import OPERATIONS_MAX, Delete, MetadataStore
 from metadata.store.keys import EtcdLayout
-from segments.object_store import ObjectStore
-from segments.restorations import check_not_superseded
-from segments.session import Session, claim, first_with_segments, seal, sessions_from
+from segments.bucket.markers import check_not_superseded
+from segments.object_store.interface import ObjectStore
+from segments.wal.session import Session, claim, first_with_segments, seal, sessions_from
 
 # Pause before a step that the metadata store or the bucket could not do is tried again.
 PAUSE_S: Final = 0.5
@@ -106,7 +106,7 @@ class SessionClaims:
         return await _until_done("no session number could be taken", take)
 
     async def _check_not_superseded(self) -> None:
-        """Called after the claim (restorations.py)."""
+        """Called after the claim (segments/bucket/markers.py)."""
 
         async def check() -> None:
             await check_not_superseded(self._bucket, await read_restoration(self._metadata, self._layout))

@@ -31,7 +31,7 @@ from metadata.errors import InvalidArgument
 from metadata.groups.settings import GroupSettings
 from metadata.secret import Secret
 from metadata.store.etcd.settings import EtcdSettings
-from segments.s3_settings import S3Settings
+from segments.object_store.s3_settings import S3Settings
 from segments.settings import KIB, MIB, SegmentSettings
 
 _CLIENT_VARIABLES = frozenset(

@@ -10,9 +10,9 @@ from prometheus_client.registry import Collector
 from gateway.heard_metadata import HeardMetadata
 from gateway.metric_families import counter, counters, gauge, gauges, histograms
 from gateway.observability_settings import ObservabilitySettings
-from segments.bucket_health import BucketState
-from segments.metered_store import PRICED_AS_READS, PRICED_AS_WRITES, MeteredStore
-from segments.watched_store import WatchedStore
+from segments.object_store.health import BucketState
+from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.instrumented import PRICED_AS_READS, PRICED_AS_WRITES, MeteredStore
 
 
 class BucketCollector(Collector):

@@ -22,7 +22,7 @@ from gateway.produce_wire import UnusualError, length, signed, skipped, varint
 from gateway.proto import log_pb2
 from gateway.record_routing import HEADERS_MAX, RECORDS_MAX
 from metadata.errors import InvalidArgument, TooLarge
-from segments.batch_kernel import NewRecordTuple
+from segments.records.batch_kernel import NewRecordTuple
 
 THREAD_BYTES: Final = 16 << 10
 THREAD_RECORDS: Final = 1_000

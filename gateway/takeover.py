@@ -20,14 +20,14 @@ from metadata.errors import Corrupt, SessionFenced, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
-from segments.footer_cache import FooterCache
-from segments.footers import write_index
-from segments.log import Log
-from segments.object_store import ObjectStore
-from segments.read_ahead import AWAITED_S, TIMEOUT_S, ReadAhead
-from segments.recovered_partition import RecoveredPartition
-from segments.recovery import recover
+from segments.log.session_log import Log
+from segments.object_store.interface import ObjectStore
+from segments.recovery.footer_cache import FooterCache
+from segments.recovery.recover import recover
+from segments.recovery.recovered_partition import RecoveredPartition
+from segments.recovery.takeover_prefetch import AWAITED_S, TIMEOUT_S, ReadAhead
 from segments.settings import SegmentSettings
+from segments.wal.footer_reader import write_index
 
 PAUSE_S = 0.5
 """Before partitions that could not be rebuilt are tried again."""

@@ -27,10 +27,10 @@ from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic, encode_topic
-from segments.bucket_layout import TOPICS, deleted_topic_key, end_of_topic, parse_topic_key, topic_mirror_key
-from segments.concurrent_work import all_of
-from segments.deleted_topic import DeletedTopic, encode_deleted_topic, parse_deleted_topic
-from segments.object_store import ObjectStore
+from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic, parse_deleted_topic
+from segments.bucket.layout import TOPICS, deleted_topic_key, end_of_topic, parse_topic_key, topic_mirror_key
+from segments.concurrency import all_of
+from segments.object_store.interface import ObjectStore
 
 PUTS_MAX = 16
 """At the same time."""

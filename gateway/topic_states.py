@@ -19,7 +19,7 @@ from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topics.registry import TopicPage, page_of
 from metadata.topics.topic import Topic
-from segments.partition_log import Bounds
+from segments.partition.partition_log import Bounds
 
 
 class DescribedLog(TopicLookup, Protocol):

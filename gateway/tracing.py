@@ -24,8 +24,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from metadata.errors import InvalidArgument
-from segments.log import PendingAppend
-from segments.partition_log import Appended
+from segments.log.session_log import PendingAppend
+from segments.partition.partition_log import Appended
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector
 from gateway.metric_families import counters, gauges, histograms
 from metadata.errors import TidelogError
 from metadata.measurements import Histogram
-from segments.log_reader import Fetched
-from segments.partition_log import Appended
+from segments.partition.partition_log import Appended
+from segments.read.log_reader import Fetched
 
 HTTP: Final = "http"
 GRPC: Final = "grpc"

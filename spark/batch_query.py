@@ -6,7 +6,7 @@ import logging
 
 from metadata.errors import UnknownTopic
 from metadata.model import TopicPartition
-from segments.object_store import ObjectStore
+from segments.object_store.interface import ObjectStore
 from spark.bucket_thread import BucketThread
 from spark.log_snapshot import PartitionSnapshot, take_snapshot
 from spark.offset_ranges import offset_ranges, times_asked

@@ -13,9 +13,9 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, TypeVar
 
-from segments.object_store import ObjectStore
-from segments.store_clock import StoreClock
-from segments.store_url import open_store
+from segments.object_store.interface import ObjectStore
+from segments.object_store.open import open_store
+from segments.object_store.store_clock import StoreClock
 
 T = TypeVar("T")
 Work = Callable[[ObjectStore], Coroutine[Any, Any, T]]

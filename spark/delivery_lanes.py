@@ -29,7 +29,7 @@ from metadata.errors import (
     TidelogError,
     UnknownProducer,
 )
-from segments.object_store import Buffer
+from segments.object_store.interface import Buffer
 from segments.records.header import BatchHeader
 from spark.staged_rows import StagedPartition
 

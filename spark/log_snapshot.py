@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import parse_wal_key
-from segments.history import History
-from segments.manifest import Manifest, no_manifest
-from segments.manifest_store import newest_manifests
-from segments.object_store import ObjectStore
-from segments.run_index import RunIndex
-from segments.segment_file import Run, SegmentFooter
+from segments.bucket.layout import parse_wal_key
+from segments.history.index import History
+from segments.history.manifest import Manifest, no_manifest
+from segments.history.manifest_store import newest_manifests
+from segments.object_store.interface import ObjectStore
+from segments.wal.run_index import RunIndex
+from segments.wal.segment_file import Run, SegmentFooter
 from spark.segment_follower import SegmentFollower
 
 READS_MAX: Final = 32

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from metadata.model import Offset, TopicPartition
-from segments.bucket_layout import history_file_key
-from segments.manifest import HistoryFile
+from segments.bucket.layout import history_file_key
+from segments.history.manifest import HistoryFile
 from spark.log_snapshot import PartitionSnapshot
 from spark.scan_plan import OffsetRange
 from spark.source_schema import TIMESTAMP_MS_MAX

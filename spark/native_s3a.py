@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from metadata.errors import InvalidArgument, Rejected
-from segments.store_url import S3Place, parse_store_url
+from segments.object_store.open import S3Place, parse_store_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

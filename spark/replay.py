@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final
 from metadata.errors import InvalidArgument, InvalidTimestamp, OutOfRange, Rejected, TidelogError, Unavailable
 from metadata.model import TopicPartition
 from metadata.topics.settings import INT64_MAX
-from segments.object_store import ObjectStore
-from segments.store_url import open_store
+from segments.object_store.interface import ObjectStore
+from segments.object_store.open import open_store
 from spark import source_options, time_lookup
 from spark.bucket_thread import BucketThread
 from spark.hadoop_files import HadoopFolder, is_empty_here

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from metadata.model import TopicPartition
-from segments.history import GroupPlace
-from segments.manifest import HistoryFile
-from segments.run_index import RunPlace
+from segments.history.index import GroupPlace
+from segments.history.manifest import HistoryFile
+from segments.wal.run_index import RunPlace
 from spark.log_snapshot import PartitionSnapshot
 
 TASK_BYTES: Final = 128 << 20

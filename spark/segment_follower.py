@@ -19,13 +19,13 @@ from typing import Final
 
 from metadata.errors import Corrupt, NotFound
 from metadata.model import SegmentSeq, SessionId
-from segments.bucket_layout import WAL, end_of_session, parse_wal_key, segment_key, session_prefix, trimmed_prefix
-from segments.concurrent_work import all_of
-from segments.listing import objects_under
-from segments.object_store import ObjectStore
-from segments.segment_file import SegmentFooter
-from segments.session import SessionListing, SessionLook, list_session
-from segments.session_footers import read_footers
+from segments.bucket.layout import WAL, end_of_session, parse_wal_key, segment_key, session_prefix, trimmed_prefix
+from segments.concurrency import all_of
+from segments.object_store.interface import ObjectStore
+from segments.object_store.listing import objects_under
+from segments.wal.segment_file import SegmentFooter
+from segments.wal.session import SessionListing, SessionLook, list_session
+from segments.wal.session_reader import read_footers
 
 SESSIONS_AT_ONCE: Final = 8
 READS_MAX: Final = 32

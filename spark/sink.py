@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from metadata.errors import InvalidArgument
-from segments.store_url import open_store
+from segments.object_store.open import open_store
 from spark.bucket_thread import BucketThread
 from spark.sink_options import SinkOptions, check_columns, hashed_write_id, parse_sink_options
 from spark.sink_rows import TopicFacts

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple, Protocol
 from gateway.proto import log_pb2
 from metadata.errors import NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable, UnknownTopic
 from metadata.topics.settings import TopicSettings
-from segments.cluster_record import read_cluster_record
-from segments.object_store import ObjectStore
+from segments.bucket.cluster_record import read_cluster_record
+from segments.object_store.interface import ObjectStore
 from spark.sink_rows import TopicFacts
 from spark.staged_rows import StagedPartition
 from tidelog.addresses import with_tls

@@ -24,9 +24,9 @@ import msgspec
 from compaction.deletions import Deletions
 from compaction.patience import patiently
 from metadata.errors import AlreadyExists, Fenced, InvalidTimestamp, NotFound, Rejected, TidelogError, Unavailable
-from segments.bucket_layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
-from segments.listing import objects_under
-from segments.object_store import ObjectStore
+from segments.bucket.layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
+from segments.object_store.interface import ObjectStore
+from segments.object_store.listing import objects_under
 from spark.sink_brokers import Brokers, Connect
 from spark.sink_options import PRODUCER_EXPIRY_MS
 from spark.staged_delivery import PATIENCE_S, StagedDelivery

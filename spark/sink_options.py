@@ -31,7 +31,7 @@ from typing import Final
 
 from metadata.errors import InvalidArgument
 from metadata.model import check_topic_name
-from segments.compression import Codec
+from segments.records.compression import Codec
 from spark.source_options import Options
 
 PRODUCER_EXPIRY_MS: Final = 24 * 3_600_000

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from gateway.record_routing import cut
 from metadata.errors import InvalidArgument, InvalidTimestamp, TooLarge, UnknownPartition, UnknownTopic
 from metadata.topics.settings import INT64_MAX, TimestampType
-from segments.compression import Codec
-from segments.partitioner import NO_PARTITION, partitions_of
-from segments.record_columns import HEADERS_TYPE, encode_batch
+from segments.records.columns import HEADERS_TYPE, encode_batch
+from segments.records.compression import Codec
+from segments.records.partitioner import NO_PARTITION, partitions_of
 from spark.staged_rows import StagedPartition
 
 BATCH_BYTES: Final = 512 << 10

@@ -35,8 +35,8 @@ from awscrt.checksums import crc32c
 from metadata.cluster.id_allocation import DERIVED_IDS
 from metadata.errors import Corrupt, InvalidArgument, InvalidRecord
 from metadata.model import ProducerId
-from segments.object_store import Buffer
-from segments.record_batch import BATCH_OVERHEAD_BYTES, assemble, check_stored, parse_header
+from segments.object_store.interface import Buffer
+from segments.records.batch import BATCH_OVERHEAD_BYTES, assemble, check_stored, parse_header
 from segments.records.header import BatchHeader
 
 FORMAT_VERSION: Final = 1

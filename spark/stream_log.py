@@ -18,7 +18,7 @@ from typing import Final
 
 from metadata.errors import OutcomeUnknown, OutOfRange, Unavailable
 from metadata.model import TopicPartition
-from segments.object_store import ObjectStore
+from segments.object_store.interface import ObjectStore
 from spark.batch_query import find_asked, tasks_of
 from spark.bucket_thread import BucketThread
 from spark.log_snapshot import LogFollower, PartitionSnapshot

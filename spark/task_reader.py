@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 
 from metadata.errors import Corrupt, NotFound, OutOfRange
-from segments.cold_run import open_run
-from segments.manifest import HistoryFile, RowGroup
-from segments.object_store import Buffer, ObjectStore
-from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
-from segments.record_columns import decode_opened, open_in_parts
-from segments.run_index import RunPlace
+from segments.history.manifest import HistoryFile, RowGroup
+from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
+from segments.object_store.interface import Buffer, ObjectStore
+from segments.read.cached_run import open_run
+from segments.records.columns import decode_opened, open_in_parts
+from segments.wal.run_index import RunPlace
 from spark.bucket_thread import BucketThread
 from spark.log_snapshot import PartitionSnapshot, take_snapshot
 from spark.scan_plan import FilePart, OffsetRange, RunPart, Task, plan_tasks

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from metadata.model import TopicPartition
-from segments.cold_run import open_run
-from segments.history import GroupPlace
-from segments.object_store import ObjectStore
-from segments.parquet_file import parse_parquet_footer, read_row_group
-from segments.record_columns import timestamps_of
-from segments.run_index import RunPlace
+from segments.history.index import GroupPlace
+from segments.history.parquet_file import parse_parquet_footer, read_row_group
+from segments.object_store.interface import ObjectStore
+from segments.read.cached_run import open_run
+from segments.records.columns import timestamps_of
+from segments.wal.run_index import RunPlace
 from spark.log_snapshot import PartitionSnapshot
 from spark.offset_ranges import FirstAt, TimeAsked
 from spark.task_reader import decoded_in_parts

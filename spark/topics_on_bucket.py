@@ -13,9 +13,9 @@ from metadata.errors import NotFound, UnknownPartition, UnknownTopic
 from metadata.model import Partition, Revision, TopicId, TopicPartition
 from metadata.store.interface import KeyValue
 from metadata.topics.topic import Topic, decode_topic
-from segments.bucket_layout import TOPICS, end_of_topic, parse_topic_key, topic_prefix
-from segments.concurrent_work import all_of
-from segments.object_store import ObjectInfo, ObjectStore
+from segments.bucket.layout import TOPICS, end_of_topic, parse_topic_key, topic_prefix
+from segments.concurrency import all_of
+from segments.object_store.interface import ObjectInfo, ObjectStore
 from spark.source_options import Assigned, Matching, Subscribed, Topics
 
 READS_MAX: Final = 32

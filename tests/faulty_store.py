@@ -26,7 +26,7 @@ from enum import Enum
 from typing import TypeVar
 
 from metadata.errors import OutcomeUnknown, Throttled, TidelogError, Unavailable
-from segments.object_store import Buffer, ListPage, ObjectStore, Tail
+from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
 
 _Answer = TypeVar("_Answer")
 Delay = Callable[[random.Random], float]

@@ -39,7 +39,7 @@ PR_SET_CHILD_SUBREAPER: Final = 36
 IMPORTED: Final = (
     "compaction.compactor",
     "metadata.store.etcd.store",
-    "segments.s3_store",
+    "segments.object_store.s3",
     "tests.crash.fork_server",
     "tidelog.cli.commands",
     "tidelog.client",

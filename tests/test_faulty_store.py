@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from metadata.errors import AlreadyExists, NotFound, OutcomeUnknown, Throttled, TidelogError, Unavailable
-from segments.memory_store import MemoryStore
+from segments.object_store.memory import MemoryStore
 from tests.faulty_store import STORMY, Faults, FaultyStore, Outage, between
 from tests.simulation.virtual_loop import run, virtual_loop
 

@@ -10,7 +10,7 @@ from copy import copy
 from typing import Protocol
 
 from metadata.errors import TidelogError
-from segments.record_batch import BATCH_OVERHEAD_BYTES
+from segments.records.batch import BATCH_OVERHEAD_BYTES
 from tidelog.records import Ack, Headers
 from tidelog.wire_sizes import append_bytes
 

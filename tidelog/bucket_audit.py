@@ -20,14 +20,14 @@ import msgspec
 
 from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import WAL, claim_key, parse_wal_key, segment_key
-from segments.cluster_record import read_cluster_record
-from segments.listing import objects_under
-from segments.object_store import ObjectInfo, ObjectStore
-from segments.record_batch import check_stored
-from segments.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_head, parse_seal
-from segments.session import ClaimRecord, SessionListing, list_session
-from segments.session_footers import read_footers
+from segments.bucket.cluster_record import read_cluster_record
+from segments.bucket.layout import WAL, claim_key, parse_wal_key, segment_key
+from segments.object_store.interface import ObjectInfo, ObjectStore
+from segments.object_store.listing import objects_under
+from segments.records.batch import check_stored
+from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_head, parse_seal
+from segments.wal.session import ClaimRecord, SessionListing, list_session
+from segments.wal.session_reader import read_footers
 from tidelog.bucket_findings import Audit, Finding
 from tidelog.history_audit import History, HistoryEnd, audit_history
 

@@ -5,7 +5,7 @@
 What it wrote before an interruption is written again with the same values. Invariants: nothing is written to a store that holds a
 cluster, unless an interrupted restore of the same one put it there; while it writes, no broker starts and none is the controller;
 of two restores at once, the one that began later goes on, and the other stops; brokers of metadata that were not lost after all
-begin no session once it has begun (segments/restorations.py).
+begin no session once it has begun (segments/bucket/markers.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from metadata.backup.restore_state import RESTORE_COMMAND, Restoring, decode_res
 from metadata.errors import Fenced, OutcomeUnknown, Rejected, Unavailable
 from metadata.store.interface import NO_LEASE, Compare, Delete, DeletePrefix, KeyValue, MetadataStore, Operation, Put
 from metadata.store.keys import EtcdLayout, parse_number
-from segments.cluster_record import read_cluster_record
-from segments.object_store import ObjectStore
-from segments.restorations import begin_restoration, last_restoration
+from segments.bucket.cluster_record import read_cluster_record
+from segments.bucket.markers import begin_restoration, last_restoration
+from segments.object_store.interface import ObjectStore
 from tidelog.restore_evidence import Advance, Found, read_evidence
 from tidelog.restore_plan import Finding, RestorePlan, plan_restore, transactions
 

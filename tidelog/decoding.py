@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from metadata.errors import Corrupt, TidelogError
-from segments.record_batch import parse_header
-from segments.record_columns import iterate_records
+from segments.records.batch import parse_header
+from segments.records.columns import iterate_records
 from tidelog.read_ahead import Fetched
 from tidelog.read_progress import shown
 from tidelog.records import Record

@@ -34,8 +34,8 @@ import uvloop
 from rich.console import Console
 
 from metadata.errors import InvalidArgument, TidelogError
-from segments.object_store import ObjectStore
-from segments.store_url import open_store
+from segments.object_store.interface import ObjectStore
+from segments.object_store.open import open_store
 from tidelog.broker_process import BrokerProcess
 from tidelog.client import connect
 from tidelog.demo_bucket import Objects, committed_ends, count_objects, kill_at_next_segment

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from metadata.model import SegmentSeq, SessionId
-from segments.bucket_layout import WAL, parse_wal_key, segment_key
-from segments.listing import objects_under
-from segments.object_store import ObjectStore
-from segments.segment_file import SEAL_BYTES
-from segments.session_footers import read_session
+from segments.bucket.layout import WAL, parse_wal_key, segment_key
+from segments.object_store.interface import ObjectStore
+from segments.object_store.listing import objects_under
+from segments.wal.segment_file import SEAL_BYTES
+from segments.wal.session_reader import read_session
 from tidelog import demo_killer
 
 START_TIMEOUT_S: Final = 10.0

@@ -14,7 +14,7 @@ import grpc.aio
 from gateway.proto import log_pb2
 from metadata.errors import TidelogError
 from metadata.groups.assignors import TopicPartitionName
-from segments.record_batch import parse_header
+from segments.records.batch import parse_header
 from tidelog.connection import Connection
 from tidelog.fetch_places import FetchPlace
 from tidelog.read_progress import named

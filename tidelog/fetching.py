@@ -40,7 +40,7 @@ from metadata.errors import (
     UnknownTopic,
 )
 from metadata.groups.assignors import TopicPartitionName
-from segments.record_batch import parse_header
+from segments.records.batch import parse_header
 from tidelog.connection import Connection
 from tidelog.decoding import decode
 from tidelog.descriptions import OffsetRange

@@ -23,7 +23,7 @@ from compaction.history_stream import neighbours_of
 from compaction.topic_listing import ListedFile, ListedPartition, TopicListing
 from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, Offset, TopicId, TopicPartition
-from segments.bucket_layout import (
+from segments.bucket.layout import (
     TOPICS,
     history_file_key,
     history_files_prefix,
@@ -31,11 +31,11 @@ from segments.bucket_layout import (
     manifests_prefix,
     parse_topic_key,
 )
-from segments.listing import objects_under
-from segments.manifest import HistoryFile, Manifest, RowGroup, decode_manifest
-from segments.object_store import Buffer, ObjectStore
-from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
-from segments.record_checksum import as_text, checksum_of_columns
+from segments.history.manifest import HistoryFile, Manifest, RowGroup, decode_manifest
+from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
+from segments.object_store.interface import Buffer, ObjectStore
+from segments.object_store.listing import objects_under
+from segments.records.checksum import as_text, checksum_of_columns
 from tidelog.bucket_findings import Audit, Finding
 
 READS_MAX = 8

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from segments import concurrent_work
+from segments import concurrency
 
 _Answer = TypeVar("_Answer")
 
@@ -69,7 +69,7 @@ async def all_of(works: Iterable[Coroutine[Any, Any, _Answer]], *, at_once: int)
             return await work
 
     try:
-        return await concurrent_work.all_of(map(in_turn, all_works))
+        return await concurrency.all_of(map(in_turn, all_works))
     finally:
         for work in all_works:
             work.close()  # where it did not have its turn

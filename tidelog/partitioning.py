@@ -7,7 +7,7 @@ Without a key: one partition until its batch leaves, then the next (KIP-480's st
 
 from __future__ import annotations
 
-from segments.partitioner import partition_of
+from segments.records.partitioner import partition_of
 
 
 class Partitioning:

@@ -41,8 +41,8 @@ from metadata.errors import (
     UnknownProducer,
     UnknownTopic,
 )
-from segments.compression import Codec
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
 from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch
 from tidelog.connection import QUESTION_S, Connection, Stubs

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from metadata.errors import InvalidArgument, Rejected, TidelogError, TooLarge, Unavailable
-from segments.compression import Codec
-from segments.record_batch import BATCH_OVERHEAD_BYTES
-from segments.record_columns import encode_records
+from segments.records.batch import BATCH_OVERHEAD_BYTES
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
 from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch, RecordTuple
 from tidelog.buffer_room import BufferRoom

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from metadata.groups.assignors import TopicPartitionName
-from segments.record_batch import parse_header
+from segments.records.batch import parse_header
 
 
 class Fetched(NamedTuple):

@@ -20,7 +20,7 @@ from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, 
 from metadata.store.interface import KeyValue
 from metadata.store.keys import EtcdLayout
 from metadata.topics.topic import Topic, decode_topic
-from segments.bucket_layout import (
+from segments.bucket.layout import (
     SNAPSHOTS,
     TOPICS,
     WAL,
@@ -33,13 +33,13 @@ from segments.bucket_layout import (
     snapshot_key,
     topic_mirror_key,
 )
-from segments.concurrent_work import all_of
-from segments.listing import objects_under
-from segments.manifest import Manifest
-from segments.manifest_store import newest_manifests
-from segments.object_store import ObjectStore
-from segments.session import SessionListing, list_session, seal
-from segments.session_footers import read_footers
+from segments.concurrency import all_of
+from segments.history.manifest import Manifest
+from segments.history.manifest_store import newest_manifests
+from segments.object_store.interface import ObjectStore
+from segments.object_store.listing import objects_under
+from segments.wal.session import SessionListing, list_session, seal
+from segments.wal.session_reader import read_footers
 from tidelog.restore_plan import Evidence, Finding, FooterTally, MirroredTopic
 
 SESSIONS_AT_ONCE = 4

@@ -31,8 +31,8 @@ from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, Session
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
 from metadata.store.keys import EtcdLayout
 from metadata.topics.topic import Topic, decode_topic, encode_topic
-from segments.manifest import Manifest
-from segments.segment_file import SegmentFooter
+from segments.history.manifest import Manifest
+from segments.wal.segment_file import SegmentFooter
 
 EPOCHS_AHEAD: Final = 1 << 20
 """Added to the highest epoch that is known. A leader that wrote nothing leaves no trace on the bucket, so a partition may have had
@@ -120,7 +120,7 @@ class Evidence:
     revision_max: int = 0
     """The highest that any name of a mirror or a snapshot tells of."""
     restoration: int = 0
-    """The number of this restore on the bucket (segments/restorations.py)."""
+    """The number of this restore on the bucket (segments/bucket/markers.py)."""
     findings: list[Finding] = field(default_factory=list)
     manifests: Mapping[TopicPartition, Manifest] = field(default_factory=dict)
     """The newest of each partition that has any, but for topics that were deleted."""

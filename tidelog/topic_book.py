@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metadata.errors import UnknownPartition
-from segments.record_batch import BATCH_OVERHEAD_BYTES
+from segments.records.batch import BATCH_OVERHEAD_BYTES
 from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch
 from tidelog.lane import Lane

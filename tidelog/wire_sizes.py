@@ -1,14 +1,14 @@
 """How many bytes records, batches and requests take on the wire, at most. Pure.
 
     record    36 bytes of lengths, timestamp and offset, key, value, and of each header 10 bytes, name, value
-    batch     its header (BATCH_OVERHEAD_BYTES of segments/record_batch.py), its records
+    batch     its header (BATCH_OVERHEAD_BYTES of segments/records/batch.py), its records
     request   20 bytes, and of each append 60 bytes, the topic's name, its batch
 
 Invariant: what is encoded is never longer than what is said here, whatever the records hold. A codec changes nothing of that: what
 it would make longer stays as it is. So batches and requests that were filled by these figures fit the limits that they were
 filled to.
 
-Sources: segments/batch_kernel.py (varints of at most 5 bytes, varlongs of 10), gateway/proto/log.proto.
+Sources: segments/records/batch_kernel.py (varints of at most 5 bytes, varlongs of 10), gateway/proto/log.proto.
 """
 
 from __future__ import annotations

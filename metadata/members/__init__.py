@@ -1,4 +1,5 @@
-"""Runs the client side of a consumer group: joining, syncing, heartbeats, and the assignment of partitions by the member that leads.
+"""Runs the client side of a consumer group: joining, syncing, heartbeats, and the assignment of partitions by the member that
+leads.
 
 Used by the SDK, by the broker's HTTP and Consume members, and by the simulation. The caller brings the connection
 (coordinator_client.py) and what is done with partitions (interfaces.py). Entry: `GroupMember` in member.py.

@@ -1,10 +1,10 @@
-"""Holds the header of a record batch, as its first 61 bytes stand (drawn in record_batch.py). Pure."""
+"""Holds the header of a record batch, as its first 61 bytes stand (drawn in batch.py). Pure."""
 
 from __future__ import annotations
 
 import msgspec
 
-from segments.compression import Codec
+from segments.records.compression import Codec
 
 SEQUENCE_MAX = 2**31 - 1
 CODEC_BITS = 0x07

@@ -21,11 +21,11 @@ from gateway.group_coordinator import GroupCoordinator
 from metadata.errors import TidelogError
 from metadata.groups.offsets import StoredOffsets
 from metadata.model import NO_PRODUCER, Offset, TopicPartition
-from segments import log_reader
-from segments.log import Log, PendingAppend
-from segments.log_reader import Fetched, LedPartition
-from segments.object_store import Buffer
-from segments.record_batch import split_batches
+from segments.log.session_log import Log, PendingAppend
+from segments.object_store.interface import Buffer
+from segments.read import log_reader
+from segments.read.log_reader import Fetched, LedPartition
+from segments.records.batch import split_batches
 from segments.records.header import BatchHeader
 from tests.simulation import broken_rules
 from tests.simulation.broken_rules import BrokenRule

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import aiohttp
 
-from segments.s3_store import S3Store
+from segments.object_store.s3 import S3Store
 from tests.chaos import group_http_members, group_members
 from tests.chaos.cluster import PREFIX, TIDELOG, Cluster, running_cluster
 from tests.chaos.group_http_members import GroupWatcher, HttpMember

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.proto import admin_pb2
 from metadata.errors import AlreadyExists, NoCoordinator, OutcomeUnknown, Unavailable
-from segments.concurrent_work import all_of
+from segments.concurrency import all_of
 from tests.cluster.three_brokers import until
 from tests.etcd_server import EtcdMember, running_etcd
 from tests.gateway.group_calls import GroupCalls, answered, offset, refused

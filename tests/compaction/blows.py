@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeVar
 
 from metadata.errors import OutcomeUnknown, Unavailable
-from segments.object_store import Buffer, ListPage, ObjectStore, Tail
+from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
 
 Answer = TypeVar("Answer")
 Blow = Literal["dies before", "dies after", "refused", "answer lost", "request lost"]

@@ -18,14 +18,14 @@ from metadata.store.interface import Delete, Put
 from metadata.store.keys import EtcdLayout
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic, encode_topic
-from segments.bucket_layout import deleted_topic_key, history_file_key, parse_topic_key
-from segments.deleted_topic import DeletedTopic, encode_deleted_topic
-from segments.manifest import Manifest, no_manifest
-from segments.manifest_store import newest_manifest
-from segments.memory_store import MemoryStore
-from segments.object_store import ObjectStore
-from segments.parquet_file import read_columns, verify_history
-from segments.store_clock import StoreClock
+from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic
+from segments.bucket.layout import deleted_topic_key, history_file_key, parse_topic_key
+from segments.history.manifest import Manifest, no_manifest
+from segments.history.manifest_store import newest_manifest
+from segments.history.parquet_file import read_columns, verify_history
+from segments.object_store.interface import ObjectStore
+from segments.object_store.memory import MemoryStore
+from segments.object_store.store_clock import StoreClock
 from tests.segments.batches import ORDERS, PAYMENTS, TIMESTAMP_MS
 from tests.segments.past_sessions import Bucket
 from tests.simulation.etcd_model import EtcdModel

@@ -17,14 +17,14 @@ from compaction.settings import CompactionSettings
 from metadata.model import Offset, TopicPartition
 from metadata.store.interface import Put
 from metadata.topics.topic import Topic, encode_topic
-from segments.bucket_layout import history_file_key, history_file_name, manifest_key, parse_topic_key
-from segments.manifest import UNKNOWN_MS, HistoryFile, Manifest, encode_manifest, no_manifest
-from segments.manifest_store import newest_manifest
-from segments.memory_store import MemoryStore
-from segments.next_manifest import compacted
-from segments.object_store import Buffer, ListPage, ObjectStore, Tail
-from segments.parquet_file import ParquetSettings, read_columns, verify_history, write_history
-from segments.record_columns import SCHEMA
+from segments.bucket.layout import history_file_key, history_file_name, manifest_key, parse_topic_key
+from segments.history.manifest import UNKNOWN_MS, HistoryFile, Manifest, encode_manifest, no_manifest
+from segments.history.manifest_edits import compacted
+from segments.history.manifest_store import newest_manifest
+from segments.history.parquet_file import ParquetSettings, read_columns, verify_history, write_history
+from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
+from segments.object_store.memory import MemoryStore
+from segments.records.columns import SCHEMA
 from tests.compaction.compacting import LAYOUT, NAMES, Scene, plain
 from tests.segments.batches import ORDERS
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from metadata.model import Offset, Partition, TopicId, TopicPartition
-from segments.manifest import UNKNOWN_MS, HistoryFile, KeyPass, Manifest, RowGroup, contradiction
+from segments.history.manifest import UNKNOWN_MS, HistoryFile, KeyPass, Manifest, RowGroup, contradiction
 
 ORDERS = TopicPartition(TopicId("a" * 32), Partition(0))
 TOPIC = "orders"

@@ -12,8 +12,8 @@ from compaction.compactor import Compactor
 from compaction.metrics import CompactionCollector
 from compaction.settings import CompactionSettings
 from compaction.trim import TrimRecord
-from segments.bucket_layout import parse_wal_key
-from segments.store_clock import StoreClock
+from segments.bucket.layout import parse_wal_key
+from segments.object_store.store_clock import StoreClock
 from tests.compaction.compacting import Scene, on_a_bucket, values
 from tests.compaction.kept import GRACE_MS, configure, record, records_in, write_files
 from tests.segments.batches import ORDERS, PAYMENTS, batch_of, sequenced_batch

@@ -20,7 +20,8 @@ from compaction.collector import MARKERS_READ_AT_ONCE
 from compaction.topic_listing import ListedPartition, Remains, RemainsListing, TopicListing
 from metadata.errors import Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
-from segments.bucket_layout import (
+from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic
+from segments.bucket.layout import (
     chosen_key,
     deleted_topic_key,
     done_key,
@@ -32,10 +33,9 @@ from segments.bucket_layout import (
     staged_rows_key,
     topic_mirror_key,
 )
-from segments.deleted_topic import DeletedTopic, encode_deleted_topic
-from segments.manifest import Manifest, Retired, Superseded, encode_manifest, no_manifest
-from segments.memory_store import MemoryStore
-from segments.next_manifest import collected
+from segments.history.manifest import Manifest, Retired, Superseded, encode_manifest, no_manifest
+from segments.history.manifest_edits import collected
+from segments.object_store.memory import MemoryStore
 from tests.compaction.compacting import Scene, on_a_bucket, plain
 from tests.compaction.kept import GRACE_MS, SETTINGS, Guarded, Keeper, record, records_in, settle, write_files
 from tests.segments.batches import ORDERS, PAYMENTS

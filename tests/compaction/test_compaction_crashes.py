@@ -10,7 +10,7 @@ import pytest
 from compaction import partition_file
 from compaction.settings import CompactionSettings
 from metadata.model import SegmentSeq, SessionId
-from segments.bucket_layout import segment_key
+from segments.bucket.layout import segment_key
 from tests.compaction.blows import BLOWS, Blow, StruckStore
 from tests.compaction.compacting import Scene, expected, on_a_bucket, values
 from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, sequenced_batch

@@ -23,10 +23,10 @@ from metadata.cluster.manifest_notice import CompactionNotice, decode_notices
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.bucket_layout import history_file_key, manifest_key, segment_key, trimmed_key
-from segments.manifest import Manifest, no_manifest
-from segments.manifest_store import commit_manifest
-from segments.next_manifest import log_start_raised
+from segments.bucket.layout import history_file_key, manifest_key, segment_key, trimmed_key
+from segments.history.manifest import Manifest, no_manifest
+from segments.history.manifest_edits import log_start_raised
+from segments.history.manifest_store import commit_manifest
 from tests.compaction.blows import StruckStore
 from tests.compaction.compacting import AT_ONCE, LAYOUT, Scene, expected, on_a_bucket, plain, values
 from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, partition_of, sequenced_batch

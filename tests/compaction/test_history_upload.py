@@ -9,8 +9,8 @@ from awscrt.checksums import crc32c
 
 from compaction.history_upload import take_back, take_back_unnamed, upload
 from metadata.model import Offset
-from segments.bucket_layout import history_file_key, history_file_name
-from segments.object_store import Buffer
+from segments.bucket.layout import history_file_key, history_file_name
+from segments.object_store.interface import Buffer
 from tests.compaction.blows import StruckStore
 from tests.compaction.compacting import Scene, on_a_bucket
 from tests.compaction.kept import small_files

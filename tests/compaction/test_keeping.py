@@ -17,11 +17,11 @@ from compaction.settings import CompactionSettings
 from metadata.errors import Corrupt
 from metadata.model import Offset, Partition, TopicPartition
 from metadata.topics.settings import TopicSettings
-from segments.bucket_layout import history_file_key, manifest_key
-from segments.manifest import HistoryFile, KeyPass, Manifest, encode_manifest
-from segments.manifest_store import commit_manifest
-from segments.next_manifest import keys_compacted, log_start_raised
-from segments.parquet_file import HistoryWriter
+from segments.bucket.layout import history_file_key, manifest_key
+from segments.history.manifest import HistoryFile, KeyPass, Manifest, encode_manifest
+from segments.history.manifest_edits import keys_compacted, log_start_raised
+from segments.history.manifest_store import commit_manifest
+from segments.history.parquet_file import HistoryWriter
 from tests.compaction.compacting import Scene, on_a_bucket, plain
 from tests.compaction.kept import (
     GRACE_MS,

@@ -12,8 +12,8 @@ from compaction.key_compaction import PASSES_MAX, KeyPassPlan, next_key_pass_ms,
 from compaction.key_map import BYTES_PER_KEY, KeyMap
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
-from segments.manifest import HistoryFile, KeyPass
-from segments.record_columns import SCHEMA
+from segments.history.manifest import HistoryFile, KeyPass
+from segments.records.columns import SCHEMA
 from tests.compaction.manifests import file_of, files_side_by_side, manifest_of
 
 COMPACT = TopicSettings(cleanup_policy="compact", delete_retention_ms=100)

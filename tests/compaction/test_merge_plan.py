@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from compaction.merge_plan import MergeBounds, plan_merge
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
-from segments.manifest import HistoryFile, KeyPass
+from segments.history.manifest import HistoryFile, KeyPass
 from tests.compaction.manifests import MIB, file_of, files_side_by_side, manifest_of
 
 BOUNDS = MergeBounds(bytes_min=128 * MIB, bytes_max=512 * MIB, files_min=8)

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from metadata.model import Offset, Partition, TopicId, TopicPartition
-from segments.bucket_layout import history_file_key, history_file_name, manifest_key
-from segments.directory_store import DirectoryStore
-from segments.manifest import Manifest, encode_manifest
-from segments.parquet_file import write_history
+from segments.bucket.layout import history_file_key, history_file_name, manifest_key
+from segments.history.manifest import Manifest, encode_manifest
+from segments.history.parquet_file import write_history
+from segments.object_store.directory import DirectoryStore
 from tests.compaction.kept import columns_of, record
 
 ORDERS = TopicId("a" * 32)

@@ -15,13 +15,13 @@ from compaction.partition_file import CompactedRuns, Damage, EncodingSettings, c
 from compaction.scratch import StoredRun
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments import record_columns
-from segments.bucket_layout import history_file_name
-from segments.compression import Codec
-from segments.manifest import Manifest, no_manifest
-from segments.parquet_file import ParquetSettings, read_columns
-from segments.record_batch import stamp
-from segments.record_columns import OpenBatch, decode_opened, encode_records
+from segments.bucket.layout import history_file_name
+from segments.history.manifest import Manifest, no_manifest
+from segments.history.parquet_file import ParquetSettings, read_columns
+from segments.records import columns as records_columns
+from segments.records.batch import stamp
+from segments.records.columns import OpenBatch, decode_opened, encode_records
+from segments.records.compression import Codec
 from tests.segments.batches import ORDERS
 
 SETTINGS = EncodingSettings(ParquetSettings(row_group_bytes=300), 1 << 20, 1 << 20, 100, 1 << 40)
@@ -151,7 +151,7 @@ def test_batches_that_shrank_a_thousandfold_are_decoded_a_few_at_a_time(monkeypa
 
     monkeypatch.setattr(partition_file, "decode_opened", noted)
     monkeypatch.setattr(partition_file, "OPENED_AT_ONCE", 1 << 20)
-    monkeypatch.setattr(record_columns, "_INT32_MAX", 2 << 20)  # all of them together are more than a column holds
+    monkeypatch.setattr(records_columns, "_INT32_MAX", 2 << 20)  # all of them together are more than a column holds
     runs = Runs()
     for _ in range(12):
         runs.add([(b"k", bytes(300_000), [], 5)], Codec.ZSTD)

@@ -11,8 +11,8 @@ from compaction.plan import DueRule, Unit, plan_unit, straddling
 from compaction.wal_state import WalState
 from metadata.errors import Corrupt
 from metadata.model import Offset, TopicPartition
-from segments.manifest import no_manifest
-from segments.segment_file import SegmentFooter
+from segments.history.manifest import no_manifest
+from segments.wal.segment_file import SegmentFooter
 from tests.compaction.wal_footers import RUN_BYTES, footer_of, state_of
 from tests.segments.batches import partition_of
 

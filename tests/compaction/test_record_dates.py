@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compaction.settings import CompactionSettings
-from segments.manifest import UNKNOWN_MS
+from segments.history.manifest import UNKNOWN_MS
 from tests.compaction.compacting import Scene, on_a_bucket
 from tests.compaction.kept import GRACE_MS, SETTINGS, Keeper, configure, records_in, settle, small_files, write_files
 from tests.compaction.kept import record as dated

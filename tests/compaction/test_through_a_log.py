@@ -22,16 +22,16 @@ from metadata.store.interface import Put
 from metadata.topics.cache import TopicCache
 from metadata.topics.topic import Topic, encode_topic
 from segments.byte_budget import ByteBudget
-from segments.directory_store import DirectoryStore
-from segments.listing import objects_under
-from segments.log import FetchTarget, Log
-from segments.log_reader import Fetched
-from segments.memory_store import MemoryStore
-from segments.object_store import ObjectStore
-from segments.recovered_partition import RecoveredPartition, empty_partition
-from segments.recovery import recover
-from segments.session import Session
+from segments.log.session_log import FetchTarget, Log
+from segments.object_store.directory import DirectoryStore
+from segments.object_store.interface import ObjectStore
+from segments.object_store.listing import objects_under
+from segments.object_store.memory import MemoryStore
+from segments.read.log_reader import Fetched
+from segments.recovery.recover import recover
+from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.settings import SegmentSettings
+from segments.wal.session import Session
 from tests.compaction.compacting import LAYOUT, NAMES
 from tests.segments.batches import ORDERS, PAYMENTS, batch_of, header_of, led, records_in, sequenced_batch
 from tests.simulation.etcd_model import EtcdModel

@@ -9,8 +9,8 @@ from compaction.settings import CompactionSettings
 from compaction.trim import TrimRecord
 from metadata.errors import Denied
 from metadata.model import SegmentSeq, SessionId
-from segments.bucket_layout import claim_key, index_key, segment_key, trimmed_key
-from segments.session import list_session, trim_point
+from segments.bucket.layout import claim_key, index_key, segment_key, trimmed_key
+from segments.wal.session import list_session, trim_point
 from tests.compaction.blows import StruckStore
 from tests.compaction.compacting import Scene, on_a_bucket, plain
 from tests.segments.batches import ORDERS, PAYMENTS, batch_of

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from compaction.settings import CompactionSettings
-from segments.bucket_layout import parse_wal_key
+from segments.bucket.layout import parse_wal_key
 from tests.compaction.compacting import Record, Scene, on_a_bucket, plain
 from tests.compaction.kept import GRACE_MS, Crash, Guarded
 from tests.segments.batches import ORDERS, PAYMENTS, batch_of

@@ -9,10 +9,10 @@ import numpy as np
 
 from compaction.wal_state import SessionState, WalState
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import segment_key
-from segments.manifest import no_manifest
-from segments.object_store import ObjectInfo
-from segments.segment_file import BATCH_DTYPE, Run, SegmentFooter
+from segments.bucket.layout import segment_key
+from segments.history.manifest import no_manifest
+from segments.object_store.interface import ObjectInfo
+from segments.wal.segment_file import BATCH_DTYPE, Run, SegmentFooter
 
 RUN_BYTES = 100
 Place = tuple[int, int]

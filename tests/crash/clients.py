@@ -22,7 +22,7 @@ import grpc
 
 from gateway.proto.log_pb2 import Append, ProduceRequest
 from gateway.proto.log_pb2_grpc import LogStub
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
 from tests.crash.crashing_broker import TOPIC, Ready
 from tests.simulation.bucket_reader import parse_record_value, record_value
 from tests.simulation.history_checker import Acknowledged, Event, Fetched, RecordId, Refused, Sent, Unknown

@@ -5,7 +5,7 @@ the store is wrapped where the broker opens it; the system calls of the director
 
     fault point                            passed
     begin RequestResponseCycle.run_asgi    when a task is about to take its first step: here, a request was received
-    await segments/log.py:190              when a task is about to go on from this await, the innermost in our code
+    await segments/log/session_log.py:190              when a task is about to go on from this await, the innermost in our code
     before create · after create           where an object of a session is about to exist, and where it does, with no answer yet
     before link · after link               the same at the system call, while the temporary file is still there; fsync, unlink too
 """
@@ -30,10 +30,10 @@ import uvloop
 from gateway.broker import Broker
 from gateway.broker_process import running
 from gateway.settings import BrokerSettings
-from segments.bucket_layout import WAL
-from segments.object_store import ObjectStore
+from segments.bucket.layout import WAL
+from segments.object_store.interface import ObjectStore
+from segments.object_store.open import open_store
 from segments.settings import SegmentSettings
-from segments.store_url import open_store
 from tests.faulty_store import Faults, FaultyStore
 from tests.simulation.broken_rules import BrokenRule, in_force
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from segments.directory_store import DirectoryStore
+from segments.object_store.directory import DirectoryStore
 from tests.crash.clients import Client, Diary, Reader, clients, read_partition
 from tests.crash.crashing_broker import PARTITIONS, Fault, Ready, run_broker
 from tests.simulation.broken_rules import BrokenRule
@@ -42,9 +42,9 @@ STAGES = {
 RECOVERY = (
     "gateway/leadership.py",
     "gateway/takeover.py",
-    "segments/session.py",
-    "segments/session_footers.py",
-    "segments/recovery.py",
+    "segments/wal/session.py",
+    "segments/wal/session_reader.py",
+    "segments/recovery/recover.py",
     "before create",
     "after create",
 )

@@ -72,7 +72,7 @@ def test_the_wheel_holds_the_compiled_kernels(built: Path) -> None:
     (wheel,) = (built / "wheels").iterdir()
     assert "linux" in wheel.name or "macosx" in wheel.name, "of this platform, since it was compiled"
     packages = next((built / "opt/tidelog/lib").iterdir()) / "site-packages"
-    kernels = {path.name.partition(".")[0] for path in (packages / "segments").glob("*.so")}
+    kernels = {path.name.partition(".")[0] for path in (packages / "segments" / "records").glob("*.so")}
     assert kernels == {"batch_kernel", "checksum_kernel", "key_hash_kernel"}
 
 

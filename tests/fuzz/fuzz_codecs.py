@@ -19,13 +19,13 @@ import msgspec
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 
 from metadata.errors import InvalidArgument, InvalidRecord, TooLarge
-from segments import batch_kernel
-from segments.batch_kernel import RecordTuple
-from segments.compression import Codec, compress, decompress
-from segments.json_values import from_bytes, to_bytes
-from segments.record_batch import BATCH_OVERHEAD_BYTES, assemble, check_produced, parse_header, split_batches
-from segments.record_columns import decode_batches, encode_records, iterate_records
+from segments.records import batch_kernel
+from segments.records.batch import BATCH_OVERHEAD_BYTES, assemble, check_produced, parse_header, split_batches
+from segments.records.batch_kernel import RecordTuple
+from segments.records.columns import decode_batches, encode_records, iterate_records
+from segments.records.compression import Codec, compress, decompress
 from segments.records.header import BatchHeader
+from segments.records.json_values import from_bytes, to_bytes
 from tests.segments.kernel_forms import UNCOMPILED
 
 BOUND = 1 << 16

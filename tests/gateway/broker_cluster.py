@@ -23,8 +23,8 @@ from metadata.model import TopicPartition
 from metadata.store.interface import Put
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.log import Log
-from segments.metered_store import MeteredStore
+from segments.log.session_log import Log
+from segments.object_store.instrumented import MeteredStore
 from segments.settings import SegmentSettings
 from tests.gateway.small_broker import PATIENCE_S, HeldStore, patient, until
 

@@ -22,9 +22,9 @@ from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
-from segments.bucket_layout import segment_key
-from segments.segment_file import SEAL_BYTES
-from segments.session import Session
+from segments.bucket.layout import segment_key
+from segments.wal.segment_file import SEAL_BYTES
+from segments.wal.session import Session
 from tests.metadata.faulty_store import FaultyStore
 from tests.segments.scripted_store import ScriptedStore
 from tests.simulation.virtual_loop import run, virtual_loop

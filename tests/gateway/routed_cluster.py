@@ -43,11 +43,11 @@ from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
-from segments.memory_store import MemoryStore
+from segments.log.session_log import FetchTarget
+from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.memory import MemoryStore
+from segments.read.log_reader import Fetched
 from segments.settings import SegmentSettings
-from segments.watched_store import WatchedStore
 from tests.segments.batches import TIMESTAMP_MS, records_in
 from tests.simulation.virtual_loop import run
 

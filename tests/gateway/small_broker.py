@@ -39,13 +39,13 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
-from segments.log import Log
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer
-from segments.recovered_partition import empty_partition
-from segments.session import Session, claim
+from segments.log.session_log import Log
+from segments.object_store.health_tracking import Trouble
+from segments.object_store.interface import Buffer
+from segments.object_store.memory import MemoryStore
+from segments.recovery.recovered_partition import empty_partition
 from segments.settings import SegmentSettings
-from segments.watched_store import Trouble
+from segments.wal.session import Session, claim
 
 NOW_MS = 1_750_000_000_000
 FAST = SegmentSettings(linger_ms=0, puts_per_second_max=10_000)

@@ -18,9 +18,9 @@ from gateway.long_waits import LongWaits
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
 from metadata.errors import TidelogError
-from segments.log import Log
-from segments.log_reader import Fetched
-from segments.object_store import Buffer
+from segments.log.session_log import Log
+from segments.object_store.interface import Buffer
+from segments.read.log_reader import Fetched
 from segments.settings import KIB
 from tests.gateway.http_client import Client, serve
 from tests.gateway.small_broker import SmallBroker, until

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
 from segments.settings import MIB
 from tests.forked_tidelog import ForkedBroker
 from tests.gateway.stalled_readers import closing, stalled_grpc, stalled_http

@@ -15,9 +15,9 @@ from gateway.long_waits import LongWaits
 from gateway.settings import GatewaySettings
 from metadata.errors import Throttled
 from metadata.model import LeaderEpoch, Offset
-from segments.compression import Codec
-from segments.log_reader import Fetched
-from segments.record_columns import encode_records
+from segments.read.log_reader import Fetched
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
 from tests.simulation.virtual_loop import run
 
 

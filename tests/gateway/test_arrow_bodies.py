@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gateway.arrow_bodies import ArrowRecords, parse_arrow, plan_arrow
 from gateway.record_routing import RECORDS_MAX, Plan, plan_records, route
 from metadata.errors import InvalidArgument, Rejected, TooLarge, UnknownPartition
-from segments.record_batch import parse_whole
-from segments.record_columns import HEADERS_TYPE, iterate_records
+from segments.records.batch import parse_whole
+from segments.records.columns import HEADERS_TYPE, iterate_records
 
 NOW = 1_750_000_000_000
 MIB = 1 << 20

@@ -9,9 +9,9 @@ from gateway.broker import Broker
 from gateway.settings import BrokerSettings
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.memory_store import MemoryStore
-from segments.metered_store import MeteredStore
-from segments.store_clock import StoreClock
+from segments.object_store.instrumented import MeteredStore
+from segments.object_store.memory import MemoryStore
+from segments.object_store.store_clock import StoreClock
 
 
 def test_a_broker_forgets_producers_and_groups_and_dates_what_it_writes_by_the_clock_that_is_compared(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from metadata.store.interface import Delete
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.registry import Topics
-from segments.memory_store import MemoryStore
+from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.memory import MemoryStore
 from segments.settings import SegmentSettings
-from segments.watched_store import WatchedStore
 from tests.segments.batches import TIMESTAMP_MS
 
 LAYOUT = EtcdLayout()

@@ -25,14 +25,14 @@ from metadata.store.etcd.store import EtcdStore
 from metadata.store.interface import NOW, Delete, DeletePrefix, Put, RangeResult
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.bucket_layout import WAL, claim_key, segment_key, snapshot_key
-from segments.cluster_record import read_cluster_record, sign_bucket
-from segments.memory_store import MemoryStore
-from segments.metered_store import MeteredStore
-from segments.object_store import ListPage
-from segments.restorations import begin_restoration
-from segments.segment_file import SEAL_BYTES
+from segments.bucket.cluster_record import read_cluster_record, sign_bucket
+from segments.bucket.layout import WAL, claim_key, segment_key, snapshot_key
+from segments.bucket.markers import begin_restoration
+from segments.object_store.instrumented import MeteredStore
+from segments.object_store.interface import ListPage
+from segments.object_store.memory import MemoryStore
 from segments.settings import SegmentSettings
+from segments.wal.segment_file import SEAL_BYTES
 from tests.etcd_server import in_thread, running_etcd, settings
 from tests.metadata.faulty_store import FaultyStore, unavailable
 from tests.metadata.stores import until

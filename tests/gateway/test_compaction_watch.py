@@ -13,9 +13,9 @@ from metadata.cluster.manifest_notice import CompactionNotice, decode_notices, e
 from metadata.errors import OutcomeUnknown
 from metadata.model import TopicPartition
 from metadata.store.interface import Delete, KeyValue, Put
-from segments.bucket_layout import manifest_key
-from segments.manifest import Manifest, encode_manifest
-from segments.object_store import Buffer
+from segments.bucket.layout import manifest_key
+from segments.history.manifest import Manifest, encode_manifest
+from segments.object_store.interface import Buffer
 from tests.gateway.doorless_cluster import LAYOUT
 from tests.gateway.virtual_cluster import Fault, Process, World, in_a_world
 from tests.segments.manifests import compacted_to, remembered

@@ -21,8 +21,8 @@ from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.offsets import StoredOffsets
 from metadata.members.settings import MemberSettings
 from metadata.model import LeaderEpoch, Offset
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
 from tests.gateway.told_log import TOPIC_ID
 from tests.simulation.virtual_loop import run
 

@@ -29,7 +29,7 @@ from metadata.store.interface import (
 )
 from metadata.topics import registry as topics_registry
 from metadata.topics.topic import Topic
-from segments.bucket_layout import segment_key
+from segments.bucket.layout import segment_key
 from tests.gateway.contenders import LAYOUT, RELEASE_TIMEOUT_S, Contender, Stage, on_stage, soon
 from tests.metadata.faulty_store import unavailable
 from tests.segments.scripted_store import fails

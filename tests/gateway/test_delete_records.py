@@ -15,7 +15,7 @@ from gateway.peers import FORWARDED_BY
 from gateway.proto import log_pb2
 from metadata.errors import NotLeader, OutOfRange, UnknownPartition
 from metadata.model import TopicPartition
-from segments.bucket_layout import manifests_prefix
+from segments.bucket.layout import manifests_prefix
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.http_client import Client, serve
 from tests.gateway.small_broker import SmallBroker

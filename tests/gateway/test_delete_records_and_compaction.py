@@ -19,10 +19,10 @@ from metadata.cluster.manifest_notices import NoticeCache
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 from metadata.topics.cache import TopicCache
-from segments.bucket_layout import parse_wal_key
-from segments.led_history import HIGH_WATERMARK
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
+from segments.bucket.layout import parse_wal_key
+from segments.log.manifest_follower import HIGH_WATERMARK
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
 from tests.gateway.doorless_cluster import LAYOUT
 from tests.gateway.virtual_cluster import World, in_a_world
 from tests.segments.batches import TIMESTAMP_MS, records_in

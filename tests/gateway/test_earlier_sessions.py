@@ -19,9 +19,9 @@ from metadata.store.interface import Put
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.registry import Topics
-from segments.bucket_layout import claim_key, segment_key
-from segments.footer_cache import FooterCache
-from segments.session import Session, list_session
+from segments.bucket.layout import claim_key, segment_key
+from segments.recovery.footer_cache import FooterCache
+from segments.wal.session import Session, list_session
 from tests.gateway.test_session_claims import Bucket
 from tests.segments.batches import TIMESTAMP_MS, batch_of, segment_of, stamped_run
 from tests.segments.past_sessions import SETTINGS

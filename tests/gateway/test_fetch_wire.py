@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.fetch_wire import PartitionAnswer, encode_consumed_data, encode_fetch_response, encode_records
 from gateway.proto import log_pb2
-from segments.batch_kernel import RecordTuple
+from segments.records.batch_kernel import RecordTuple
 
 partitions = st.builds(
     log_pb2.FetchedPartition,

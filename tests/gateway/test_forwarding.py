@@ -30,8 +30,8 @@ from metadata.errors import (
 )
 from metadata.model import Partition, Revision, SessionId, TopicId, TopicPartition
 from segments.byte_budget import Admission, ByteBudget
-from segments.log import Acks, Log
-from segments.partition_log import AS_PRODUCED
+from segments.log.session_log import Acks, Log
+from segments.partition.partition_log import AS_PRODUCED
 from segments.settings import KIB
 from tests.segments.batches import batch_of, header_of, sequenced_batch
 from tests.simulation.virtual_loop import run as virtually

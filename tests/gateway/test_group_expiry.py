@@ -19,7 +19,7 @@ from metadata.groups.settings import GroupSettings
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.store.interface import Put, RangeResult
 from metadata.topics.topic import encode_topic
-from segments.store_clock import StoreClock
+from segments.object_store.store_clock import StoreClock
 from tests.gateway.coordinated_groups import LAYOUT, P0, P1, Cluster, Coordinated, outcome, with_cluster
 from tests.gateway.told_log import TOPIC_ID, Topics, topic
 from tests.metadata.faulty_store import unavailable

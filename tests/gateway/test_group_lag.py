@@ -21,7 +21,7 @@ from gateway.named_partitions import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
-from segments.log_reader import Fetched
+from segments.read.log_reader import Fetched
 from tests.gateway.told_log import P0, P1, TOPIC_ID, ToldLog, Topics, bounds, topic
 from tests.segments.batches import batch_of, stamped
 from tests.simulation.virtual_loop import run, virtual_loop

@@ -12,7 +12,7 @@ import pytest
 from gateway import grpc_delivery
 from gateway.grpc_delivery import cut_off
 from gateway.settings import GatewaySettings
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
 from segments.settings import MIB
 from tests.gateway.small_broker import SmallBroker, until
 from tests.gateway.stalled_readers import closing, stalled_grpc

@@ -17,12 +17,12 @@ from gateway.long_work import OneEachTurn
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
 from metadata.errors import Corrupt, TidelogError
-from segments.batch_kernel import RecordTuple
-from segments.compression import Codec
-from segments.log import FetchTarget, Log
-from segments.log_reader import Fetched
-from segments.record_batch import parse_header, split_batches
-from segments.record_columns import encode_records
+from segments.log.session_log import FetchTarget, Log
+from segments.read.log_reader import Fetched
+from segments.records.batch import parse_header, split_batches
+from segments.records.batch_kernel import RecordTuple
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
 from segments.settings import KIB, MIB
 from tests.gateway.small_broker import SmallBroker, until
 from tests.gateway.stalled_readers import closing, stalled_grpc

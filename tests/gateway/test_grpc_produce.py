@@ -15,10 +15,10 @@ from google.rpc.status_pb2 import Status
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
 from metadata.model import SegmentSeq
-from segments.bucket_layout import segment_key
-from segments.producer_state import ONE_SHOT
-from segments.record_batch import parse_header
-from segments.record_columns import encode_records
+from segments.bucket.layout import segment_key
+from segments.partition.producer_state import ONE_SHOT
+from segments.records.batch import parse_header
+from segments.records.columns import encode_records
 from segments.settings import KIB, MIB, SegmentSettings
 from tests.gateway.small_broker import FAST, NOW_MS, SmallBroker, until, with_broker
 from tests.gateway.stubs import log_stub
@@ -203,7 +203,7 @@ def test_a_message_above_the_limit_is_refused_before_it_is_read_whole(tmp_path: 
 
 
 def test_a_compressed_batch_that_becomes_too_long_is_refused(tmp_path: Path) -> None:
-    from segments.compression import Codec
+    from segments.records.compression import Codec
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         bomb = encode_records([(None, b"\0" * 900 * KIB, (), 1)] * 4, codec=Codec.ZSTD)

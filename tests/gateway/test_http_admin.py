@@ -19,7 +19,7 @@ from gateway.long_waits import LongWaits
 from gateway.named_partitions import partition_of
 from metadata.errors import Corrupt, NoLeader, Stopping, TidelogError
 from metadata.topics.settings import SETTINGS
-from segments.watched_store import Trouble
+from segments.object_store.health_tracking import Trouble
 from tests.gateway.http_client import Client, serve
 from tests.gateway.small_broker import SmallBroker
 

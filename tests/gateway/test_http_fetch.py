@@ -17,11 +17,11 @@ from gateway import answer_room
 from gateway.answer_room import AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.errors import TidelogError
-from segments.compression import Codec
-from segments.log import Log
-from segments.log_reader import Fetched
-from segments.object_store import Buffer
-from segments.record_columns import encode_records
+from segments.log.session_log import Log
+from segments.object_store.interface import Buffer
+from segments.read.log_reader import Fetched
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
 from segments.settings import KIB, MIB
 from tests.gateway.http_client import Answer, Client, serve
 from tests.gateway.small_broker import SmallBroker, until

@@ -21,7 +21,7 @@ from metadata.groups.settings import GroupSettings
 from metadata.members.member import GroupMember
 from metadata.members.settings import MemberSettings
 from metadata.model import LeaderEpoch
-from segments.recovered_partition import empty_partition
+from segments.recovery.recovered_partition import empty_partition
 from tests.gateway.group_calls import GroupCalls
 from tests.gateway.http_client import Client, client_of
 from tests.gateway.http_members import HttpMember

@@ -10,13 +10,13 @@ from yarl import URL
 
 from gateway.named_partitions import partition_of
 from gateway.settings import GatewaySettings
-from segments.batch_kernel import RecordTuple
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
-from segments.record_batch import split_batches
-from segments.record_columns import iterate_records
+from segments.log.session_log import FetchTarget
+from segments.object_store.health_tracking import Trouble
+from segments.read.log_reader import Fetched
+from segments.records.batch import split_batches
+from segments.records.batch_kernel import RecordTuple
+from segments.records.columns import iterate_records
 from segments.settings import KIB, MIB, SegmentSettings
-from segments.watched_store import Trouble
 from tests.gateway.http_client import Client, serve
 from tests.gateway.small_broker import NOW_MS, SmallBroker, until
 from tests.segments.batches import batch_of, sequenced_batch

@@ -16,7 +16,7 @@ from gateway.broker_process import running
 from gateway.named_partitions import partition_of
 from gateway.settings import BrokerSettings, GatewaySettings
 from metadata.errors import SessionFenced
-from segments.log import Log
+from segments.log.session_log import Log
 from segments.settings import KIB
 from tests.gateway.http_client import Answer, Client, serve
 from tests.gateway.small_broker import PATIENCE_S, SmallBroker, until

@@ -13,8 +13,8 @@ from gateway import answer_room, http_stream
 from gateway.named_partitions import partition_of
 from gateway.settings import GatewaySettings
 from metadata.model import Revision
-from segments.compression import Codec
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
 from segments.settings import KIB, MIB
 from tests.gateway.http_client import Client, serve
 from tests.gateway.small_broker import SmallBroker, until

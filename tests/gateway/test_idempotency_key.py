@@ -14,7 +14,7 @@ from gateway.idempotency_key import (
 from metadata.errors import IdempotencyKeyReused, InvalidArgument
 from metadata.model import Offset, ProducerId, TopicId
 from metadata.topics.topic import PARTITION_COUNT_MAX
-from segments.producer_state import ONE_SHOT, SEQUENCE_MAX, SequencedBatch
+from segments.partition.producer_state import ONE_SHOT, SEQUENCE_MAX, SequencedBatch
 
 ORDERS = TopicId("0" * 31 + "1")
 PAYMENTS = TopicId("0" * 31 + "2")

@@ -40,13 +40,13 @@ def started(**settings: Any) -> io.StringIO:
 
 def test_a_line_is_one_object_with_time_level_event_and_logger() -> None:
     stream = started(log_format="json")
-    logging.getLogger("segments.session").warning("session %s was sealed\nby another", 7)
+    logging.getLogger("segments.wal.session").warning("session %s was sealed\nby another", 7)
     (line,) = lines(stream)
     assert line.pop("time").endswith("Z")
     assert line == {
         "level": "warning",
         "event": "session 7 was sealed\nby another",
-        "logger": "segments.session",
+        "logger": "segments.wal.session",
         "broker_id": "b1",
     }
 

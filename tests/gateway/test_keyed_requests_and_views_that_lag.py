@@ -13,7 +13,7 @@ from gateway.proto import log_pb2
 from metadata.errors import InvalidArgument, InvalidRecord, NoLeader, SessionFenced, StaleRouting, Unavailable
 from metadata.model import Partition, ProducerId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.producer_state import ONE_SHOT
+from segments.partition.producer_state import ONE_SHOT
 from tests.gateway.routed_cluster import Broker, Cluster, until, with_routed_cluster
 from tests.segments.batches import sequenced_batch
 

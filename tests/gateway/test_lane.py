@@ -21,8 +21,8 @@ from metadata.errors import (
     Unavailable,
 )
 from metadata.model import LeaderEpoch, Offset, SessionId
-from segments.log import Acks
-from segments.partition_log import AS_PRODUCED, Appended
+from segments.log.session_log import Acks
+from segments.partition.partition_log import AS_PRODUCED, Appended
 from tests.segments.batches import ORDERS, batch_of, header_of, sequenced_batch
 
 NOW_S, LATER_S = 100.0, 200.0

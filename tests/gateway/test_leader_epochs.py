@@ -26,10 +26,10 @@ from metadata.cluster import leadership
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotLeader, SessionFenced
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.bucket_layout import segment_key
-from segments.log import FetchTarget, Log
-from segments.memory_store import MemoryStore
-from segments.partition_log import Bounds
+from segments.bucket.layout import segment_key
+from segments.log.session_log import FetchTarget, Log
+from segments.object_store.memory import MemoryStore
+from segments.partition.partition_log import Bounds
 from tests.gateway import http_client
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.small_broker import SmallBroker, until

@@ -18,11 +18,11 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SessionId, TopicId, TopicPartition
 from segments.byte_budget import ByteBudget
-from segments.log import FetchTarget, Log
-from segments.log_reader import Fetched
-from segments.partition_log import Bounds
-from segments.run_index import EpochEnd
+from segments.log.session_log import FetchTarget, Log
+from segments.partition.partition_log import Bounds
+from segments.read.log_reader import Fetched
 from segments.settings import SegmentSettings
+from segments.wal.run_index import EpochEnd
 from tests.gateway.told_log import P0, P1, Topics, bounds, topic
 from tests.simulation.virtual_loop import run, virtual_loop
 

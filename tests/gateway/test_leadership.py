@@ -25,14 +25,14 @@ from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
-from segments.bucket_layout import segment_key
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
-from segments.memory_store import MemoryStore
-from segments.segment_file import SEAL_BYTES
-from segments.session import seal
+from segments.bucket.layout import segment_key
+from segments.log.session_log import FetchTarget
+from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.memory import MemoryStore
+from segments.read.log_reader import Fetched
 from segments.settings import SegmentSettings
-from segments.watched_store import WatchedStore
+from segments.wal.segment_file import SEAL_BYTES
+from segments.wal.session import seal
 from tests.segments.batches import TIMESTAMP_MS, batch_of, header_of, records_in
 from tests.simulation.virtual_loop import run as virtually
 

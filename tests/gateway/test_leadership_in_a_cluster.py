@@ -15,8 +15,8 @@ from metadata.cluster.broker_registry import write_draining
 from metadata.errors import NoLeader, OutcomeUnknown, Rejected, SessionFenced
 from metadata.model import TopicPartition
 from metadata.store.interface import Delete
-from segments.log import FetchTarget
-from segments.partition_log import Bounds
+from segments.log.session_log import FetchTarget
+from segments.partition.partition_log import Bounds
 from segments.settings import SegmentSettings
 from tests.gateway.virtual_cluster import LAYOUT, REQUEST_TIMEOUT_S, SETTINGS, Fault, Process, World, in_a_world
 from tests.segments.batches import batch_of, header_of, sequenced_batch

@@ -11,9 +11,9 @@ import pytest
 
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
-from segments.located_reads import ToldTarget
-from segments.located_records import Told
-from segments.log import FetchTarget
+from segments.log.session_log import FetchTarget
+from segments.read.follower_reader import ToldTarget
+from segments.read.record_locations import Told
 from tests.gateway.test_delete_records_and_compaction import Compactors, keep_deleting, read
 from tests.gateway.virtual_cluster import World, in_a_world
 from tests.segments.batches import records_in

@@ -19,9 +19,9 @@ from metadata.groups.model import Generation
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
-from segments.partition_log import Bounds
+from segments.log.session_log import FetchTarget
+from segments.partition.partition_log import Bounds
+from segments.read.log_reader import Fetched
 from tests.simulation.virtual_loop import run
 
 ORDERS = Topic(id=TopicId("a" * 32), name="orders", partition_count=5_000, settings={}, created_at_ms=0)

@@ -19,7 +19,7 @@ from gateway.broker_process import running
 from gateway.metrics import Metrics
 from gateway.settings import load_settings
 from metadata.errors import Unavailable, UnknownTopic
-from segments.metered_store import MeteredStore
+from segments.object_store.instrumented import MeteredStore
 from tests.gateway.http_client import Client
 from tests.gateway.small_broker import HeldStore, until
 

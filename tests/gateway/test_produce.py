@@ -13,11 +13,11 @@ from gateway.long_work import WorkThreads
 from gateway.named_partitions import partition_of
 from gateway.produce import OPENED_AT_ONCE_BYTES, THREAD_BYTES, check_ready_batch, outcomes
 from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
-from segments.compression import Codec
-from segments.doubted_refusal import DoubtedRefusal
-from segments.log import Acks
-from segments.record_batch import check_produced, parse_header
-from segments.record_columns import encode_records
+from segments.log.doubted_refusal import DoubtedRefusal
+from segments.log.session_log import Acks
+from segments.records.batch import check_produced, parse_header
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 from segments.settings import MIB
 from tests.gateway.small_broker import SmallBroker, with_broker

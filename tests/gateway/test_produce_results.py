@@ -19,8 +19,8 @@ from gateway.produce_results import (
 from gateway.record_routing import Plan, PlannedBatch, outcome_by_record
 from metadata.errors import NoLeader, OutcomeUnknown, TidelogError
 from metadata.model import LeaderEpoch, Offset
-from segments.log import Acks
-from segments.partition_log import Appended
+from segments.log.session_log import Acks
+from segments.partition.partition_log import Appended
 
 
 def appended(base: int, count: int, *, duplicate: bool = False) -> Appended:

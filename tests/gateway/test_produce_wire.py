@@ -18,7 +18,7 @@ from gateway.produce_wire import (
 )
 from gateway.proto import log_pb2
 from metadata.errors import InvalidArgument, TooLarge
-from segments.log import Acks
+from segments.log.session_log import Acks
 from tests.gateway.wire_fields import wire_fields
 
 appends = st.builds(

@@ -12,7 +12,7 @@ from gateway.proven_routing import PAUSE_S, ProvenRouting
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import LeaderEpoch, Partition, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache
-from segments.log import Log
+from segments.log.session_log import Log
 from tests.gateway.told_log import topic
 from tests.simulation.virtual_loop import run
 

@@ -14,11 +14,11 @@ from gateway.rack_reads import Answer, Named, RackReads
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.located_reads import ToldTarget
-from segments.located_records import Located, Told
-from segments.log import FetchTarget, Log
-from segments.log_reader import Fetched
-from segments.run_index import RunPlace
+from segments.log.session_log import FetchTarget, Log
+from segments.read.follower_reader import ToldTarget
+from segments.read.log_reader import Fetched
+from segments.read.record_locations import Located, Told
+from segments.wal.run_index import RunPlace
 from tests.segments.batches import partition_of
 
 RUN = RunPlace(Offset(3), Offset(8), SessionId(7), SegmentSeq(2), 40, 90_000, LeaderEpoch(4), -1)

@@ -11,10 +11,10 @@ from gateway import reads
 from gateway.reads import Opened, open_records, takes_long
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import LeaderEpoch, Offset
-from segments.batch_kernel import NewRecordTuple, RecordTuple
-from segments.compression import Codec
-from segments.log_reader import Fetched
-from segments.record_columns import encode_records, iterate_records
+from segments.read.log_reader import Fetched
+from segments.records.batch_kernel import NewRecordTuple, RecordTuple
+from segments.records.columns import encode_records, iterate_records
+from segments.records.compression import Codec
 
 NEW: list[NewRecordTuple] = [(None, b"%d" % number, (), number) for number in range(10)]
 

@@ -19,11 +19,11 @@ from gateway.record_answers import (
 )
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import LeaderEpoch, Offset
-from segments.batch_kernel import NewRecordTuple, RecordTuple
-from segments.compression import Codec
-from segments.json_values import JsonFormat
-from segments.log_reader import Fetched
-from segments.record_columns import encode_records
+from segments.read.log_reader import Fetched
+from segments.records.batch_kernel import NewRecordTuple, RecordTuple
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
+from segments.records.json_values import JsonFormat
 
 AUTO = Formats(JsonFormat.AUTO, JsonFormat.AUTO)
 RECORDS: list[RecordTuple] = [

@@ -11,7 +11,7 @@ from metadata.errors import InvalidTimestamp
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.settings import INT64_MAX, TopicSettings
 from metadata.topics.topic import Topic
-from segments.record_batch import parse_header
+from segments.records.batch import parse_header
 from tests.segments.batches import batch_of
 
 HOUR_MS = 3_600_000

@@ -9,12 +9,12 @@ from gateway.idempotency_key import ProducerFields
 from gateway.record_routing import Plan, PlannedBatch, cut, outcome_by_record, plan_records, route, single_partition
 from metadata.errors import InvalidArgument, NoLeader, TooLarge, UnknownPartition
 from metadata.model import LeaderEpoch, Offset, ProducerId
-from segments.batch_kernel import NewRecordTuple
-from segments.partition_log import Appended
-from segments.partitioner import partition_of
-from segments.producer_state import ONE_SHOT, SEQUENCE_MAX
-from segments.record_batch import parse_whole
-from segments.record_columns import iterate_records
+from segments.partition.partition_log import Appended
+from segments.partition.producer_state import ONE_SHOT, SEQUENCE_MAX
+from segments.records.batch import parse_whole
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.columns import iterate_records
+from segments.records.partitioner import partition_of
 
 COUNT = 5
 

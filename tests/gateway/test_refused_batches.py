@@ -13,7 +13,7 @@ from metadata.errors import ConditionFailed, NoLeader, StaleRouting, Throttled, 
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
 from segments.byte_budget import Admission, ByteBudget
-from segments.log import Acks
+from segments.log.session_log import Acks
 from tests.segments.batches import batch_of, header_of
 
 TOPIC_ID = TopicId("1" * 32)

@@ -14,8 +14,8 @@ from gateway.routed_fetch import LAGGARD_S, SILENT_S, RoutedFetch
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SessionId, TopicPartition
-from segments.log import FetchTarget, Log
-from segments.log_reader import Fetched
+from segments.log.session_log import FetchTarget, Log
+from segments.read.log_reader import Fetched
 from tests.segments.batches import partition_of
 from tests.simulation.virtual_loop import run, virtual_loop
 

@@ -21,7 +21,7 @@ from gateway.proto import admin_pb2, log_pb2
 from metadata.errors import NotLeader, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topics.topic import Topic
-from segments.record_batch import split_batches
+from segments.records.batch import split_batches
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.gateway.http_client import Client
 from tests.gateway.small_broker import until

@@ -16,10 +16,10 @@ from metadata.errors import AlreadyExists, Rejected, SessionFenced, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.bucket_layout import claim_key, segment_key
-from segments.object_store import Buffer
-from segments.restorations import begin_restoration
-from segments.session import Session, list_session
+from segments.bucket.layout import claim_key, segment_key
+from segments.bucket.markers import begin_restoration
+from segments.object_store.interface import Buffer
+from segments.wal.session import Session, list_session
 from tests.metadata.faulty_store import FaultyStore
 from tests.segments.batches import ORDERS, TIMESTAMP_MS, batch_of, segment_of, stamped_run
 from tests.segments.scripted_store import LOST_ANSWER, LOST_REQUEST, REFUSED, ScriptedStore

@@ -16,9 +16,9 @@ from metadata.model import Revision
 from metadata.store.interface import NOW, MetadataStore, Put, RangeResult, RevisionCompacted
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.bucket_layout import snapshot_key
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer
+from segments.bucket.layout import snapshot_key
+from segments.object_store.interface import Buffer
+from segments.object_store.memory import MemoryStore
 from tests.gateway.doorless_cluster import cluster_of
 from tests.metadata.faulty_store import FaultyStore
 from tests.simulation.virtual_loop import run as run_virtually

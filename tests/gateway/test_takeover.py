@@ -12,14 +12,14 @@ from metadata.cluster.leadership import PartitionState, SessionSpan
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.errors import SessionFenced
 from metadata.model import LeaderEpoch, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
-from segments.bucket_layout import manifest_key
-from segments.footer_cache import FooterCache
-from segments.log import Log
-from segments.manifest import encode_manifest
-from segments.memory_store import MemoryStore
-from segments.recovered_partition import RecoveredPartition
-from segments.session import Session
+from segments.bucket.layout import manifest_key
+from segments.history.manifest import encode_manifest
+from segments.log.session_log import Log
+from segments.object_store.memory import MemoryStore
+from segments.recovery.footer_cache import FooterCache
+from segments.recovery.recovered_partition import RecoveredPartition
 from segments.settings import SegmentSettings
+from segments.wal.session import Session
 from tests.segments.manifests import compacted_to
 from tests.simulation.virtual_loop import run
 

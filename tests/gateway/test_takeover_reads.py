@@ -10,11 +10,11 @@ from metadata.cluster.broker_registry import write_draining
 from metadata.errors import Unavailable, UnknownTopic
 from metadata.model import SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.bucket_layout import parse_wal_key, session_prefix
-from segments.footer_index import IndexBlock
-from segments.object_store import Buffer, ListPage, Tail
-from segments.read_ahead import AWAITED_S
-from segments.segment_file import FooterBytes
+from segments.bucket.layout import parse_wal_key, session_prefix
+from segments.object_store.interface import Buffer, ListPage, Tail
+from segments.recovery.takeover_prefetch import AWAITED_S
+from segments.wal.footer_index import IndexBlock
+from segments.wal.segment_file import FooterBytes
 from tests.gateway.virtual_cluster import LAYOUT, SEGMENTS, Fault, Process, World, in_a_world
 from tests.simulation.virtual_loop import virtual_loop
 

@@ -20,7 +20,8 @@ from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.cache import TopicCache
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic, decode_topic
-from segments.bucket_layout import (
+from segments.bucket.deleted_topic import parse_deleted_topic
+from segments.bucket.layout import (
     TOPICS,
     TopicKey,
     deleted_topic_prefix,
@@ -30,10 +31,9 @@ from segments.bucket_layout import (
     parse_topic_key,
     topic_mirror_key,
 )
-from segments.deleted_topic import parse_deleted_topic
-from segments.listing import objects_under
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer, ListPage
+from segments.object_store.interface import Buffer, ListPage
+from segments.object_store.listing import objects_under
+from segments.object_store.memory import MemoryStore
 from tests.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms, until
 
 

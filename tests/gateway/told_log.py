@@ -10,9 +10,9 @@ from gateway.led_here import LedHere
 from metadata.errors import NoLeader, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.log import FetchTarget, Log
-from segments.log_reader import Fetched, TimestampedOffset
-from segments.partition_log import Bounds
+from segments.log.session_log import FetchTarget, Log
+from segments.partition.partition_log import Bounds
+from segments.read.log_reader import Fetched, TimestampedOffset
 from segments.settings import SegmentSettings
 from tests.segments.batches import batch_of, stamped
 

@@ -40,13 +40,13 @@ from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
-from segments.bounded_store import BoundedStore
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer, ListPage, ObjectStore, Tail
+from segments.log.session_log import FetchTarget
+from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
+from segments.object_store.memory import MemoryStore
+from segments.object_store.timeout import BoundedStore
+from segments.read.log_reader import Fetched
 from segments.settings import SegmentSettings
-from segments.watched_store import WatchedStore
 from tests.segments.batches import TIMESTAMP_MS, header_of, records_in, sequenced_batch
 from tests.simulation.virtual_loop import run, virtual_loop
 

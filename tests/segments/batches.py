@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from metadata.model import LeaderEpoch, Offset, Partition, SegmentSeq, SessionId, TopicId, TopicPartition
-from segments.bucket_layout import segment_key
-from segments.object_store import Buffer
-from segments.record_batch import parse_whole, split_batches, stamp
+from segments.bucket.layout import segment_key
+from segments.object_store.interface import Buffer
+from segments.records.batch import parse_whole, split_batches, stamp
 from segments.records.header import BatchHeader
-from segments.segment_file import EncodedSegment, Run, StampedBatch, encode_seal, encode_segment
-from segments.session import Session
+from segments.wal.segment_file import EncodedSegment, Run, StampedBatch, encode_seal, encode_segment
+from segments.wal.session import Session
 
 TIMESTAMP_MS = 1_700_000_000_000
 WRITER = b"the-writers-nonce"[:16]

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 from metadata.model import SegmentSeq, SessionId
 from segments.byte_budget import ByteBudget
-from segments.cold_pool import ColdPool
-from segments.run_index import RunPlace
-from segments.segment_file import Run
+from segments.read.read_cache import ColdPool
+from segments.wal.run_index import RunPlace
+from segments.wal.segment_file import Run
 from tests.segments.batches import ORDERS, PAYMENTS, batch_of, partition_of, segment_of, stamped_run
 from tests.segments.scripted_store import ScriptedStore
 from tests.simulation.virtual_loop import run

@@ -11,11 +11,11 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from metadata.model import LeaderEpoch, Offset
-from segments.batch_kernel import NewRecordTuple
-from segments.compression import Codec
-from segments.manifest import EpochStart
-from segments.record_batch import BATCH_OVERHEAD_BYTES, assemble, parse_header, with_log_append_time
-from segments.record_columns import HEADERS_TYPE, SCHEMA, encode_batch, iterate_records
+from segments.history.manifest import EpochStart
+from segments.records.batch import BATCH_OVERHEAD_BYTES, assemble, parse_header, with_log_append_time
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.columns import HEADERS_TYPE, SCHEMA, encode_batch, iterate_records
+from segments.records.compression import Codec
 from tests.segments.record_strategies import TIMESTAMP_MS, new_records
 
 BOUND = 1 << 24

@@ -12,11 +12,13 @@ from types import ModuleType
 
 import pytest
 
-from segments import batch_kernel, checksum_kernel, json_values, partitioner, record_batch, record_checksum, record_columns
+from segments.records import batch as records_batch
+from segments.records import batch_kernel, checksum, checksum_kernel, json_values, partitioner
+from segments.records import columns as records_columns
 
-SOURCE = Path(record_batch.__file__).with_name("batch_kernel.py")
+SOURCE = Path(records_batch.__file__).with_name("batch_kernel.py")
 CHECKSUM_SOURCE = SOURCE.with_name("checksum_kernel.py")
-_USERS = (record_batch, record_columns, record_checksum, partitioner, json_values)
+_USERS = (records_batch, records_columns, checksum, partitioner, json_values)
 
 
 def _load_uncompiled(source: Path) -> ModuleType:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
-from segments.bucket_layout import history_file_name, manifest_key
-from segments.manifest import EpochStart, HistoryFile, Manifest, RememberedProducer, RowGroup, encode_manifest, no_manifest
-from segments.next_manifest import compacted
-from segments.producer_state import ProducerStates, SequencedBatch
+from segments.bucket.layout import history_file_name, manifest_key
+from segments.history.manifest import EpochStart, HistoryFile, Manifest, RememberedProducer, RowGroup, encode_manifest, no_manifest
+from segments.history.manifest_edits import compacted
+from segments.partition.producer_state import ProducerStates, SequencedBatch
 from tests.segments.batches import EPOCH, ORDERS, TIMESTAMP_MS
 from tests.segments.scripted_store import ScriptedStore
 

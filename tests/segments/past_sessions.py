@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from metadata.errors import Corrupt
 from metadata.model import SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import claim_key, segment_key
-from segments.footer_cache import FooterCache
-from segments.found_runs import BegunPartition
-from segments.recovered_partition import RecoveredPartition
-from segments.recovery import recover
-from segments.session import Session
+from segments.bucket.layout import claim_key, segment_key
+from segments.recovery.footer_cache import FooterCache
+from segments.recovery.recover import recover
+from segments.recovery.recovered_partition import RecoveredPartition
+from segments.recovery.session_runs import BegunPartition
 from segments.settings import SegmentSettings
+from segments.wal.session import Session
 from tests.segments.batches import EPOCH, SUCCESSOR, TIMESTAMP_MS, Led, seal_of, segment_of, stamped_run
 from tests.segments.scripted_store import ScriptedStore
 from tests.simulation.virtual_loop import run

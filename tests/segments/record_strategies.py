@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy, _DefaultRecordBatchPy
 from hypothesis import strategies as st
 
-from segments.batch_kernel import NewRecordTuple, RecordTuple
+from segments.records.batch_kernel import NewRecordTuple, RecordTuple
 
 TIMESTAMP_MS = 1_700_000_000_000
 

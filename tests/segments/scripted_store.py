@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from metadata.errors import AlreadyExists, OutcomeUnknown, TidelogError, Unavailable
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer, ListPage, Tail
+from segments.object_store.interface import Buffer, ListPage, Tail
+from segments.object_store.memory import MemoryStore
 
 Kind = Literal["create", "get", "tail", "list", "delete"]
 Answer = TypeVar("Answer")

@@ -1,4 +1,4 @@
-"""A log at work on a scripted bucket, for the tests of log.py; under virtual time."""
+"""A log at work on a scripted bucket, for the tests of segments/log/session_log.py; under virtual time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from metadata.errors import TidelogError
 from metadata.model import LeaderEpoch, TopicPartition
 from segments.byte_budget import ByteBudget
-from segments.log import Acks, FetchTarget, Log, PendingAppend
-from segments.log_reader import Fetched
-from segments.partition_log import Appended
-from segments.recovered_partition import RecoveredPartition, empty_partition
-from segments.session import Session
+from segments.log.session_log import Acks, FetchTarget, Log, PendingAppend
+from segments.object_store.store_clock import StoreClock
+from segments.partition.partition_log import Appended
+from segments.read.log_reader import Fetched
+from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.settings import SegmentSettings
-from segments.store_clock import StoreClock
+from segments.wal.session import Session
 from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, SESSION, batch_of, header_of, key_of, records_in
 from tests.segments.scripted_store import ScriptedStore, slow
 from tests.simulation.virtual_loop import run, virtual_loop

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from metadata.model import LeaderEpoch, Offset
-from segments.history import History
-from segments.manifest import EpochStart, HistoryFile, RowGroup, no_manifest
+from segments.history.index import History
+from segments.history.manifest import EpochStart, HistoryFile, RowGroup, no_manifest
 from tests.segments.batches import ORDERS
 from tests.segments.manifests import file_of
 

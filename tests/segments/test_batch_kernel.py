@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidRecord
-from segments import batch_kernel
-from segments.batch_kernel import NewRecordTuple
-from segments.record_batch import BATCH_OVERHEAD_BYTES, parse_header
-from segments.record_columns import encode_records
+from segments.records import batch_kernel
+from segments.records.batch import BATCH_OVERHEAD_BYTES, parse_header
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.columns import encode_records
 from segments.records.header import BatchHeader
 from tests.segments.kernel_forms import SOURCE, UNCOMPILED
 from tests.segments.record_strategies import record_lists

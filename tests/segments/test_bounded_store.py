@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from segments.bounded_store import BoundedStore
+from segments.object_store.timeout import BoundedStore
 from tests.segments.scripted_store import SILENCE, Kind, ScriptedStore
 from tests.simulation.virtual_loop import run
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.bucket_health import CALM_S, SAMPLE_MIN, WINDOW_S, BucketHealth, BucketState
+from segments.object_store.health import CALM_S, SAMPLE_MIN, WINDOW_S, BucketHealth, BucketState
 
 HEALTHY, DEGRADED, UNAVAILABLE = BucketState
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.model import Revision, SegmentSeq, SessionId, TopicId
-from segments.bucket_layout import (
+from segments.bucket.layout import (
     CLUSTER,
     SNAPSHOTS,
     TOPICS,
@@ -37,7 +37,7 @@ from segments.bucket_layout import (
     topic_mirror_key,
     trimmed_key,
 )
-from segments.object_request import check_key
+from segments.object_store.validation import check_key
 
 ID = TopicId("00112233445566778899aabbccddeeff")
 NAMES = st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(lambda name: name not in {".", ".."})

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from segments.batch_kernel import RecordTuple
 from segments.byte_budget import ByteBudget
-from segments.cold_pool import ColdPool
-from segments.groups_in_use import IN_USE_S, GroupsInUse
-from segments.history import GroupPlace
-from segments.log_reader import LogReader
+from segments.history.index import GroupPlace
+from segments.read.log_reader import LogReader
+from segments.read.read_cache import ColdPool
+from segments.read.row_group_pins import IN_USE_S, GroupsInUse
+from segments.records.batch_kernel import RecordTuple
 from tests.segments.batches import ORDERS, batch_of
 from tests.segments.scripted_store import ScriptedStore
 from tests.segments.small_history import history
@@ -29,7 +29,7 @@ GROUPS_HELD = 4
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row group is ten batches, so that a reader takes it in several fetches."""
-    monkeypatch.setattr("segments.history_reads.GROUP_BATCH_BYTES", 5_200)
+    monkeypatch.setattr("segments.read.row_group_loader.GROUP_BATCH_BYTES", 5_200)
 
 
 class SlowStore(ScriptedStore):

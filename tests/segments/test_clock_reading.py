@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.clock_reading import (
+from segments.object_store.clock_reading import (
     ANSWER_AGE_MS_MAX,
     DIFFERENCE_MS_MAX,
     RESOLUTION_MS,
@@ -16,7 +16,7 @@ from segments.clock_reading import (
     doubt_for_people,
     store_time,
 )
-from segments.store_clock import StoreClock, steady_s
+from segments.object_store.store_clock import StoreClock, steady_s
 
 NOW = 1_767_225_600_000
 DAY_MS = 86_400_000

@@ -10,9 +10,9 @@ import pytest
 
 from metadata.errors import Corrupt, Denied, Throttled, Unavailable
 from segments.byte_budget import ByteBudget
-from segments.cold_pool import DAMAGE_BELIEVED_S, ColdPool
-from segments.cold_run import ColdRun
-from segments.run_index import RunPlace
+from segments.read.cached_run import ColdRun
+from segments.read.read_cache import DAMAGE_BELIEVED_S, ColdPool
+from segments.wal.run_index import RunPlace
 from tests.segments.batches import ORDERS, batch_of, records_in, segment_of, stamped_run
 from tests.segments.cold_bucket import (
     BATCHES,

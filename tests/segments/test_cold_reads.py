@@ -10,11 +10,11 @@ import pytest
 from metadata.errors import Throttled, Unavailable
 from metadata.model import SessionId
 from segments.byte_budget import ByteBudget
-from segments.cold_pool import LEFT_OUT_MAX, READS_IN_FLIGHT_MAX, READS_WAITING_MAX, ColdPool
-from segments.cold_reads import ColdReads
-from segments.cold_run import ColdRun
-from segments.fetch_plan import RUNS_MAX
-from segments.run_index import RunPlace
+from segments.read.cached_run import ColdRun
+from segments.read.fetch_plan import RUNS_MAX
+from segments.read.fetch_reads import ColdReads
+from segments.read.read_cache import LEFT_OUT_MAX, READS_IN_FLIGHT_MAX, READS_WAITING_MAX, ColdPool
+from segments.wal.run_index import RunPlace
 from tests.segments.cold_bucket import BODY, KEY, OTHER, PLACE, THIRD, bucket, cold_pool, with_pool
 from tests.segments.scripted_store import REFUSED, ScriptedStore, slow
 from tests.simulation.virtual_loop import run
@@ -211,7 +211,7 @@ def test_a_run_that_somebody_else_read_meanwhile_is_owed_to_nobody() -> None:
 
 
 def test_readers_that_never_come_back_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segments.cold_pool.LEFT_OUT_MAX", 2)
+    monkeypatch.setattr("segments.read.read_cache.LEFT_OUT_MAX", 2)
     assert LEFT_OUT_MAX > 1000
 
     async def main() -> None:

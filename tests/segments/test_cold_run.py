@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.cold_run import ColdRun, open_by_footer, open_run
-from segments.run_index import RunPlace
-from segments.segment_file import BatchEntry
+from segments.read.cached_run import ColdRun, open_by_footer, open_run
+from segments.wal.run_index import RunPlace
+from segments.wal.segment_file import BatchEntry
 from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, records_in, segment_of, stamped_run
 
 SESSION, SEQ = SessionId(7), SegmentSeq(0)

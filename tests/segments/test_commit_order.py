@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.model import SegmentSeq
-from segments.commit_order import CommitOrder
+from segments.wal.commit_order import CommitOrder
 
 
 def order_of(*segments: str) -> CommitOrder[str]:

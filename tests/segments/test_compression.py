@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidRecord, TooLarge
-from segments.compression import Codec, Decompressor, _zstd_content_size, compress, decompress
+from segments.records.compression import Codec, Decompressor, _zstd_content_size, compress, decompress
 
 CODECS = list(Codec)[1:]
 TEXT = b"".join(b'{"id":%d,"name":"alice"}' % number for number in range(4000))
@@ -181,7 +181,7 @@ def test_a_bomb_is_refused(codec: Codec) -> None:
 _MEASURE = """
 import resource, sys
 from metadata.errors import TooLarge
-from segments.compression import Codec, decompress
+from segments.records.compression import Codec, decompress
 codec, section = Codec(int(sys.argv[1])), sys.stdin.buffer.read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for _ in range(3):

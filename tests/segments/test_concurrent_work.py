@@ -10,11 +10,11 @@ import pytest
 
 from metadata.errors import TidelogError, Unavailable
 from metadata.model import Partition
-from segments.concurrent_work import all_of
-from segments.manifest_store import newest_manifests
-from segments.memory_store import MemoryStore
-from segments.object_store import ListPage
-from segments.read_ahead import ReadAhead
+from segments.concurrency import all_of
+from segments.history.manifest_store import newest_manifests
+from segments.object_store.interface import ListPage
+from segments.object_store.memory import MemoryStore
+from segments.recovery.takeover_prefetch import ReadAhead
 from segments.settings import SegmentSettings
 from tests.segments.batches import ORDERS, led
 

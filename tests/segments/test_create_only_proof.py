@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 
 from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, Rejected, TidelogError, Unavailable
-from segments.create_only_proof import prove_create_only
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer, ListPage
+from segments.object_store.conditional_put_check import prove_create_only
+from segments.object_store.interface import Buffer, ListPage
+from segments.object_store.memory import MemoryStore
 from tests.faulty_store import Faults, FaultyStore, Outage
 from tests.simulation.virtual_loop import run, virtual_loop
 

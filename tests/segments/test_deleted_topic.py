@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metadata.model import Revision
-from segments.deleted_topic import DeletedTopic, encode_deleted_topic, parse_deleted_topic
+from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic, parse_deleted_topic
 from tests.segments.batches import ORDERS
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from metadata.errors import AlreadyExists, Denied, InvalidArgument, NotFound, OutcomeUnknown, TidelogError, Unavailable
-from segments.directory_store import DirectoryStore
-from segments.object_store import is_unsynced
-from segments.store_clock import StoreClock
+from segments.object_store.directory import DirectoryStore
+from segments.object_store.interface import is_unsynced
+from segments.object_store.store_clock import StoreClock
 from tests.servers import ROOT
 
 
@@ -508,7 +508,7 @@ def test_a_cancelled_create_goes_on_in_its_thread_and_leaves_no_temporary(tmp_pa
 WRITER = """
 import asyncio, os, sys
 from pathlib import Path
-from segments.directory_store import DirectoryStore
+from segments.object_store.directory import DirectoryStore
 
 def stop(*args, **kwargs):
     print("written", flush=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from segments.disk_tier import DiskTier
-from segments.log_reader import LogReader
+from segments.read.disk_cache import DiskTier
+from segments.read.log_reader import LogReader
 from tests.segments.batches import batch_of
 from tests.segments.tiered_partition import TieredPartition
 from tests.simulation.virtual_loop import run

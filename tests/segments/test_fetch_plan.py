@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId
-from segments.fetch_plan import RUNS_MAX, FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
-from segments.run_index import RunIndex
+from segments.read.fetch_plan import RUNS_MAX, FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
+from segments.wal.run_index import RunIndex
 from tests.segments.batches import run_of
 from tests.segments.small_history import history
 

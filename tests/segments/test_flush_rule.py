@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.flush_rule import FlushRule, FlushState
 from segments.settings import SegmentSettings
+from segments.wal.flush_policy import FlushRule, FlushState
 
 NOTHING = FlushState(full_segments=0, open_since_s=None, in_flight=0, closing=False)
 SETTINGS = SegmentSettings(linger_ms=100, puts_per_second_max=20, puts_in_flight_max=4)
@@ -103,7 +103,8 @@ class Flush(NamedTuple):
 
 
 def drive(settings: SegmentSettings, arrivals: list[Arrival], put_times_s: list[float]) -> list[Flush]:
-    """Plays segment_writer.py without I/O, and checks at every step that nobody waits too long. What was flushed, and when."""
+    """Plays segments/wal/segment_writer.py without I/O, and checks at every step that nobody waits too long. What was flushed, and
+    when."""
     rule, linger_s = FlushRule(settings), settings.linger_ms / 1000
     now_s, full, open_since_s = 0.0, 0, None
     landings: list[float] = []

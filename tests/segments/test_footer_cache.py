@@ -9,13 +9,13 @@ import pytest
 
 from metadata.errors import Corrupt
 from metadata.model import SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import index_key, segment_key, session_prefix, trimmed_key
-from segments.footer_cache import KEPT_S, RUN_BYTES, FooterCache
-from segments.footer_index import TAIL_MIN, IndexBlock
-from segments.footers import write_index
-from segments.read_ahead import ReadAhead
-from segments.recovered_partition import RecoveredPartition
-from segments.segment_file import BATCH_DTYPE, SEAL_BYTES, FooterBytes
+from segments.bucket.layout import index_key, segment_key, session_prefix, trimmed_key
+from segments.recovery.footer_cache import KEPT_S, RUN_BYTES, FooterCache
+from segments.recovery.recovered_partition import RecoveredPartition
+from segments.recovery.takeover_prefetch import ReadAhead
+from segments.wal.footer_index import TAIL_MIN, IndexBlock
+from segments.wal.footer_reader import write_index
+from segments.wal.segment_file import BATCH_DTYPE, SEAL_BYTES, FooterBytes
 from tests.segments.batches import ORDERS, PAYMENTS, Led, batch_of, led
 from tests.segments.past_sessions import SETTINGS, Bucket
 from tests.segments.scripted_store import slow

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import SegmentSeq, SessionId
-from segments.footer_index import (
+from segments.wal.footer_index import (
     BLOCK_BYTES_MAX,
     FooterBlocks,
     IndexBlock,
@@ -20,7 +20,7 @@ from segments.footer_index import (
     encode_index,
     parse_index,
 )
-from segments.segment_file import EncodedSegment, FooterBytes
+from segments.wal.segment_file import EncodedSegment, FooterBytes
 from tests.segments.batches import ORDERS, batch_of, segment_of, stamped_run
 
 SESSION, KEY = SessionId(7), "wal/7/index"

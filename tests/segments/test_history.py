@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.history import GroupPlace
+from segments.history.index import GroupPlace
 from tests.segments.batches import ORDERS
 from tests.segments.small_history import ROWS, history
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata.model import LeaderEpoch, Offset
-from segments.history_batches import HistoryBatch, encode_history
-from segments.manifest import EpochStart
-from segments.parquet_file import ParquetSettings, read_columns, verify_history, write_history
-from segments.record_batch import NO_LEADER_EPOCH, parse_header
-from segments.record_checksum import checksum_of_batches
-from segments.record_columns import decode_batches, iterate_records
+from segments.history.manifest import EpochStart
+from segments.history.parquet_file import ParquetSettings, read_columns, verify_history, write_history
+from segments.history.row_group_batches import HistoryBatch, encode_history
+from segments.records.batch import NO_LEADER_EPOCH, parse_header
+from segments.records.checksum import checksum_of_batches
+from segments.records.columns import decode_batches, iterate_records
 from tests.segments.history_strategies import BOUND, History, Row, columns_of, histories, rows_of_batches
 from tests.segments.record_strategies import TIMESTAMP_MS, aiokafka_records
 

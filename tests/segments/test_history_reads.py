@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-import segments.parquet_file
+import segments.history.parquet_file
 from metadata.model import Offset
 from segments.byte_budget import ByteBudget
-from segments.cold_pool import ColdPool
-from segments.history import GroupPlace
-from segments.history_reads import HistoryReads
-from segments.record_batch import parse_header
+from segments.history.index import GroupPlace
+from segments.read.read_cache import ColdPool
+from segments.read.row_group_loader import HistoryReads
+from segments.records.batch import parse_header
 from tests.segments.batches import batch_of
 from tests.segments.scripted_store import REFUSED, slow
 from tests.segments.tiered_partition import TieredPartition, tuples_in
@@ -40,7 +40,7 @@ def places(partition: TieredPartition) -> list[GroupPlace]:
 
 
 def test_a_footer_far_behind_its_row_group_is_read_once_however_many_groups_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segments.history_reads.SHARED_GET_BYTES", -1)
+    monkeypatch.setattr("segments.read.row_group_loader.SHARED_GET_BYTES", -1)
     partition = TieredPartition(V, compacted=12, group_bytes=200)
     groups = places(partition)
     partition.store.script("get", groups[0].key, slow(1))
@@ -75,7 +75,7 @@ def test_footers_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     async def main() -> None:
         reads = HistoryReads(partition.store)
         await reads.read(groups[0])
-        monkeypatch.setattr("segments.history_reads.FOOTERS_BYTES_MAX", 3 * reads._footers_bytes + 10)
+        monkeypatch.setattr("segments.read.row_group_loader.FOOTERS_BYTES_MAX", 3 * reads._footers_bytes + 10)
         for group in groups:
             await reads.read(group)
         assert list(reads._footers) == [group.key for group in groups[-3:]]
@@ -85,7 +85,7 @@ def test_footers_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_row_group_becomes_batches_of_a_bounded_size_and_a_part_of_them_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segments.history_reads.GROUP_BATCH_BYTES", 100)
+    monkeypatch.setattr("segments.read.row_group_loader.GROUP_BATCH_BYTES", 100)
     partition = TieredPartition(V, compacted=12, group_bytes=1 << 20, keeps=lambda offset: offset not in range(3, 9))
     [place] = places(partition)
 
@@ -118,9 +118,9 @@ class Loaders(MetaPathFinder):
 
 def test_what_decodes_parquet_is_loaded_once_and_not_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     partition = TieredPartition(V, compacted=12, group_bytes=200)
-    groups, loaders = places(partition), Loaders("segments.parquet_file")
-    monkeypatch.setattr(segments, "parquet_file", segments.parquet_file)  # as it was before, when this is over
-    monkeypatch.delitem(sys.modules, "segments.parquet_file")
+    groups, loaders = places(partition), Loaders("segments.history.parquet_file")
+    monkeypatch.setattr(segments.history, "parquet_file", segments.history.parquet_file)  # as it was before, when this is over
+    monkeypatch.delitem(sys.modules, "segments.history.parquet_file")
     monkeypatch.setattr(sys, "meta_path", [loaders, *sys.meta_path])
 
     async def main() -> None:
@@ -137,14 +137,14 @@ def test_a_decoding_that_outlives_its_read_is_counted_until_its_thread_has_ended
     partition = TieredPartition(V, compacted=12)
     place = places(partition)[0]
     begun, may_end = threading.Event(), threading.Event()
-    read_row_group = segments.parquet_file.read_row_group
+    read_row_group = segments.history.parquet_file.read_row_group
 
     def held_up(*args: Any) -> Any:
         begun.set()
         assert may_end.wait(60)
         return read_row_group(*args)
 
-    monkeypatch.setattr("segments.parquet_file.read_row_group", held_up)
+    monkeypatch.setattr("segments.history.parquet_file.read_row_group", held_up)
 
     async def main() -> None:
         budget = ByteBudget(1 << 20)

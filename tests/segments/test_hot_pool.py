@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from metadata.model import TopicPartition
-from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
-from segments.segment_file import StampedBatch
+from segments.read.tail_cache import BATCH_MEMORY_BYTES, HotPool
+from segments.wal.segment_file import StampedBatch
 from tests.segments.batches import ORDERS, PAYMENTS, batch_of, partition_of, stamped, stamped_run
 
 BATCH = batch_of(b"x" * 100)

@@ -12,8 +12,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument
-from segments.batch_kernel import compact_json
-from segments.json_values import JsonFormat, from_bytes, to_bytes
+from segments.records.batch_kernel import compact_json
+from segments.records.json_values import JsonFormat, from_bytes, to_bytes
 from tests.segments.kernel_forms import kernel_form
 
 __all__ = ["kernel_form"]

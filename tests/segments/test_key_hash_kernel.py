@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument
-from segments import key_hash_kernel
-from segments.record_columns import bytes_of, value_offsets
+from segments.records import key_hash_kernel
+from segments.records.columns import bytes_of, value_offsets
 
 SECRET = bytes(range(16))
-SOURCE = Path(__file__).parents[2] / "segments" / "key_hash_kernel.py"
+SOURCE = Path(__file__).parents[2] / "segments" / "records" / "key_hash_kernel.py"
 REFERENCE = {  # the first of SipHash's own vectors of 128 bits, as `openssl mac … SIPHASH` says them, too
     0: "a3817f04ba25a8e66df67214c7550293",
     1: "da87c1d86b99af44347659119b22fc45",

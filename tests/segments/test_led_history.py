@@ -10,14 +10,14 @@ import pytest
 
 from metadata.errors import InvalidArgument, NoLeader, OutcomeUnknown, OutOfRange, SessionFenced, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, TopicPartition
-from segments.bucket_layout import manifest_key, segment_key
-from segments.log import Log
-from segments.manifest import Manifest
-from segments.manifest_store import newest_manifest
-from segments.next_manifest import log_start_raised
-from segments.recovered_partition import RecoveredPartition, empty_partition
-from segments.recovery import recover
-from segments.session import seal
+from segments.bucket.layout import manifest_key, segment_key
+from segments.history.manifest import Manifest
+from segments.history.manifest_edits import log_start_raised
+from segments.history.manifest_store import newest_manifest
+from segments.log.session_log import Log
+from segments.recovery.recover import recover
+from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
+from segments.wal.session import seal
 from tests.segments.batches import BY, ORDERS, SESSION, TIMESTAMP_MS, led
 from tests.segments.manifests import TOPIC, compacted_to, plant, writer_of
 from tests.segments.scripted_store import HAPPENS_UNANSWERED, LOST_ANSWER, REFUSED, SILENCE, Act, ScriptedStore, slow

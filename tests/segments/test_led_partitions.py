@@ -8,9 +8,9 @@ import pytest
 
 from metadata.errors import Corrupt, NoLeader, SessionFenced, TidelogError
 from metadata.model import LeaderEpoch, TopicPartition
-from segments.led_partition import LedPartition
-from segments.led_partitions import LedPartitions
-from segments.recovered_partition import empty_partition
+from segments.partition.leader_partition import LedPartition
+from segments.partition.leader_partitions import LedPartitions
+from segments.recovery.recovered_partition import empty_partition
 from segments.settings import SegmentSettings
 from tests.segments.batches import ORDERS, PAYMENTS
 

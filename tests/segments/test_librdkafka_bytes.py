@@ -8,10 +8,10 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from segments.batch_kernel import NewRecordTuple
-from segments.compression import Codec
-from segments.record_batch import BATCH_OVERHEAD_BYTES, check_produced, parse_header, split_batches
-from segments.record_columns import decode_batches, encode_batch, encode_records, iterate_records
+from segments.records.batch import BATCH_OVERHEAD_BYTES, check_produced, parse_header, split_batches
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.columns import decode_batches, encode_batch, encode_records, iterate_records
+from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 from tests.segments.fake_kafka_broker import PRODUCER_EPOCH, PRODUCER_ID, TOPIC, fake_kafka_broker
 from tests.segments.record_strategies import TIMESTAMP_MS, as_read

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, OutOfRange
 from metadata.model import LeaderEpoch, Offset
-from segments.fetch_plan import FetchPart, FromParquet, FromWal, plan_fetch
-from segments.history import History
-from segments.led_partition import LedPartition
-from segments.located_records import Located, Told, located, partition_told
-from segments.run_index import RunIndex
+from segments.history.index import History
+from segments.partition.leader_partition import LedPartition
+from segments.read.fetch_plan import FetchPart, FromParquet, FromWal, plan_fetch
+from segments.read.record_locations import Located, Told, located, partition_told
+from segments.wal.run_index import RunIndex
 from tests.segments.batches import ORDERS
 from tests.segments.small_history import history
 from tests.segments.test_fetch_plan import RUN_BYTES, index_of

@@ -22,12 +22,12 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch, Offset
 from segments.byte_budget import ByteBudget
-from segments.hot_pool import BATCH_MEMORY_BYTES
-from segments.log import Acks, Log
-from segments.partition_log import Appended, Dates
-from segments.record_batch import parse_header
-from segments.recovered_partition import RecoveredPartition, empty_partition
-from segments.recovery import recover
+from segments.log.session_log import Acks, Log
+from segments.partition.partition_log import Appended, Dates
+from segments.read.tail_cache import BATCH_MEMORY_BYTES
+from segments.records.batch import parse_header
+from segments.recovery.recover import recover
+from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from tests.segments.batches import (
     BY,
     EPOCH,

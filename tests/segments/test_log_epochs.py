@@ -21,15 +21,15 @@ from metadata.errors import (
     UnknownProducer,
 )
 from metadata.model import LeaderEpoch
-from segments.bucket_layout import session_prefix
-from segments.doubted_refusal import DoubtedRefusal, decide
-from segments.log import FetchTarget, Log
-from segments.log_reader import Fetched
-from segments.recovered_partition import RecoveredPartition, empty_partition
-from segments.recovery import recover
-from segments.run_index import NO_EPOCH_END
-from segments.session import Session
+from segments.bucket.layout import session_prefix
+from segments.log.doubted_refusal import DoubtedRefusal, decide
+from segments.log.session_log import FetchTarget, Log
+from segments.read.log_reader import Fetched
+from segments.recovery.recover import recover
+from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.shared_errors import own_copy
+from segments.wal.run_index import NO_EPOCH_END
+from segments.wal.session import Session
 from tests.segments.batches import (
     BY,
     EPOCH,

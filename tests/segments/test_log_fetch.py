@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, NoLeader, OutOfRange, TidelogError, Unavailable
 from metadata.model import TopicPartition
-from segments.hot_pool import BATCH_MEMORY_BYTES
-from segments.log import FetchTarget, Log
-from segments.log_reader import Fetched
-from segments.recovered_partition import empty_partition
+from segments.log.session_log import FetchTarget, Log
+from segments.read.log_reader import Fetched
+from segments.read.tail_cache import BATCH_MEMORY_BYTES
+from segments.recovery.recovered_partition import empty_partition
 from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, key_of, partition_of, records_in
 from tests.segments.scripted_store import SILENCE, fails, slow
 from tests.segments.serving import EVERYTHING, SETTINGS, append, bucket, fetch, now_s, produce, refusal_of, values, with_log

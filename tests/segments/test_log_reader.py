@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, OutOfRange, TidelogError, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId
-from segments import log_reader
-from segments.bucket_layout import segment_key
+from segments.bucket.layout import segment_key
 from segments.byte_budget import ByteBudget
-from segments.cold_pool import ColdPool
-from segments.fetch_plan import FetchPart, plan_fetch
-from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
-from segments.log_reader import Explanation, Fetched, FetchTarget, LedPartition, LogReader, TimestampedOffset
-from segments.partition_log import PartitionLog
-from segments.producer_state import ProducerStates
-from segments.record_batch import parse_header, with_log_append_time
-from segments.run_index import RunIndex
-from segments.segment_file import StampedBatch
+from segments.partition.partition_log import PartitionLog
+from segments.partition.producer_state import ProducerStates
+from segments.read import log_reader
+from segments.read.fetch_plan import FetchPart, plan_fetch
+from segments.read.log_reader import Explanation, Fetched, FetchTarget, LedPartition, LogReader, TimestampedOffset
+from segments.read.read_cache import ColdPool
+from segments.read.tail_cache import BATCH_MEMORY_BYTES, HotPool
+from segments.records.batch import parse_header, with_log_append_time
+from segments.wal.run_index import RunIndex
+from segments.wal.segment_file import StampedBatch
 from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, TIMESTAMP_MS, batch_of, records_in, segment_of, stamped_run
 from tests.segments.scripted_store import REFUSED, ScriptedStore, slow
 from tests.simulation.virtual_loop import run

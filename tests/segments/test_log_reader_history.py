@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, OutOfRange
 from metadata.model import Offset
-from segments.batch_kernel import NewRecordTuple
-from segments.compression import Codec
-from segments.log_reader import FetchTarget, LogReader
-from segments.record_batch import parse_header, split_batches, with_log_append_time
-from segments.record_columns import encode_records
+from segments.read.log_reader import FetchTarget, LogReader
+from segments.records.batch import parse_header, split_batches, with_log_append_time
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
 from tests.segments.batches import EPOCH, ORDERS, TIMESTAMP_MS, batch_of
 from tests.segments.record_strategies import record_lists
 from tests.segments.scripted_store import slow

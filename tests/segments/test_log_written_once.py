@@ -6,11 +6,11 @@ import pytest
 
 from metadata.errors import StaleRouting
 from metadata.model import Offset, ProducerId, TopicPartition
-from segments.keyed_routing import AnyRouting
-from segments.log import Log
-from segments.producer_state import ONE_SHOT, SequencedBatch
-from segments.recovery import recover
-from segments.store_clock import StoreClock
+from segments.log.keyed_routing import AnyRouting
+from segments.log.session_log import Log
+from segments.object_store.store_clock import StoreClock
+from segments.partition.producer_state import ONE_SHOT, SequencedBatch
+from segments.recovery.recover import recover
 from tests.segments.batches import BY, ORDERS, PAYMENTS, led, partition_of, sequenced_batch
 from tests.segments.serving import SETTINGS, append, bucket, produce, serving, with_log
 from tests.simulation.virtual_loop import run, virtual_loop

@@ -9,8 +9,8 @@ import pytest
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, ProducerId
-from segments.bucket_layout import manifest_key
-from segments.manifest import (
+from segments.bucket.layout import manifest_key
+from segments.history.manifest import (
     EpochStart,
     Manifest,
     RememberedBatch,

@@ -10,11 +10,11 @@ import pytest
 
 from metadata.errors import Corrupt, Denied, OutcomeUnknown, Unavailable
 from metadata.model import Offset
-from segments.bucket_layout import deleted_topic_key, history_file_key, manifest_key, topic_mirror_key
-from segments.manifest import Manifest, Superseded, encode_manifest
-from segments.manifest_store import LISTED_TOGETHER, commit_manifest, newest_manifest, newest_manifests
-from segments.memory_store import MemoryStore
-from segments.next_manifest import collected
+from segments.bucket.layout import deleted_topic_key, history_file_key, manifest_key, topic_mirror_key
+from segments.history.manifest import Manifest, Superseded, encode_manifest
+from segments.history.manifest_edits import collected
+from segments.history.manifest_store import LISTED_TOGETHER, commit_manifest, newest_manifest, newest_manifests
+from segments.object_store.memory import MemoryStore
 from tests.faulty_store import STORMY, FaultyStore
 from tests.segments.batches import ORDERS, PAYMENTS, TIMESTAMP_MS, partition_of
 from tests.segments.manifests import TOPIC, compacted_to, file_of, plant, writer_of

@@ -8,7 +8,7 @@ import pytest
 from awscrt.checksums import crc32c
 
 from metadata.errors import NotFound, Unavailable
-from segments.memory_store import MemoryStore
+from segments.object_store.memory import MemoryStore
 
 
 def test_a_checksum_that_is_not_that_of_the_body_is_refused_as_s3_refuses_it() -> None:

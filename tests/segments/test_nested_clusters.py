@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from metadata.errors import Denied, Rejected
-from segments.cluster_record import sign_bucket
-from segments.memory_store import MemoryStore
-from segments.nested_clusters import check_not_nested
-from segments.object_store import ListPage, ObjectStore
-from segments.store_url import open_store
+from segments.bucket.cluster_record import sign_bucket
+from segments.bucket.nested_clusters import check_not_nested
+from segments.object_store.interface import ListPage, ObjectStore
+from segments.object_store.memory import MemoryStore
+from segments.object_store.open import open_store
 
 
 async def _signed(url: str, cluster_id: str) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.model import LeaderEpoch, Offset
-from segments.bucket_layout import manifest_key
-from segments.manifest import EpochStart, HistoryFile, Manifest, decode_manifest, encode_manifest, no_manifest
-from segments.next_manifest import collected, compacted, log_start_raised, replaced
+from segments.bucket.layout import manifest_key
+from segments.history.manifest import EpochStart, HistoryFile, Manifest, decode_manifest, encode_manifest, no_manifest
+from segments.history.manifest_edits import collected, compacted, log_start_raised, replaced
 from tests.segments.batches import ORDERS
 from tests.segments.manifests import TOPIC, compacted_to, file_of, writer_of
 

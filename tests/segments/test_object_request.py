@@ -7,7 +7,7 @@ import posixpath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.object_request import is_key
+from segments.object_store.validation import is_key
 
 almost_keys = st.text(alphabet="a.=/-_0\0 ä\\\n", max_size=12)
 

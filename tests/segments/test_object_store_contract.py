@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metadata.errors import AlreadyExists, InvalidArgument, NotFound
-from segments.directory_store import DirectoryStore
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer, ObjectStore
+from segments.object_store.directory import DirectoryStore
+from segments.object_store.interface import Buffer, ObjectStore
+from segments.object_store.memory import MemoryStore
 from tests.servers import S3Server, named_server, versity_server
 
 Scenario = Callable[[ObjectStore], Coroutine[None, None, None]]
@@ -73,7 +73,7 @@ def opener(
         return lambda: as_opened(memory)
     if request.param == "directory":
         return lambda: DirectoryStore.open(tmp_path)
-    from segments.s3_store import S3Store
+    from segments.object_store.s3 import S3Store
 
     server: S3Server = request.getfixturevalue(request.param)
     for name, value in server.environment.items():

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Offset
-from segments.manifest import HistoryFile
-from segments.parquet_file import (
+from segments.history.manifest import HistoryFile
+from segments.history.parquet_file import (
     ROW_BYTES,
     HistoryWriter,
     ParquetSettings,
@@ -28,9 +28,9 @@ from segments.parquet_file import (
     verify_history,
     write_history,
 )
-from segments.parquet_schema import PARQUET_SCHEMA
-from segments.record_checksum import as_text, checksum_of_batches
-from segments.record_columns import SCHEMA, decode_batches
+from segments.history.parquet_schema import PARQUET_SCHEMA
+from segments.records.checksum import as_text, checksum_of_batches
+from segments.records.columns import SCHEMA, decode_batches
 from tests.segments.history_strategies import BOUND, History, Row, columns_of, histories, rows_of_columns
 from tests.segments.record_strategies import TIMESTAMP_MS
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from metadata.errors import ConditionFailed, InvalidTimestamp, OutOfOrderSequence, OutOfRange
 from metadata.model import LeaderEpoch, Offset, ProducerId
-from segments.partition_log import Appended, Bounds, PartitionLog
-from segments.producer_state import ONE_SHOT, ProducerStates, SequencedBatch
+from segments.partition.partition_log import Appended, Bounds, PartitionLog
+from segments.partition.producer_state import ONE_SHOT, ProducerStates, SequencedBatch
 from tests.segments.batches import EPOCH, ORDERS, batch_of, header_of, sequenced_batch
 
 

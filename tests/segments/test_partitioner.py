@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument
-from segments.partitioner import NO_PARTITION, partition_of, partitions_of
+from segments.records.partitioner import NO_PARTITION, partition_of, partitions_of
 from tests.segments.kernel_forms import kernel_form
 
 __all__ = ["kernel_form"]

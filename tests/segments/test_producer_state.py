@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import IdempotencyKeyReused, OutOfOrderSequence, ProducerFenced, UnknownProducer
 from metadata.model import NO_PRODUCER, Offset, ProducerId
-from segments.producer_state import (
+from segments.partition.producer_state import (
     BATCHES_REMEMBERED,
     ONE_SHOT,
     SEQUENCE_MAX,
@@ -25,7 +25,7 @@ ALICE, BOB = ProducerId(1), ProducerId(2)
 
 
 class Leader:
-    """Appends batches the way partition_log.py does: checked, given the next offsets, remembered."""
+    """Appends batches the way segments/partition/partition_log.py does: checked, given the next offsets, remembered."""
 
     def __init__(self, *, producers_max: int = 100) -> None:
         self.states = ProducerStates(producers_max=producers_max, expiry_ms=EXPIRY_MS)

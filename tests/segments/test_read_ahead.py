@@ -10,14 +10,14 @@ import pytest
 
 from metadata.errors import Unavailable
 from metadata.model import SegmentSeq, TopicPartition
-from segments.bucket_layout import claim_key, segment_key
-from segments.footer_cache import FooterCache
-from segments.found_runs import Span
-from segments.read_ahead import ReadAhead, read_footers_ahead
-from segments.recovered_partition import RecoveredPartition
-from segments.recovery import recover
-from segments.session import seal
+from segments.bucket.layout import claim_key, segment_key
+from segments.recovery.footer_cache import FooterCache
+from segments.recovery.recover import recover
+from segments.recovery.recovered_partition import RecoveredPartition
+from segments.recovery.session_runs import Span
+from segments.recovery.takeover_prefetch import ReadAhead, read_footers_ahead
 from segments.settings import SegmentSettings
+from segments.wal.session import seal
 from tests.segments.batches import BY, ORDERS, TIMESTAMP_MS, batch_of, led, seal_of, segment_of, stamped_run
 from tests.segments.scripted_store import REFUSED, SILENCE, Act, ScriptedStore
 from tests.simulation import virtual_loop

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, InvalidRecord, TooLarge
-from segments.compression import Codec
-from segments.record_batch import (
+from segments.records.batch import (
     BATCH_OVERHEAD_BYTES,
     RECORDS_PER_BATCH_MAX,
     assemble,
@@ -25,7 +24,8 @@ from segments.record_batch import (
     stamp,
     with_log_append_time,
 )
-from segments.record_columns import encode_records, iterate_records
+from segments.records.columns import encode_records, iterate_records
+from segments.records.compression import Codec
 from segments.records.header import BatchHeader
 from tests.segments.kernel_forms import kernel_form
 from tests.segments.record_strategies import TIMESTAMP_MS, aiokafka_batch, aiokafka_records, new_records, record_lists

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument, InvalidRecord
-from segments import checksum_kernel
-from segments.checksum_kernel import ColumnReader
-from segments.compression import Codec
-from segments.record_batch import BATCH_OVERHEAD_BYTES, assemble, parse_header, with_log_append_time
-from segments.record_checksum import SUMS, as_text, checksum_of_batches, checksum_of_columns
-from segments.record_columns import decode_batches, encode_records
+from segments.records import checksum_kernel
+from segments.records.batch import BATCH_OVERHEAD_BYTES, assemble, parse_header, with_log_append_time
+from segments.records.checksum import SUMS, as_text, checksum_of_batches, checksum_of_columns
+from segments.records.checksum_kernel import ColumnReader
+from segments.records.columns import decode_batches, encode_records
+from segments.records.compression import Codec
 from tests.segments.history_strategies import BOUND, History, Row, columns_of, histories, rows_of_columns
 from tests.segments.kernel_forms import CHECKSUM_SOURCE, UNCOMPILED_CHECKSUMS, kernel_form
 from tests.segments.record_strategies import TIMESTAMP_MS, record_lists

@@ -15,11 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument, InvalidRecord, TooLarge
-from segments import record_columns
-from segments.batch_kernel import NewRecordTuple, RecordTuple
-from segments.compression import Codec
-from segments.record_batch import BATCH_OVERHEAD_BYTES, assemble, check_produced, parse_header, with_log_append_time
-from segments.record_columns import (
+from segments.records import columns as records_columns
+from segments.records.batch import BATCH_OVERHEAD_BYTES, assemble, check_produced, parse_header, with_log_append_time
+from segments.records.batch_kernel import NewRecordTuple, RecordTuple
+from segments.records.columns import (
     HEADERS_TYPE,
     SCHEMA,
     ColumnsEncoder,
@@ -28,6 +27,7 @@ from segments.record_columns import (
     encode_records,
     iterate_records,
 )
+from segments.records.compression import Codec
 from tests.segments.kernel_forms import kernel_form
 from tests.segments.record_strategies import TIMESTAMP_MS, aiokafka_batch, aiokafka_records, as_read, new_records, record_lists
 
@@ -265,7 +265,7 @@ def test_offsets_past_the_largest_are_refused() -> None:
 
 
 def test_columns_over_two_gib_are_refused_before_memory_is_taken_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_columns, "_INT32_MAX", 50_000)
+    monkeypatch.setattr(records_columns, "_INT32_MAX", 50_000)
     batch = encode_records([(None, b"x" * 9_000, (), TIMESTAMP_MS)])
     assert decode(*[batch] * 5).num_rows == 5
     with pytest.raises(TooLarge, match="54000 of values"):

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import claim_key, index_key, segment_key, session_prefix, trimmed_key
-from segments.footer_cache import FooterCache
-from segments.footer_index import IndexBlock, encode_index
-from segments.object_store import Tail
-from segments.partition_log import Appended, Bounds
-from segments.recovered_partition import RecoveredPartition, empty_partition
-from segments.segment_file import FOOTER_READ_BYTES, SEAL_BYTES, FooterBytes, SegmentFooter, footer_bytes_needed
-from segments.session_footers import read_session
+from segments.bucket.layout import claim_key, index_key, segment_key, session_prefix, trimmed_key
+from segments.object_store.interface import Tail
+from segments.partition.partition_log import Appended, Bounds
+from segments.recovery.footer_cache import FooterCache
+from segments.recovery.recovered_partition import RecoveredPartition, empty_partition
 from segments.settings import SegmentSettings
+from segments.wal.footer_index import IndexBlock, encode_index
+from segments.wal.segment_file import FOOTER_READ_BYTES, SEAL_BYTES, FooterBytes, SegmentFooter, footer_bytes_needed
+from segments.wal.session_reader import read_session
 from tests.segments.batches import (
     ORDERS,
     PAYMENTS,

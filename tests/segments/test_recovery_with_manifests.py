@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import claim_key, manifest_key, segment_key, trimmed_key
-from segments.footer_cache import FooterCache
-from segments.log_reader import LedPartition
-from segments.manifest import Manifest, no_manifest
-from segments.next_manifest import log_start_raised
-from segments.object_store import ListPage, Tail
-from segments.read_ahead import ReadAhead
-from segments.recovered_partition import RecoveredPartition
-from segments.recovery import recover
-from segments.run_index import NO_EPOCH_END
+from segments.bucket.layout import claim_key, manifest_key, segment_key, trimmed_key
+from segments.history.manifest import Manifest, no_manifest
+from segments.history.manifest_edits import log_start_raised
+from segments.object_store.interface import ListPage, Tail
+from segments.read.log_reader import LedPartition
+from segments.recovery.footer_cache import FooterCache
+from segments.recovery.recover import recover
+from segments.recovery.recovered_partition import RecoveredPartition
+from segments.recovery.takeover_prefetch import ReadAhead
+from segments.wal.run_index import NO_EPOCH_END
 from tests.segments.batches import ORDERS, PAYMENTS, TIMESTAMP_MS, Led, header_of, led, partition_of, sequenced_batch
 from tests.segments.manifests import TOPIC, compacted_to, plant, remembered, writer_of
 from tests.segments.past_sessions import BY, SETTINGS, Bucket

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from metadata.errors import Rejected
-from segments.memory_store import MemoryStore
-from segments.restorations import begin_restoration, check_not_superseded, last_restoration
+from segments.bucket.markers import begin_restoration, check_not_superseded, last_restoration
+from segments.object_store.memory import MemoryStore
 
 
 def test_restorations_are_counted_on_the_bucket() -> None:

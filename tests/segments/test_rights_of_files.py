@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from segments.directory_store import DirectoryStore
-from segments.disk_tier import DiskTier
+from segments.object_store.directory import DirectoryStore
+from segments.read.disk_cache import DiskTier
 
 
 @pytest.fixture(params=(0o000, 0o022, 0o077, 0o177), ids=oct)

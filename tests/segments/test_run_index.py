@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.run_index import NO_EPOCH_END, EpochEnd, RunIndex, RunPlace
-from segments.segment_file import Run
+from segments.wal.run_index import NO_EPOCH_END, EpochEnd, RunIndex, RunPlace
+from segments.wal.segment_file import Run
 from tests.segments.batches import EPOCH, run_of
 
 SESSION = SessionId(2**64 // 4)

@@ -32,9 +32,9 @@ from metadata.errors import (
     TooLarge,
     Unavailable,
 )
-from segments.s3_settings import S3Settings
-from segments.s3_store import S3Store
-from segments.store_clock import StoreClock
+from segments.object_store.s3 import S3Store
+from segments.object_store.s3_settings import S3Settings
+from segments.object_store.store_clock import StoreClock
 from tests.segments.http_script import Answer, Handler, HangUp, HttpScript, Request, http_script
 
 pytestmark = pytest.mark.slow

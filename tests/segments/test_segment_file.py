@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from metadata.errors import Corrupt
 from metadata.model import SegmentSeq, SessionId, TopicPartition
-from segments.record_batch import check_stored, parse_header, split_batches
-from segments.segment_file import (
+from segments.records.batch import check_stored, parse_header, split_batches
+from segments.wal.segment_file import (
     BATCH_DTYPE,
     BATCH_ENTRY_BYTES,
     FOOTER_READ_BYTES,

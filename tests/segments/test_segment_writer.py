@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import SegmentSeq
-from segments.bucket_health import BucketState
-from segments.bucket_layout import index_key, session_prefix, trimmed_key
-from segments.footer_index import parse_index
-from segments.object_store import unsynced
-from segments.pending_segment import PendingSegment
-from segments.segment_file import SEAL_BYTES, SegmentFooter, parse_footer, parse_head
-from segments.session import seal
+from segments.bucket.layout import index_key, session_prefix, trimmed_key
+from segments.object_store.health import BucketState
+from segments.object_store.interface import unsynced
 from segments.settings import SegmentSettings
+from segments.wal.footer_index import parse_index
+from segments.wal.pending_segment import PendingSegment
+from segments.wal.segment_file import SEAL_BYTES, SegmentFooter, parse_footer, parse_head
+from segments.wal.session import seal
 from tests.segments.batches import BY, ORDERS, PAYMENTS, SESSION, SUCCESSOR, batch_of, key_of, seal_of, segment_of, stamped_run
 from tests.segments.scripted_store import (
     HAPPENS_UNANSWERED,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from metadata.errors import AlreadyExists, Corrupt, Denied, NotFound, OutcomeUnknown
 from metadata.model import SegmentSeq, SessionId
-from segments.bucket_layout import claim_key, segment_key, session_prefix, trimmed_key
-from segments.object_store import ListPage, ObjectInfo, unsynced
-from segments.segment_file import SEAL_BYTES, Seal, parse_seal
-from segments.session import (
+from segments.bucket.layout import claim_key, segment_key, session_prefix, trimmed_key
+from segments.object_store.interface import ListPage, ObjectInfo, unsynced
+from segments.wal.segment_file import SEAL_BYTES, Seal, parse_seal
+from segments.wal.session import (
     ClaimRecord,
     Session,
     SessionListing,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from metadata.errors import Denied, InvalidArgument
-from segments.bounded_store import BoundedStore
-from segments.create_only_proof import prove_create_only
-from segments.memory_store import MemoryStore
-from segments.object_store import ObjectStore
-from segments.store_url import open_store
+from segments.object_store.conditional_put_check import prove_create_only
+from segments.object_store.interface import ObjectStore
+from segments.object_store.memory import MemoryStore
+from segments.object_store.open import open_store
+from segments.object_store.timeout import BoundedStore
 
 
 async def opened_and_closed(url: str, *, make_directory: bool = False) -> ObjectStore:

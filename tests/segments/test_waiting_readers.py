@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segments.waiting_readers import WaitingReaders
+from segments.read.reader_notifier import WaitingReaders
 from tests.segments.batches import ORDERS, PAYMENTS
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from metadata.errors import AlreadyExists, Denied, NotFound, OutcomeUnknown, Unavailable
-from segments.bucket_health import BucketState
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer
-from segments.watched_store import Trouble, Unwritable, WatchedStore
+from segments.object_store.health import BucketState
+from segments.object_store.health_tracking import Trouble, Unwritable, WatchedStore
+from segments.object_store.interface import Buffer
+from segments.object_store.memory import MemoryStore
 from tests.simulation.virtual_loop import run
 
 

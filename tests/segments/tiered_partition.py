@@ -12,24 +12,24 @@ import pyarrow as pa
 
 from metadata.errors import TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
-from segments.batch_kernel import RecordTuple
-from segments.bucket_layout import history_file_key, history_file_name
+from segments.bucket.layout import history_file_key, history_file_name
 from segments.byte_budget import ByteBudget
-from segments.cold_pool import ColdPool
-from segments.disk_tier import DiskTier
-from segments.history import History
-from segments.hot_pool import BATCH_MEMORY_BYTES, HotPool
-from segments.led_partition import LedPartition
-from segments.log_reader import Fetched, FetchTarget, LogReader
-from segments.manifest import EpochStart, Manifest, no_manifest
-from segments.object_store import Buffer
-from segments.parquet_file import ParquetSettings, write_history
-from segments.partition_log import PartitionLog
-from segments.producer_state import ProducerStates
-from segments.record_batch import split_batches
-from segments.record_columns import decode_batches, iterate_records
-from segments.run_index import RunIndex
-from segments.segment_file import StampedBatch
+from segments.history.index import History
+from segments.history.manifest import EpochStart, Manifest, no_manifest
+from segments.history.parquet_file import ParquetSettings, write_history
+from segments.object_store.interface import Buffer
+from segments.partition.leader_partition import LedPartition
+from segments.partition.partition_log import PartitionLog
+from segments.partition.producer_state import ProducerStates
+from segments.read.disk_cache import DiskTier
+from segments.read.log_reader import Fetched, FetchTarget, LogReader
+from segments.read.read_cache import ColdPool
+from segments.read.tail_cache import BATCH_MEMORY_BYTES, HotPool
+from segments.records.batch import split_batches
+from segments.records.batch_kernel import RecordTuple
+from segments.records.columns import decode_batches, iterate_records
+from segments.wal.run_index import RunIndex
+from segments.wal.segment_file import StampedBatch
 from tests.segments.batches import EPOCH, ORDERS, segment_of, stamped
 from tests.segments.scripted_store import ScriptedStore
 from tests.simulation.virtual_loop import run

@@ -1,4 +1,4 @@
-"""A segment writer at work on a scripted bucket, for the tests of segment_writer.py; under virtual time."""
+"""A segment writer at work on a scripted bucket, for the tests of segments/wal/segment_writer.py; under virtual time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 from metadata.errors import TidelogError
 from metadata.model import SegmentSeq, TopicPartition
-from segments.bucket_health import BucketState
 from segments.byte_budget import ByteBudget
-from segments.log_counters import LogCounters
-from segments.pending_segment import PendingSegment
-from segments.segment_file import SEGMENT_MAGIC, SegmentFooter, parse_footer, parse_head
-from segments.segment_writer import SegmentWriter
-from segments.session import seal
+from segments.counters import LogCounters
+from segments.object_store.health import BucketState
 from segments.settings import SegmentSettings
+from segments.wal.pending_segment import PendingSegment
+from segments.wal.segment_file import SEGMENT_MAGIC, SegmentFooter, parse_footer, parse_head
+from segments.wal.segment_writer import SegmentWriter
+from segments.wal.session import seal
 from tests.segments.batches import BY, EPOCH, ORDERS, PAYMENTS, SESSION, WRITER, batch_of, stamped
 from tests.segments.scripted_store import ScriptedStore
 from tests.simulation.virtual_loop import run, virtual_loop

@@ -26,8 +26,8 @@ from metadata.errors import Unavailable
 from metadata.model import LeaderEpoch, Revision, SegmentSeq, SessionId, TopicPartition
 from metadata.store.interface import Event, KeyValue, WatchBatch
 from metadata.store.keys import EtcdLayout
-from segments.bucket_layout import parse_wal_key, proof_key, segment_key
-from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_seal
+from segments.bucket.layout import parse_wal_key, proof_key, segment_key
+from segments.wal.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_seal
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.bucket_reader import VisibleRun
 from tests.simulation.etcd_model import EtcdModel

@@ -21,11 +21,11 @@ import msgspec
 
 from compaction.trim import TrimRecord
 from metadata.model import SegmentSeq, SessionId, TopicId, TopicPartition
-from segments.bucket_layout import TopicKey, WalKey, parse_topic_key, parse_wal_key
-from segments.manifest import Manifest, decode_manifest
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer
-from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_footer
+from segments.bucket.layout import TopicKey, WalKey, parse_topic_key, parse_wal_key
+from segments.history.manifest import Manifest, decode_manifest
+from segments.object_store.interface import Buffer
+from segments.object_store.memory import MemoryStore
+from segments.wal.segment_file import SEAL_BYTES, SEAL_MAGIC, parse_footer
 from tests.simulation.policy_model import CLOCK_SKEW_MS, Version
 
 

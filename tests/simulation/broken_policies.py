@@ -12,11 +12,11 @@ import pyarrow as pa
 from compaction.key_compaction import KeyPassPlan, Sorted
 from compaction.key_map import ABSENT, KeyMap
 from metadata.model import LeaderEpoch, Offset, TopicPartition
-from segments.led_history import HIGH_WATERMARK
-from segments.log import Log
-from segments.manifest import HistoryFile, Manifest
-from segments.partition_log import PartitionLog
-from segments.recovered_partition import RecoveredPartition
+from segments.history.manifest import HistoryFile, Manifest
+from segments.log.manifest_follower import HIGH_WATERMARK
+from segments.log.session_log import Log
+from segments.partition.partition_log import PartitionLog
+from segments.recovery.recovered_partition import RecoveredPartition
 
 
 def by_oldest(expired: Callable[..., list[bool]]) -> Callable[..., list[bool]]:

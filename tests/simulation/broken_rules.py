@@ -26,14 +26,17 @@ from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
-from segments import next_manifest, recovery, segment_writer, session, store_clock
-from segments.bucket_layout import claim_key, segment_key
-from segments.doubted_refusal import DoubtedRefusal
-from segments.log import Log, PendingAppend, Released
-from segments.object_store import ObjectStore
-from segments.partition_log import Appended, PartitionLog
-from segments.recovered_partition import RecoveredPartition
-from segments.session import ClaimRecord, SessionListing, list_session
+from segments.bucket.layout import claim_key, segment_key
+from segments.history import manifest_edits
+from segments.log.doubted_refusal import DoubtedRefusal
+from segments.log.session_log import Log, PendingAppend, Released
+from segments.object_store import store_clock
+from segments.object_store.interface import ObjectStore
+from segments.partition.partition_log import Appended, PartitionLog
+from segments.recovery import recover as recovery
+from segments.recovery.recovered_partition import RecoveredPartition
+from segments.wal import segment_writer, session
+from segments.wal.session import ClaimRecord, SessionListing, list_session
 from tests.simulation import broken_policies
 from tests.simulation.metadata_wire import MetadataWire
 
@@ -172,7 +175,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
             names = ("due_for_collection", "collection_due")
             return [(keeping, name, broken_policies.at_once(getattr(collection, name))) for name in names]
         case BrokenRule.PRODUCERS_FORGOTTEN:
-            return [(compact_unit, "compacted", broken_policies.without_producers(next_manifest.compacted))]
+            return [(compact_unit, "compacted", broken_policies.without_producers(manifest_edits.compacted))]
         case BrokenRule.CLOCK_TRUSTED:
             return [(store_clock, "store_time", lambda date_ms, **_: None)]
 

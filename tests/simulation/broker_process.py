@@ -22,11 +22,11 @@ from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import Revision, SessionId
 from metadata.store.keys import EtcdLayout
-from segments.bounded_store import BoundedStore
-from segments.log import Log
-from segments.memory_store import MemoryStore
+from segments.log.session_log import Log
+from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.memory import MemoryStore
+from segments.object_store.timeout import BoundedStore
 from segments.settings import SegmentSettings
-from segments.watched_store import WatchedStore
 from tests.faulty_store import Faults, FaultyStore
 from tests.simulation.appointments import Recorder, Writer
 from tests.simulation.etcd_model import EtcdModel

@@ -3,8 +3,8 @@
     newest manifests ─▶ Parquet, from the log start to compacted_to ─┐
     sessions ─▶ segments that are committed ─▶ runs from there on ───┴▶ the log of each partition
 
-Written apart from segments/recovery.py and parquet_file.py on purpose, so that they can disagree. Only the formats are shared. Runs
-that are in Parquet by now, and still lie in segments, have to say the same.
+Written apart from segments/recovery/recover.py and segments/history/parquet_file.py on purpose, so that they can disagree. Only the
+formats are shared. Runs that are in Parquet by now, and still lie in segments, have to say the same.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicId, TopicPartition
-from segments.bucket_layout import TOPICS, WAL, history_file_key, parse_topic_key, parse_wal_key, segment_key
-from segments.manifest import decode_manifest
-from segments.object_store import Buffer, ObjectStore
-from segments.record_batch import split_batches
-from segments.record_columns import iterate_records
-from segments.segment_file import SEAL_BYTES, SEAL_MAGIC, Run, SegmentFooter, parse_footer, parse_seal
+from segments.bucket.layout import TOPICS, WAL, history_file_key, parse_topic_key, parse_wal_key, segment_key
+from segments.history.manifest import decode_manifest
+from segments.object_store.interface import Buffer, ObjectStore
+from segments.records.batch import split_batches
+from segments.records.columns import iterate_records
+from segments.wal.segment_file import SEAL_BYTES, SEAL_MAGIC, Run, SegmentFooter, parse_footer, parse_seal
 from tests.simulation.history_checker import RecordId
 
 DECOMPRESSED_BYTES_MAX = 1 << 20

@@ -22,13 +22,13 @@ from enum import Enum
 
 from metadata.errors import FencedLeaderEpoch, OutOfOrderSequence, OutOfRange, TidelogError, UnknownLeaderEpoch
 from metadata.model import LeaderEpoch, SessionId, TopicId, TopicPartition
-from segments.batch_kernel import NewRecordTuple
-from segments.log import Acks, FetchTarget, Log
-from segments.log_reader import Fetched as FetchedBatches
-from segments.partition_log import Appended
-from segments.producer_state import ONE_SHOT
-from segments.record_batch import check_produced, split_batches
-from segments.record_columns import encode_records
+from segments.log.session_log import Acks, FetchTarget, Log
+from segments.partition.partition_log import Appended
+from segments.partition.producer_state import ONE_SHOT
+from segments.read.log_reader import Fetched as FetchedBatches
+from segments.records.batch import check_produced, split_batches
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.columns import encode_records
 from tests.simulation.broker_process import BrokerProcess
 from tests.simulation.bucket_reader import DECOMPRESSED_BYTES_MAX, ID_HEADER, record_value, records_of
 from tests.simulation.history_checker import Acknowledged, Event, Fetched, RecordId, Refused, Sent, Unknown

@@ -22,9 +22,9 @@ from metadata.cluster.manifest_notices import NoticeCache
 from metadata.model import SessionId
 from metadata.store.keys import EtcdLayout
 from metadata.topics.cache import TopicCache
-from segments.bounded_store import BoundedStore
-from segments.object_store import Buffer, ListPage, ObjectStore, Tail
-from segments.store_clock import StoreClock
+from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
+from segments.object_store.store_clock import StoreClock
+from segments.object_store.timeout import BoundedStore
 from tests.faulty_store import Faults, FaultyStore
 from tests.simulation.appointments import Writer
 from tests.simulation.broker_process import REQUEST_TIMEOUT_S, Site

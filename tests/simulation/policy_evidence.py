@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from metadata.model import Partition, TopicPartition
 from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
-from segments.bucket_layout import history_file_key
-from segments.manifest import HistoryFile
+from segments.bucket.layout import history_file_key
+from segments.history.manifest import HistoryFile
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.bucket_reader import BucketContents, read_rows
 from tests.simulation.clients import Clients

@@ -23,7 +23,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from metadata.topics.settings import TopicSettings
-from segments.manifest import UNKNOWN_MS, HistoryFile, Manifest
+from segments.history.manifest import UNKNOWN_MS, HistoryFile, Manifest
 from tests.simulation.history_checker import Invariant, RecordId, Violation
 
 CLOCK_SKEW_MS: Final = 2000

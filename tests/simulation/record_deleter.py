@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from metadata.errors import TidelogError
 from metadata.model import Offset, TopicPartition
-from segments.led_history import HIGH_WATERMARK
-from segments.log import Log
+from segments.log.manifest_follower import HIGH_WATERMARK
+from segments.log.session_log import Log
 from tests.simulation.clients import Clients
 from tests.simulation.policy_judge import Deleted
 from tests.simulation.policy_model import Asked

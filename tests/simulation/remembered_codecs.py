@@ -18,12 +18,15 @@ import pyarrow as pa
 
 from compaction import history_stream
 from metadata.model import SegmentSeq, SessionId
-from segments import bucket_layout, history_reads, parquet_file, segment_file
-from segments.history_batches import HistoryBatch, encode_history
-from segments.manifest import EpochStart, HistoryFile, RowGroup
-from segments.object_store import Buffer
-from segments.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
-from segments.segment_file import SegmentFooter, _parse_footer
+from segments.bucket import layout as bucket_layout
+from segments.history import parquet_file
+from segments.history.manifest import EpochStart, HistoryFile, RowGroup
+from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
+from segments.history.row_group_batches import HistoryBatch, encode_history
+from segments.object_store.interface import Buffer
+from segments.read import row_group_loader
+from segments.wal import segment_file
+from segments.wal.segment_file import SegmentFooter, _parse_footer
 
 
 @contextlib.contextmanager
@@ -34,7 +37,7 @@ def remembered_codecs() -> Iterator[None]:
         for module in (parquet_file, history_stream):
             patches.enter_context(patch.object(module, "read_row_group", codecs.read_row_group))
             patches.enter_context(patch.object(module, "parse_parquet_footer", codecs.parse_parquet_footer))
-        patches.enter_context(patch.object(history_reads, "encode_history", codecs.encode_history))
+        patches.enter_context(patch.object(row_group_loader, "encode_history", codecs.encode_history))
         patches.enter_context(patch.object(segment_file, "_parse_footer", codecs.parse_footer))
         patches.enter_context(patch.object(bucket_layout, "parse_wal_key", cache(bucket_layout.parse_wal_key)))
         yield

@@ -24,7 +24,7 @@ from gateway.proto import log_pb2
 from metadata.errors import NotFound, OutcomeUnknown, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
 from tests.simulation.bucket_reader import record_value
 from tests.simulation.history_checker import Acknowledged, Event, Placed, RecordId, Refused, Sent, SentTogether, Unknown
 from tests.simulation.listener_calls import HttpCall

@@ -17,7 +17,7 @@ from gateway.grpc_status import error_of
 from gateway.proto import log_pb2
 from metadata.errors import NotFound, OutcomeUnknown, TidelogError, UnknownPartition, UnknownTopic
 from metadata.topics.topic import Topic
-from segments.record_batch import split_batches
+from segments.records.batch import split_batches
 from tests.simulation.bucket_reader import parse_record_value, records_of
 from tests.simulation.history_checker import Fetched, GaveUp, RecordId
 from tests.simulation.listener_calls import HttpCall, streamed

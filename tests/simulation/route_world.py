@@ -20,7 +20,7 @@ from gateway.cluster_settings import ClusterSettings
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 from metadata.store.keys import EtcdLayout
-from segments.log import Log
+from segments.log.session_log import Log
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.broker_process import Site

@@ -38,7 +38,7 @@ from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import TopicPartition
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
-from segments.log import Log
+from segments.log.session_log import Log
 from tests.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess, Site
 from tests.simulation.listener_calls import GrpcMethod, Metadata, RpcEnd, called

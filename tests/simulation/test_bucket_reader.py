@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.model import Offset, SegmentSeq, SessionId
-from segments.bucket_layout import claim_key, history_file_key, manifest_key, segment_key, trimmed_key
-from segments.manifest import encode_manifest, no_manifest
-from segments.memory_store import MemoryStore
-from segments.next_manifest import compacted, log_start_raised
-from segments.parquet_file import write_history
+from segments.bucket.layout import claim_key, history_file_key, manifest_key, segment_key, trimmed_key
+from segments.history.manifest import encode_manifest, no_manifest
+from segments.history.manifest_edits import compacted, log_start_raised
+from segments.history.parquet_file import write_history
+from segments.object_store.memory import MemoryStore
 from tests.compaction.kept import columns_of
 from tests.segments.batches import ORDERS, batch_of, seal_of, segment_of, stamped_run
 from tests.simulation.bucket_reader import BucketContents, parse_record_value, read_bucket, record_value

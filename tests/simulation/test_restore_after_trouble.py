@@ -15,12 +15,12 @@ from metadata.cluster.leadership import PartitionState, read_all
 from metadata.model import SessionId, TopicPartition
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
-from segments.cluster_record import sign_bucket
-from segments.object_store import ObjectStore
-from segments.recovered_partition import RecoveredPartition
-from segments.recovery import recover
-from segments.session import Session
+from segments.bucket.cluster_record import sign_bucket
+from segments.object_store.interface import ObjectStore
+from segments.recovery.recover import recover
+from segments.recovery.recovered_partition import RecoveredPartition
 from segments.settings import SegmentSettings
+from segments.wal.session import Session
 from tests.simulation import bucket_reader, world
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.bucket_reader import BucketContents

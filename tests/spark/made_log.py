@@ -13,18 +13,18 @@ import pyarrow as pa
 
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.topics.topic import Topic, encode_topic
-from segments.batch_kernel import NewRecordTuple
-from segments.bucket_layout import history_file_key, history_file_name, segment_key, topic_mirror_key
-from segments.compression import Codec
-from segments.directory_store import DirectoryStore
-from segments.manifest import EpochStart, no_manifest
-from segments.manifest_store import commit_manifest, newest_manifest
-from segments.next_manifest import compacted, replaced
-from segments.object_store import ObjectStore
-from segments.parquet_file import ParquetSettings, write_history
-from segments.record_batch import parse_whole, stamp
-from segments.record_columns import decode_batches, encode_records
-from segments.segment_file import StampedBatch, encode_segment
+from segments.bucket.layout import history_file_key, history_file_name, segment_key, topic_mirror_key
+from segments.history.manifest import EpochStart, no_manifest
+from segments.history.manifest_edits import compacted, replaced
+from segments.history.manifest_store import commit_manifest, newest_manifest
+from segments.history.parquet_file import ParquetSettings, write_history
+from segments.object_store.directory import DirectoryStore
+from segments.object_store.interface import ObjectStore
+from segments.records.batch import parse_whole, stamp
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.columns import decode_batches, encode_records
+from segments.records.compression import Codec
+from segments.wal.segment_file import StampedBatch, encode_segment
 from tests.spark.topics_on_disk import Written
 
 T = TypeVar("T")

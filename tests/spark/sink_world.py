@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from metadata.errors import AlreadyExists, Rejected, TidelogError
 from metadata.model import Offset, ProducerId
-from segments.bucket_layout import staged_rows_key
-from segments.compression import Codec
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer, ListPage
-from segments.producer_state import ProducerStates, SequencedBatch
-from segments.record_batch import check_produced
-from segments.record_columns import iterate_records
+from segments.bucket.layout import staged_rows_key
+from segments.object_store.interface import Buffer, ListPage
+from segments.object_store.memory import MemoryStore
+from segments.partition.producer_state import ProducerStates, SequencedBatch
+from segments.records.batch import check_produced
+from segments.records.columns import iterate_records
+from segments.records.compression import Codec
 from spark.sink_brokers import Append
 from spark.sink_commit import BatchCommit
 from spark.sink_rows import Encoded, TopicFacts, encode_rows, rows_of

@@ -16,10 +16,10 @@ from compaction.settings import CompactionSettings
 from compaction.unit_files import MadeUnit
 from metadata.errors import Corrupt, Unavailable, UnknownTopic
 from metadata.model import Partition, SegmentSeq, SessionId, TopicId, TopicPartition
-from segments.bucket_layout import deleted_topic_key, parse_topic_key, trimmed_key
-from segments.manifest import HistoryFile, Manifest, no_manifest
-from segments.manifest_store import newest_manifest
-from segments.parquet_file import verify_history
+from segments.bucket.layout import deleted_topic_key, parse_topic_key, trimmed_key
+from segments.history.manifest import HistoryFile, Manifest, no_manifest
+from segments.history.manifest_store import newest_manifest
+from segments.history.parquet_file import verify_history
 from spark.backfill import BackfillReport, MakingTask, RunTasks, backfill, make_files
 from spark.backfill_plan import DIVIDED_BYTES_MIN, group_partitions
 from spark.batch_query import plan_batch
@@ -79,7 +79,7 @@ def manifest(log: MadeLog, partition: int) -> Manifest:
     where = log.place(partition)
 
     async def read() -> Manifest:
-        from segments.directory_store import DirectoryStore
+        from segments.object_store.directory import DirectoryStore
 
         store = await DirectoryStore.open(log.root)
         try:
@@ -145,7 +145,7 @@ def test_the_manifest_is_the_one_that_a_compactor_makes_but_for_names(tmp_path: 
 
 
 def _newest(root: Path) -> Manifest:
-    from segments.directory_store import DirectoryStore
+    from segments.object_store.directory import DirectoryStore
 
     async def read() -> Manifest:
         store = await DirectoryStore.open(root)

@@ -10,12 +10,12 @@ import pytest
 
 from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import Offset, TopicId
-from segments import record_columns
-from segments.compression import Codec
-from segments.directory_store import DirectoryStore
-from segments.manifest import KeyPass
-from segments.manifest_store import commit_manifest, newest_manifest
-from segments.next_manifest import keys_compacted
+from segments.history.manifest import KeyPass
+from segments.history.manifest_edits import keys_compacted
+from segments.history.manifest_store import commit_manifest, newest_manifest
+from segments.object_store.directory import DirectoryStore
+from segments.records import columns as records_columns
+from segments.records.compression import Codec
 from spark import task_reader
 from spark.batch_query import plan_batch
 from spark.bucket_thread import BucketThread
@@ -75,7 +75,7 @@ def test_batches_that_shrank_a_thousandfold_are_decoded_a_few_at_a_time(tmp_path
     for _ in range(12):
         log.segment({0: [(b"k", bytes(300_000), (), START_MS)]}, codec=Codec.ZSTD)
     monkeypatch.setattr(task_reader, "OPENED_BYTES", 1 << 20)
-    monkeypatch.setattr(record_columns, "_INT32_MAX", 2 << 20)  # all of them together are more than a column holds
+    monkeypatch.setattr(records_columns, "_INT32_MAX", 2 << 20)  # all of them together are more than a column holds
     found = []
     with BucketThread(log.url) as opened:
         for task in plan_batch(opened, parse_source_options({"bucket": log.url, "subscribe": "orders"})):

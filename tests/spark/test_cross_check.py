@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users 
 from pyspark.sql.window import Window
 
 import pyspark_tidelog
-from segments.manifest import decode_manifest
+from segments.history.manifest import decode_manifest
 from tests.forked_tidelog import ForkedBroker, run_tidelog
 from tidelog import Message, Record, connect
 from tidelog.broker_process import BrokerProcess, surroundings

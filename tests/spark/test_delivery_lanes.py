@@ -6,8 +6,8 @@ import pytest
 
 from metadata.errors import Corrupt, Fenced, OutcomeUnknown, OutOfOrderSequence, ProducerFenced, Rejected, TooLarge, Unavailable
 from metadata.errors import UnknownProducer as Unknown
-from segments.record_batch import parse_whole
-from segments.record_columns import encode_records
+from segments.records.batch import parse_whole
+from segments.records.columns import encode_records
 from spark.delivery_lanes import ForgottenError, Lane
 from spark.staged_rows import StagedPartition
 

@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
-from segments.bucket_layout import claim_key, segment_key, trimmed_key
-from segments.compression import Codec
-from segments.manifest import EpochStart, Manifest, no_manifest
-from segments.manifest_store import commit_manifest, newest_manifest
-from segments.memory_store import MemoryStore
-from segments.next_manifest import compacted
-from segments.record_batch import parse_whole, stamp
-from segments.record_columns import encode_records
-from segments.segment_file import StampedBatch, encode_seal, encode_segment
+from segments.bucket.layout import claim_key, segment_key, trimmed_key
+from segments.history.manifest import EpochStart, Manifest, no_manifest
+from segments.history.manifest_edits import compacted
+from segments.history.manifest_store import commit_manifest, newest_manifest
+from segments.object_store.memory import MemoryStore
+from segments.records.batch import parse_whole, stamp
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
+from segments.wal.segment_file import StampedBatch, encode_seal, encode_segment
 from spark import log_snapshot
 from spark.log_snapshot import LogFollower, PartitionSnapshot
 from tests.segments.batches import ORDERS, PAYMENTS, WRITER

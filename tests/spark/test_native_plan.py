@@ -11,7 +11,7 @@ import pytest
 
 from metadata.errors import UnknownTopic
 from metadata.model import Revision
-from segments.bucket_layout import deleted_topic_key
+from segments.bucket.layout import deleted_topic_key
 from spark.batch_query import plan_batch, resolve
 from spark.bucket_thread import BucketThread
 from spark.native_plan import RANGES_AT_ONCE, NativePlan, StoredFile, plan_native

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users 
 
 import pyspark_tidelog
 from metadata.errors import InvalidArgument, OutOfRange, Rejected, Unavailable, UnknownTopic
-from segments.compression import Codec
+from segments.records.compression import Codec
 from spark.native_files import read_files
 from spark.native_plan import StoredFile
 from spark.native_s3a import place_for

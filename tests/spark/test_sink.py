@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 import tidelog
 from metadata.errors import OutOfOrderSequence, TidelogError, Unavailable
-from segments.partitioner import partition_of
+from segments.records.partitioner import partition_of
 from spark import sink_brokers, sink_rows, staged_delivery
 from spark.bucket_thread import BucketThread
 from spark.data_source import TidelogDataSource

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from segments.bucket_layout import staged_rows_key
-from segments.directory_store import DirectoryStore
+from segments.bucket.layout import staged_rows_key
+from segments.object_store.directory import DirectoryStore
 from spark.sink import abort
 from spark.sink_options import parse_sink_options
 from spark.staged_rows import encode_file

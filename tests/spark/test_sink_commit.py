@@ -22,9 +22,9 @@ from metadata.errors import (
     TidelogError,
     Unavailable,
 )
-from segments.bucket_layout import chosen_key, done_key
-from segments.object_store import Buffer
-from segments.producer_state import BATCHES_REMEMBERED
+from segments.bucket.layout import chosen_key, done_key
+from segments.object_store.interface import Buffer
+from segments.partition.producer_state import BATCHES_REMEMBERED
 from spark import staged_delivery
 from spark.delivery_lanes import ForgottenError
 from spark.sink_brokers import Append

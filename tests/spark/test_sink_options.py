@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from metadata.errors import InvalidArgument
-from segments.compression import Codec
+from segments.records.compression import Codec
 from spark.sink_options import CREDENTIALS, check_columns, hashed_write_id, parse_sink_options
 from tidelog.settings import ClientSettings
 

@@ -17,12 +17,12 @@ from gateway.proto import admin_pb2
 from metadata.cluster.id_allocation import DERIVED_IDS, IDEMPOTENCY_KEY_IDS
 from metadata.errors import Corrupt, InvalidArgument, InvalidTimestamp, TooLarge, UnknownPartition, UnknownTopic
 from metadata.topics.settings import INT64_MAX, TimestampType
-from segments.batch_kernel import RecordTuple
-from segments.bucket_layout import chosen_key
-from segments.compression import Codec
-from segments.partitioner import partition_of
-from segments.record_batch import parse_whole
-from segments.record_columns import decode_batches, encode_records, iterate_records
+from segments.bucket.layout import chosen_key
+from segments.records.batch import parse_whole
+from segments.records.batch_kernel import RecordTuple
+from segments.records.columns import decode_batches, encode_records, iterate_records
+from segments.records.compression import Codec
+from segments.records.partitioner import partition_of
 from spark import sink_brokers
 from spark.bucket_thread import BucketThread
 from spark.sink_options import parse_sink_options

@@ -17,10 +17,10 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from metadata.errors import Unavailable
 from metadata.model import SegmentSeq, SessionId, TopicId
-from segments.bucket_layout import segment_key
-from segments.directory_store import DirectoryStore
-from segments.object_store import ListPage
-from segments.segment_file import SegmentFooter
+from segments.bucket.layout import segment_key
+from segments.object_store.directory import DirectoryStore
+from segments.object_store.interface import ListPage
+from segments.wal.segment_file import SegmentFooter
 from spark import segment_follower, stream_log
 from spark.scan_plan import FilePart, RunPart
 from spark.segment_follower import SegmentFollower

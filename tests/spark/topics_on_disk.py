@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.topics.topic import Topic, encode_topic
-from segments.batch_kernel import NewRecordTuple
-from segments.bucket_layout import deleted_topic_key, topic_mirror_key
-from segments.compression import Codec
-from segments.directory_store import DirectoryStore
-from segments.manifest import no_manifest
-from segments.manifest_store import commit_manifest, newest_manifest
-from segments.next_manifest import log_start_raised
-from segments.record_columns import encode_records
-from segments.recovered_partition import RecoveredPartition
-from segments.recovery import recover
+from segments.bucket.layout import deleted_topic_key, topic_mirror_key
+from segments.history.manifest import no_manifest
+from segments.history.manifest_edits import log_start_raised
+from segments.history.manifest_store import commit_manifest, newest_manifest
+from segments.object_store.directory import DirectoryStore
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
+from segments.recovery.recover import recover
+from segments.recovery.recovered_partition import RecoveredPartition
 from tests.compaction.test_through_a_log import QUICK, compactor_on, leading, now_ms, session_of
 from tests.segments.batches import ORDERS, header_of, led
 

@@ -19,7 +19,7 @@ import gateway.settings  # noqa: F401  # the command loads this one and the next
 import tidelog.cli.commands
 import tidelog.cluster_restore  # noqa: F401
 from metadata.store.etcd.store import EtcdStore
-from segments.s3_store import S3Store
+from segments.object_store.s3 import S3Store
 from tidelog.cli.main import main
 
 PROCESSES = multiprocessing.get_context("forkserver")

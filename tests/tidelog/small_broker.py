@@ -28,9 +28,9 @@ from metadata.errors import (
     UnknownTopic,
 )
 from metadata.model import Offset, ProducerId
-from segments.producer_state import ProducerStates, SequencedBatch
-from segments.record_batch import check_produced, parse_header, stamp
-from segments.record_columns import iterate_records
+from segments.partition.producer_state import ProducerStates, SequencedBatch
+from segments.records.batch import check_produced, parse_header, stamp
+from segments.records.columns import iterate_records
 from segments.records.header import BatchHeader
 from tests.servers import free_port
 

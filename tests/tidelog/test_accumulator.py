@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metadata.errors import OutcomeUnknown, Throttled, TooLarge, Unavailable
-from segments.record_batch import BATCH_OVERHEAD_BYTES
+from segments.records.batch import BATCH_OVERHEAD_BYTES
 from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch
 from tidelog.lane import Lane

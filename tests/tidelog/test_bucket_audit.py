@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
-from segments.bucket_layout import (
+from segments.bucket.cluster_record import sign_bucket
+from segments.bucket.layout import (
     CLUSTER,
     claim_key,
     deleted_topic_key,
@@ -20,18 +21,17 @@ from segments.bucket_layout import (
     segment_key,
     trimmed_key,
 )
-from segments.cluster_record import sign_bucket
-from segments.compression import Codec
-from segments.footer_index import IndexBlock
-from segments.footers import read_footer_bytes, write_index
-from segments.manifest import EpochStart, KeyPass, Manifest, Retired, Superseded, encode_manifest
-from segments.memory_store import MemoryStore
-from segments.object_store import ObjectInfo, Tail
-from segments.parquet_file import write_history
-from segments.record_batch import parse_header, stamp
-from segments.record_columns import encode_records
-from segments.segment_file import StampedBatch, encode_segment
-from segments.session import ClaimRecord
+from segments.history.manifest import EpochStart, KeyPass, Manifest, Retired, Superseded, encode_manifest
+from segments.history.parquet_file import write_history
+from segments.object_store.interface import ObjectInfo, Tail
+from segments.object_store.memory import MemoryStore
+from segments.records.batch import parse_header, stamp
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
+from segments.wal.footer_index import IndexBlock
+from segments.wal.footer_reader import read_footer_bytes, write_index
+from segments.wal.segment_file import StampedBatch, encode_segment
+from segments.wal.session import ClaimRecord
 from tests.compaction.kept import columns_of, record
 from tests.segments.batches import seal_of
 from tidelog.bucket_audit import Audit, audit_bucket

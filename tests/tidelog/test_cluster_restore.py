@@ -26,11 +26,11 @@ from metadata.store.etcd.settings import EtcdSettings
 from metadata.store.interface import Compare, Delete, MetadataStore, Operation, Put, TransactionResult
 from metadata.store.open import open_metadata
 from metadata.topics.topic import Topic
-from segments.bucket_layout import SNAPSHOTS, TOPICS, WAL, history_file_key, manifest_key, topic_mirror_key
-from segments.listing import objects_under
-from segments.manifest import encode_manifest
-from segments.memory_store import MemoryStore
-from segments.segment_file import SEAL_BYTES
+from segments.bucket.layout import SNAPSHOTS, TOPICS, WAL, history_file_key, manifest_key, topic_mirror_key
+from segments.history.manifest import encode_manifest
+from segments.object_store.listing import objects_under
+from segments.object_store.memory import MemoryStore
+from segments.wal.segment_file import SEAL_BYTES
 from tests import etcd_server
 from tests.gateway.doorless_cluster import CLUSTER_ID, LAYOUT, READY_S, Acknowledged, Broker, cluster_of, epochs, now_ms, until
 from tests.metadata.faulty_store import FaultyStore

@@ -19,7 +19,7 @@ from metadata.groups.offsets import CommittedOffset
 from metadata.groups.settings import GroupSettings
 from metadata.model import SessionId
 from metadata.store.interface import MetadataStore
-from segments.memory_store import MemoryStore
+from segments.object_store.memory import MemoryStore
 from tests.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms
 from tests.metadata.played_group import request
 from tests.tidelog.test_cluster_restore import sqlite

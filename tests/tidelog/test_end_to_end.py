@@ -12,7 +12,7 @@ import pytest
 
 import tidelog
 from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, OutOfRange, TooLarge, UnknownPartition, UnknownTopic
-from segments.directory_store import DirectoryStore
+from segments.object_store.directory import DirectoryStore
 from tests.forked_tidelog import ForkedBroker
 from tidelog.broker_process import BrokerProcess
 from tidelog.bucket_audit import Audit, audit_bucket

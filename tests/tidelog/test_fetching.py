@@ -9,7 +9,7 @@ import pytest
 
 import tidelog
 from metadata.errors import Corrupt, InvalidArgument, NoLeader, OutOfRange, SessionFenced, TidelogError, Unavailable, UnknownTopic
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
 from tests.tidelog.consuming import QUICK, read, read_until_it_fails, until, waits_for_its_caller, with_records
 from tests.tidelog.producing import impatient
 from tests.tidelog.small_broker import SmallBroker, running

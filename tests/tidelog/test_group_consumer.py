@@ -27,7 +27,7 @@ from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
 from metadata.groups.offsets import CommittedOffset
 from metadata.members.member import GroupMember
 from metadata.model import LeaderEpoch, Offset, Partition, TopicPartition
-from segments.run_index import EpochEnd
+from segments.wal.run_index import EpochEnd
 from tests.gateway.small_broker import SmallBroker
 from tests.tidelog.consuming import until
 from tests.tidelog.grouping import GROUP, RECORDS, committed, connected, numbered, take, until_members, with_group

@@ -22,7 +22,7 @@ from metadata.errors import (
     UnknownTopic,
 )
 from metadata.model import Offset, ProducerId
-from segments.producer_state import ProducerStates, SequencedBatch
+from segments.partition.producer_state import ProducerStates, SequencedBatch
 from tidelog.batch import Batch
 from tidelog.lane import ANSWER_GRACE_S, BATCHES_IN_FLIGHT_MAX, EPOCH_MAX, SEQUENCES, Lane
 from tidelog.routes import Way

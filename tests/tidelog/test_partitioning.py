@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.partitioner import partition_of
+from segments.records.partitioner import partition_of
 from tidelog.partitioning import Partitioning
 
 

@@ -16,7 +16,7 @@ import pytest
 import tidelog
 from gateway.proto import log_pb2, log_pb2_grpc
 from metadata.errors import Denied, InvalidArgument, OutcomeUnknown, Throttled, TidelogError, Unavailable
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
 from segments.records.header import BatchHeader
 from tests.simulation.virtual_loop import run
 from tests.tidelog.producing import impatient, once_not_refused, outcome_of, quick, time_is_up, until, until_lost, with_broker

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tidelog
 from gateway.proto import admin_pb2
 from metadata.errors import InvalidArgument, OutcomeUnknown, TooLarge
-from segments.record_batch import BATCH_OVERHEAD_BYTES
+from segments.records.batch import BATCH_OVERHEAD_BYTES
 from tests.tidelog.producing import once_not_refused, outcome_of, quick, until, until_lost, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog.producer import TIMESTAMP_MS_MAX

@@ -9,8 +9,8 @@ import pytest
 
 import tidelog
 from metadata.errors import NotLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable, UnknownPartition, UnknownTopic
-from segments.partitioner import partition_of
 from segments.records.header import BatchHeader
+from segments.records.partitioner import partition_of
 from tests.tidelog.producing import impatient, outcome_of, quick, until, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
 from tidelog import producer_topics

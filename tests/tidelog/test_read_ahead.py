@@ -10,7 +10,7 @@ import pytest
 
 import tidelog
 from metadata.errors import Corrupt
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
 from tests.tidelog.consuming import until, waits_for_its_caller, with_records
 from tests.tidelog.small_broker import SmallBroker
 from tidelog.read_ahead import Answer, Fetched, ReadAhead

@@ -15,8 +15,8 @@ from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision,
 from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
 from metadata.store.keys import EtcdLayout
 from metadata.topics.topic import Topic, decode_topic, encode_topic
-from segments.manifest import Manifest, RememberedProducer
-from segments.segment_file import SegmentFooter, encode_segment
+from segments.history.manifest import Manifest, RememberedProducer
+from segments.wal.segment_file import SegmentFooter, encode_segment
 from tests.segments.batches import sequenced_batch, stamped_run
 from tests.segments.manifests import compacted_to
 from tidelog.restore_plan import (

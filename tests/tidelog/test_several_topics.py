@@ -9,7 +9,7 @@ import pytest
 
 import tidelog
 from metadata.errors import Corrupt, InvalidArgument, UnknownTopic
-from segments.record_columns import encode_records
+from segments.records.columns import encode_records
 from tests.tidelog.consuming import read_out, until, with_records
 from tests.tidelog.small_broker import SmallBroker
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from metadata.errors import OutcomeUnknown, UnknownPartition
-from segments.partitioner import partition_of
-from segments.record_batch import BATCH_OVERHEAD_BYTES
+from segments.records.batch import BATCH_OVERHEAD_BYTES
+from segments.records.partitioner import partition_of
 from tidelog.accumulator import Accumulator
 from tidelog.batch import Batch
 from tidelog.lane import Lane

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gateway.proto import log_pb2
 from metadata.model import check_topic_name
-from segments.compression import Codec
-from segments.record_batch import BATCH_OVERHEAD_BYTES
-from segments.record_columns import encode_records
+from segments.records.batch import BATCH_OVERHEAD_BYTES
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
 from tidelog.batch import RecordTuple
 from tidelog.producer import TIMESTAMP_MS_MAX
 from tidelog.wire_sizes import LONE_BATCH_OVERHEAD_BYTES, REQUEST_OVERHEAD_BYTES, TOPIC_NAME_BYTES_MAX, append_bytes, record_bytes

@@ -151,7 +151,7 @@ def _audit(bucket: str, data_dir: str, *, deep: bool) -> Audit:
     import uvloop
 
     from gateway.settings import load_settings
-    from segments.store_url import open_store
+    from segments.object_store.open import open_store
     from tidelog.bucket_audit import audit_bucket
 
     if not bucket and not data_dir and not {"TIDELOG_BUCKET", "TIDELOG_DATA_DIR"} & os.environ.keys():

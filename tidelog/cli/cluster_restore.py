@@ -208,7 +208,7 @@ def _restore(settings: BrokerSettings, *, dry_run: bool, despite_damage: bool) -
     from metadata.store.data_directory import DataDirectory
     from metadata.store.keys import EtcdLayout
     from metadata.store.open import open_metadata
-    from segments.store_url import open_store
+    from segments.object_store.open import open_store
     from tidelog.cluster_restore import restore_cluster
 
     layout = EtcdLayout(settings.cluster)

@@ -32,13 +32,13 @@ from tidelog.cli.doctor_etcd import check_etcd
 
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
-    from segments.object_store import ObjectStore
+    from segments.object_store.interface import ObjectStore
     from tidelog.cluster_health import ClusterHealth
     from tidelog.settings import SettingChanges
 
 CLOCK_SKEW_S_MAX = 60.0
-"""S3 refuses requests whose clock is off by 15 minutes, and compactors delete nothing from 5 minutes on (clock_reading.py);
-timestamps of records suffer long before."""
+"""S3 refuses requests whose clock is off by 15 minutes, and compactors delete nothing from 5 minutes on
+(segments/object_store/clock_reading.py); timestamps of records suffer long before."""
 DISTRIBUTIONS = ("tidelog", "grpcio", "protobuf", "pyarrow", "msgspec", "uvloop", "aiobotocore")
 
 
@@ -111,7 +111,7 @@ def check_versions() -> Diagnosis:
 
 
 def check_kernel() -> Diagnosis:
-    from segments import batch_kernel
+    from segments.records import batch_kernel
 
     if batch_kernel.COMPILED:
         return Diagnosis("column kernel", "ok", "compiled")
@@ -154,7 +154,7 @@ def _try_sqlite(name: str, data_dir: Path) -> Diagnosis:
 
 
 async def check_bucket(settings: BrokerSettings) -> list[Diagnosis]:
-    from segments.store_url import open_store
+    from segments.object_store.open import open_store
 
     url = settings.bucket_url
     if not settings.bucket and not _exists(settings.data_dir / "bucket"):
@@ -186,7 +186,7 @@ def _exists(path: Path) -> bool:
 
 
 async def check_listing(store: ObjectStore) -> Diagnosis:
-    from segments.cluster_record import read_cluster_record
+    from segments.bucket.cluster_record import read_cluster_record
 
     try:
         await store.list("wal/", limit=1)
@@ -198,8 +198,8 @@ async def check_listing(store: ObjectStore) -> Diagnosis:
 
 
 async def check_create_only(store: ObjectStore) -> Diagnosis:
-    from segments.bucket_layout import proof_key
-    from segments.create_only_proof import prove_create_only
+    from segments.bucket.layout import proof_key
+    from segments.object_store.conditional_put_check import prove_create_only
 
     try:
         await prove_create_only(store, proof_key(secrets.token_hex(16)))
@@ -253,8 +253,8 @@ def check_clock(settings: BrokerSettings) -> Diagnosis:
 
 def skew(date: str, *, before_s: float, after_s: float) -> float:
     """How far our clock is ahead of an HTTP Date, in seconds; a Date has whole seconds. Raises ValueError where it is none."""
-    from segments.clock_reading import difference_ms
-    from segments.store_clock import http_date_ms
+    from segments.object_store.clock_reading import difference_ms
+    from segments.object_store.store_clock import http_date_ms
 
     return difference_ms(http_date_ms(date), before_ms=round(1000 * before_s), after_ms=round(1000 * after_s)) / 1000
 

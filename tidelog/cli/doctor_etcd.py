@@ -140,8 +140,8 @@ async def _write_under_a_lease(store: MetadataStore, key: str) -> None:
 
 async def _check_cluster(settings: BrokerSettings, in_etcd: str | None) -> Diagnosis:
     """Whether the bucket is this cluster's."""
-    from segments.cluster_record import read_cluster_record
-    from segments.store_url import open_store
+    from segments.bucket.cluster_record import read_cluster_record
+    from segments.object_store.open import open_store
 
     try:
         bucket = await open_store(settings.bucket_url, settings.s3)

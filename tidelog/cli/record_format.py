@@ -63,7 +63,7 @@ def apply_format(parts: list[bytes | TextOf], record: Record) -> bytes:
 
 def as_document(record: Record) -> dict[str, Any]:
     """A record as JSON has it, in the form of the HTTP door. `produce --as envelope` takes it back."""
-    from segments.json_values import from_bytes
+    from segments.records.json_values import from_bytes
 
     return {
         "topic": record.topic,

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from metadata.errors import InvalidArgument
-from segments.json_values import to_bytes
+from segments.records.json_values import to_bytes
 from tidelog.records import Message
 
 

@@ -14,8 +14,8 @@ from metadata.cluster.peer_secret import read_peer_secret
 from metadata.store.interface import Put
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from segments.bucket_layout import snapshot_key
-from segments.memory_store import MemoryStore
+from segments.bucket.layout import snapshot_key
+from segments.object_store.memory import MemoryStore
 from tidelog.restore_plan import Evidence, plan_restore
 
 LAYOUT = EtcdLayout()

@@ -15,7 +15,7 @@ import typer
 
 from gateway.broker_process import running
 from gateway.settings import load_settings
-from segments.bucket_layout import WAL
+from segments.bucket.layout import WAL
 from tests import etcd_server
 from tidelog.cli.main import run
 

@@ -21,9 +21,9 @@ from gateway.compactor_process import compacting
 from gateway.settings import DEV, load_settings
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic
-from segments.bucket_layout import manifest_key
-from segments.log import FetchTarget
-from segments.log_reader import Fetched
+from segments.bucket.layout import manifest_key
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
 from tests.etcd_server import running_etcd
 from tests.forked_tidelog import TIDELOG, TidelogProcess
 from tests.segments.batches import batch_of, header_of, records_in

@@ -18,7 +18,7 @@ import pytest
 
 from gateway.settings import BrokerSettings
 from metadata.store.data_directory import DataDirectory
-from segments.memory_store import MemoryStore
+from segments.object_store.memory import MemoryStore
 from tests.servers import S3Server
 from tidelog.cli.doctor_checks import (
     check_clock,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from segments.memory_store import MemoryStore
-from segments.object_store import Buffer
+from segments.object_store.interface import Buffer
+from segments.object_store.memory import MemoryStore
 from tidelog.cli.doctor_checks import check_create_only
 
 

@@ -16,8 +16,8 @@ from metadata.store.etcd.proto import etcd_pb2
 from metadata.store.etcd.settings import EtcdSettings
 from metadata.store.etcd.store import EtcdStore
 from metadata.store.keys import EtcdLayout
-from segments.cluster_record import sign_bucket
-from segments.store_url import open_store
+from segments.bucket.cluster_record import sign_bucket
+from segments.object_store.open import open_store
 from tests.etcd_server import EtcdMember, running_etcd, settings
 from tests.servers import free_port
 from tidelog.cli.diagnosis import Diagnosis

@@ -19,7 +19,7 @@ LATER = {
     "starlette": "as fastapi",
     "compaction.service": "where the broker compacts (gateway/broker.py)",
     "pyarrow.compute": "with the first Arrow body, and as pyarrow.parquet",
-    "pyarrow.parquet": "with the first file of history (segments/history_reads.py)",
+    "pyarrow.parquet": "with the first file of history (segments/read/row_group_loader.py)",
     "cryptography": "with TLS, or the first token of OpenID",
     "jwt": "with the first token of OpenID",
     "opentelemetry": "where traces are told",
@@ -28,7 +28,7 @@ LATER = {
 """When each is loaded."""
 SERVE = """
 import gc, json, sys
-from segments.log import Log
+from segments.log.session_log import Log
 from tidelog.cli import main, serve
 
 def ready(broker, settings):

@@ -1,0 +1,4 @@
+"""Names what lies on the bucket beside records: the layout of keys, the cluster's record, and markers of deletions and restores.
+
+layout.py spells every key of the bucket, and no other module does.
+"""

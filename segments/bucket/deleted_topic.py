@@ -1,0 +1,33 @@
+"""The marker of a deleted topic, `topics/{topic}/{topic_id}/_log/deleted-{revision}`: what it says. Pure.
+
+    {"name": "orders", "id": "…", "gone_at_revision": 12, "marked_at_ms": …}
+
+That it is there is what counts. Its time says only how long readers have had to end what they had begun; it was written by the
+clock of a controller, and markers from before have none.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from metadata.model import Revision, TopicId
+from segments.object_store.interface import Buffer
+
+
+class DeletedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    id: TopicId
+    gone_at_revision: Revision
+    marked_at_ms: int | None = None
+
+
+def encode_deleted_topic(marker: DeletedTopic) -> bytes:
+    return msgspec.json.encode(marker)
+
+
+def parse_deleted_topic(body: Buffer) -> DeletedTopic | None:
+    """None for what is no such marker: it counts as one all the same, without a time."""
+    try:
+        return msgspec.json.decode(body, type=DeletedTopic)
+    except msgspec.MsgspecError:
+        return None

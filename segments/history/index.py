@@ -1,0 +1,150 @@
+"""Where the records of a partition lie in Parquet: an index over its manifest. Pure.
+
+    offsets   [ group ][ group ]····[ group ]······│ compacted_to: from here on, the runs in segments count (wal/run_index.py)
+                                ▲           ▲
+              gaps that key compaction left: the next group has what comes then, or nothing has, up to compacted_to
+
+A row group is the unit of reading. Nothing is copied from the manifest, so that a history of a million row groups costs one search
+in its files and one in their groups. Invariant: places are in offset order and do not overlap, and lie below `compacted_to`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from metadata.model import LeaderEpoch, Offset
+from segments.bucket.layout import history_file_key
+from segments.history.manifest import EpochStart, HistoryFile, Manifest, RowGroup
+from segments.wal.run_index import NO_EPOCH_END, EpochEnd
+
+RECORD_BYTES: Final = 40
+"""What a record takes beside its key, value and headers, as columns; as a batch it is less."""
+
+
+class GroupPlace(NamedTuple):
+    """One row group of a Parquet file."""
+
+    key: str
+    number: int
+    """Of the group in its file, from 0."""
+    group: RowGroup
+    file: HistoryFile
+    epochs: tuple[EpochStart, ...]
+    """Of the whole history: what the batches made of its records are stamped with."""
+
+    @property
+    def base_offset(self) -> Offset:
+        return self.group.base_offset
+
+    @property
+    def last_offset(self) -> Offset:
+        return self.group.last_offset
+
+    @property
+    def start(self) -> int:
+        return self.group.start
+
+    @property
+    def end(self) -> int:
+        return self.group.end
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """Names these bytes for ever: a file is never written twice."""
+        return self.key, self.group.start
+
+    @property
+    def size_bytes(self) -> int:
+        """About what its records take in memory, as columns or as batches."""
+        stored = self.file.row_groups[-1].end - self.file.row_groups[0].start  # they lie next to each other
+        share = self.file.record_bytes * (self.group.end - self.group.start) // stored
+        return share + self.group.record_count * RECORD_BYTES
+
+    def __str__(self) -> str:
+        return f"offsets {self.base_offset} to {self.last_offset} lie in row group {self.number} of {self.key}"
+
+
+class History:
+    def __init__(self, manifest: Manifest, topic: str) -> None:
+        """`topic`: its name, which the keys of its objects hold."""
+        self.manifest = manifest
+        self.topic = topic
+        self.size_bytes = sum(file.size_bytes for file in manifest.files)
+        """Of the Parquet files that it names."""
+
+    @property
+    def version(self) -> int:
+        return self.manifest.version
+
+    @property
+    def compacted_to(self) -> Offset:
+        return self.manifest.compacted_to
+
+    def find(self, offset: int) -> GroupPlace | None:
+        """The first row group with a record at or after `offset`; None where there is none below `compacted_to`."""
+        files = self.manifest.files
+        at = bisect_left(files, offset, key=_last_offset)
+        if at == len(files):
+            return None
+        number = bisect_left(files[at].row_groups, offset, key=_last_offset)
+        if number < len(files[at].row_groups):
+            return self._place(files[at], number)
+        return self._place(files[at + 1], 0) if at + 1 < len(files) else None  # the file says that it goes further than its records
+
+    def between(self, offset: int, end_offset: int) -> Iterator[GroupPlace]:
+        """The row groups with a record in [offset, end_offset), in offset order."""
+        files = self.manifest.files
+        for at in range(bisect_left(files, offset, key=_last_offset), len(files)):
+            file = files[at]
+            if file.base_offset >= end_offset:
+                return
+            key = history_file_key(self.topic, self.manifest.place, file.name)
+            for number, group in enumerate(file.row_groups):
+                if group.last_offset >= offset and group.base_offset < end_offset:
+                    yield GroupPlace(key, number, group, file, self.manifest.epochs)
+
+    def from_timestamp(self, timestamp_ms: int, *, from_offset: int = 0) -> Iterator[GroupPlace]:
+        """The row groups that hold a record at or after `timestamp_ms`, in offset order, from the one on that `find` finds."""
+        files = self.manifest.files
+        for at in range(bisect_left(files, from_offset, key=_last_offset), len(files)):
+            if files[at].max_timestamp < timestamp_ms:
+                continue
+            for number, group in enumerate(files[at].row_groups):
+                if group.max_timestamp >= timestamp_ms and group.last_offset >= from_offset:
+                    yield self._place(files[at], number)
+
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        """Of the leader that wrote the record at this offset; -1 where the manifest does not say."""
+        at = bisect_right(self.manifest.epochs, offset, key=_start_offset) - 1
+        return self.manifest.epochs[at].leader_epoch if at >= 0 else LeaderEpoch(-1)
+
+    def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
+        """The largest leader epoch up to this one that has records here, and the offset where the next one begins.
+
+        Where records were deleted, one below all that are known ended where the first of these begins, as far as anybody knows.
+        """
+        epochs = self.manifest.epochs
+        at = bisect_right(epochs, leader_epoch, key=_leader_epoch) - 1
+        if at < 0:
+            were_deleted = bool(epochs) and epochs[0].start_offset > 0
+            return EpochEnd(LeaderEpoch(leader_epoch), epochs[0].start_offset) if were_deleted else NO_EPOCH_END
+        end = epochs[at + 1].start_offset if at + 1 < len(epochs) else self.compacted_to
+        return EpochEnd(epochs[at].leader_epoch, end)
+
+    def _place(self, file: HistoryFile, number: int) -> GroupPlace:
+        key = history_file_key(self.topic, self.manifest.place, file.name)
+        return GroupPlace(key, number, file.row_groups[number], file, self.manifest.epochs)
+
+
+def _last_offset(part: HistoryFile | RowGroup) -> Offset:
+    return part.last_offset
+
+
+def _start_offset(epoch: EpochStart) -> Offset:
+    return epoch.start_offset
+
+
+def _leader_epoch(epoch: EpochStart) -> LeaderEpoch:
+    return epoch.leader_epoch

@@ -1,0 +1,182 @@
+"""Reads the newest manifests of partitions, and creates the next ones: here a manifest is committed, and a loser learns it.
+
+    LIST ─▶ highest version n ─▶ GET n ─▶ plan (manifest_edits.py) ─▶ create n+1 ─▶ LIST: is it the highest,
+                                                                        │          or does the highest name it as superseded?
+                                                              another has n+1: lost, plan again
+
+A create that succeeds is not enough. Its writer may have stalled so long that another's version n+1 was created, superseded and
+deleted meanwhile: then its own n+1 lies below the highest, and counts for nothing. Hence the look afterwards.
+
+Invariants: of two writers of one version at most one is told that it committed; no clock decides; who is told "lost" has changed
+nothing that counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from awscrt.checksums import crc32c
+
+from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
+from metadata.model import TopicPartition
+from segments.bucket.layout import manifest_key, manifests_prefix, parse_topic_key
+from segments.concurrency import all_of
+from segments.history.manifest import Manifest, decode_manifest, encode_manifest
+from segments.object_store.interface import ObjectStore
+
+LISTED_TOGETHER: Final = 256
+"""Partitions of a topic that share the pages of one listing; more are listed side by side."""
+DECODED_IN_A_THREAD: Final = 128 << 10
+"""Bytes. A smaller manifest holds the event loop for a millisecond."""
+TRY_S: Final = 10.0
+"""After which a create without an answer is sent again."""
+GONE_TRIES: Final = 10
+GONE_PAUSE_S: Final = 0.05
+"""Before a partition is listed again whose newest manifest was superseded and deleted before it was read."""
+
+
+async def newest_manifest(store: ObjectStore, topic: str, partition: TopicPartition) -> Manifest | None:
+    """None where nothing was compacted yet. Raises Corrupt, and what the store raises."""
+    for _ in range(GONE_TRIES):
+        version = (await _newest_versions(store, topic, [partition])).get(partition)
+        if version is None:
+            return None
+        try:
+            return await read_manifest(store, topic, partition, version)
+        except NotFound:
+            await asyncio.sleep(GONE_PAUSE_S)
+    raise Unavailable(f"the manifests of {partition} of {topic!r} are deleted faster than they can be read")
+
+
+async def newest_manifests(
+    store: ObjectStore,
+    topics: Mapping[TopicPartition, str],
+    *,
+    known: Mapping[TopicPartition, Manifest] | None = None,
+    reads_max: int = 16,
+) -> dict[TopicPartition, Manifest | Corrupt | None]:
+    """Of many partitions, with the name of the topic of each: one listing for neighbours, and one GET for each that has any.
+
+    A damaged manifest stands as Corrupt in the place of its partition; one that is `known` is not read again while it is the
+    newest. Raises what the store raises.
+    """
+    turns = asyncio.Semaphore(reads_max)
+
+    async def versions_of(partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        async with turns:
+            return await _newest_versions(store, topics[partitions[0]], partitions)
+
+    async def read(partition: TopicPartition, version: int) -> Manifest | Corrupt | None:
+        held = known.get(partition) if known else None
+        if held is not None and held.version == version:
+            return held
+        async with turns:
+            try:
+                return await read_manifest(store, topics[partition], partition, version)
+            except NotFound:  # superseded, and deleted since the listing
+                return await newest_manifest(store, topics[partition], partition)
+            except Corrupt as error:
+                return error
+
+    listed = await all_of(map(versions_of, _neighbours(topics)))
+    versions = {partition: version for some in listed for partition, version in some.items()}
+    manifests = await all_of(read(partition, version) for partition, version in versions.items())
+    found = dict(zip(versions, manifests, strict=True))
+    return {partition: found.get(partition) for partition in topics}
+
+
+async def commit_manifest(store: ObjectStore, topic: str, manifest: Manifest, *, timeout_s: float = 60.0) -> bool:
+    """Whether this version, of this writer, counts. False: another was first, so read the newest, and plan again.
+
+    An unknown outcome is asked after until it is known. After `timeout_s` raises OutcomeUnknown where the version may exist, or
+    may yet, and what the store said where it surely does not.
+    """
+    key, body = manifest_key(topic, manifest.place, manifest.version), encode_manifest(manifest)
+    checksum = crc32c(body)
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_s
+    pause_s, may_exist, last = 0.05, False, "no answer"
+    while (left_s := deadline_s - loop.time()) > 0:
+        try:
+            async with asyncio.timeout(min(TRY_S, left_s)):
+                created = False
+                try:
+                    await store.create(key, [body], crc32c=checksum)
+                    created = may_exist = True
+                except AlreadyExists:
+                    pass  # ours, of a create whose answer was lost, or another's: the look tells
+                return await _counts(store, topic, manifest, created=created)
+        except Unavailable as error:
+            last = str(error)
+        except (OutcomeUnknown, TimeoutError) as error:
+            may_exist, last = True, str(error) or last
+        await asyncio.sleep(min(pause_s, max(0.0, deadline_s - loop.time())))
+        pause_s = min(2 * pause_s, 2.0)
+    what = f"{key} of {store.url} within {timeout_s:g} s: {last}"
+    if may_exist:
+        raise OutcomeUnknown(f"it is not known whether a manifest was written to {what}", hint="Read the newest one.", key=key)
+    raise Unavailable(f"no manifest was written to {what}", key=key)
+
+
+async def _counts(store: ObjectStore, topic: str, manifest: Manifest, *, created: bool) -> bool:
+    """`created`: what stands in its place is surely this one."""
+    if created and (await _newest_versions(store, topic, [manifest.place])).get(manifest.place) == manifest.version:
+        return True
+    newest = await newest_manifest(store, topic, manifest.place)
+    if newest is None or newest.version < manifest.version:
+        return False  # the topic was deleted
+    if newest.version == manifest.version:
+        return newest.writer == manifest.writer
+    return any((one.version, one.writer) == (manifest.version, manifest.writer) for one in newest.superseded)
+
+
+def _neighbours(topics: Mapping[TopicPartition, str]) -> list[list[TopicPartition]]:
+    """Partitions that one listing can tell of: of one life of a topic, in order."""
+    by_topic: dict[tuple[str, str], list[TopicPartition]] = {}
+    for partition in sorted(topics):
+        by_topic.setdefault((topics[partition], partition.topic_id), []).append(partition)
+    return [
+        partitions[at : at + LISTED_TOGETHER]
+        for partitions in by_topic.values()
+        for at in range(0, len(partitions), LISTED_TOGETHER)
+    ]
+
+
+async def _newest_versions(store: ObjectStore, topic: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """The highest version of each that has one. A page tells of all partitions in it; what lies between two of them is skipped.
+
+    `partitions`: of one life of the topic, in order.
+    """
+    first, *_ = partitions
+    found: dict[TopicPartition, int] = {}
+    folder = manifests_prefix(topic, first).removesuffix(f"{first.partition:05d}/")
+    at, start_after = 0, ""
+    while at < len(partitions):
+        prefix = manifests_prefix(topic, partitions[at])
+        page = await store.list(folder if len(partitions) > 1 else prefix, start_after=max(prefix, start_after))
+        for info in page.objects:
+            parsed = parse_topic_key(info.key)
+            if parsed is not None and parsed.manifest is not None:
+                found[TopicPartition(first.topic_id, parsed.manifest.partition)] = parsed.manifest.version  # ascending
+        if not page.more:
+            break
+        start_after = page.objects[-1].key
+        while at < len(partitions) and _is_behind(start_after, manifests_prefix(topic, partitions[at])):
+            at += 1
+    return {partition: found[partition] for partition in partitions if partition in found}
+
+
+def _is_behind(key: str, prefix: str) -> bool:
+    """Whether a listing that has come to this key has told all that begin with `prefix`."""
+    return key > prefix and not key.startswith(prefix)
+
+
+async def read_manifest(store: ObjectStore, topic: str, partition: TopicPartition, version: int) -> Manifest:
+    """Raises NotFound, Corrupt, and what else the store raises."""
+    key = manifest_key(topic, partition, version)
+    body = await store.get(key)
+    if len(body) > DECODED_IN_A_THREAD:
+        return await asyncio.to_thread(decode_manifest, body, key=key)
+    return decode_manifest(body, key=key)

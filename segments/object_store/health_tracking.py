@@ -1,0 +1,181 @@
+"""An object store that tells when it takes no more writes, and when it takes them again: once for each change, not for each PUT.
+
+    write ok ▸ fails for TOLD_AFTER_S ─▶ "takes no writes" ▸ still fails, once in TOLD_AGAIN_S ▸ write ok ─▶ "takes writes again"
+
+One failure between two writes that succeed is what networks do, and is not told. A full disk still takes small objects (a seal, a
+claim): a write that succeeds ends the trouble if it is as large as one that failed, or if nothing failed for a while. A write that
+its caller gave up on, since no answer came, has failed since it began.
+
+What calls of all kinds come to goes to health.py as well, by which the writer spares a bucket that is not well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from metadata.errors import AlreadyExists, Denied, OutcomeUnknown, TidelogError, Unavailable
+from segments.object_store.health import BucketHealth, BucketState
+from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
+
+log = logging.getLogger(__name__)
+_Answer = TypeVar("_Answer")
+
+TOLD_AFTER_S: Final = 1.0
+TOLD_AGAIN_S: Final = 60.0
+QUIET_S: Final = 5.0
+"""Failed writes are tried again more often than this."""
+SILENT_S: Final = 5.0
+"""A call other than a create that its caller gives up on after so long has failed."""
+
+
+class Trouble(NamedTuple):
+    """Why the bucket takes no writes, and what helps, for people."""
+
+    message: str
+    hint: str
+
+
+class Unwritable(NamedTuple):
+    """That nothing comes through: for how long, and how small the smallest object was that did not."""
+
+    for_s: float
+    bytes_min: int
+
+
+class WatchedStore:
+    """`store`, and words in the log about its creates. Nothing is changed about what it answers or raises."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._health = BucketHealth()
+        self._failing_since_s: float | None = None
+        self._failed_at_s = 0.0
+        self._failed_bytes_min = 0
+        self._told_at_s: float | None = None
+        self._failure: TidelogError | None = None
+        self._succeeded_at_s = float("-inf")
+        self._under_way: dict[object, tuple[float, int]] = {}
+        """Creates that have no answer yet: since when, and how many bytes. In the order of their coming."""
+
+    @property
+    def state(self) -> BucketState:
+        return self._health.state(asyncio.get_running_loop().time())
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """While the bucket takes no writes, for longer than networks hiccup; or while nearly all calls to it fail, reads too."""
+        if self._told_at_s is None or self._failure is None:
+            if self.state is BucketState.UNAVAILABLE and not self._health.answers:
+                hint = "Look at the network and the credentials: `tidelog doctor` looks at each step."
+                return Trouble("nearly all requests to the bucket fail", hint)
+            return None
+        hint = self._failure.hint or "Look at the bucket: its disk, its network, its credentials."
+        return Trouble(f"the bucket takes no writes: {self._failure.message}", hint)
+
+    @property
+    def unwritable(self) -> Unwritable | None:
+        """None when the last write has succeeded, when nobody has wanted to write since, and when writing goes on as it should.
+
+        Told from the first failure on, and of writes that have no answer yet: the caller decides how long is too long.
+        """
+        now_s = asyncio.get_running_loop().time()
+        waiting = [(max(since_s, self._succeeded_at_s), size) for since_s, size in self._under_way.values()]
+        if self._failing_since_s is not None and (waiting or now_s - self._failed_at_s < QUIET_S):
+            waiting.append((self._failing_since_s, self._failed_bytes_min))
+        if not waiting:
+            return None
+        return Unwritable(now_s - min(since_s for since_s, _ in waiting), max(1, min(size for _, size in waiting)))
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        body_bytes = sum(memoryview(part).nbytes for part in body)
+        began_s = asyncio.get_running_loop().time()
+        create = object()
+        self._under_way[create] = began_s, body_bytes
+        try:
+            await self._store.create(key, body, crc32c=crc32c)
+        except AlreadyExists:
+            self._succeeded(body_bytes)
+            raise
+        except TidelogError as error:
+            self._failed(error, body_bytes, began_s)
+            raise
+        except asyncio.CancelledError:
+            waited_s = asyncio.get_running_loop().time() - began_s
+            if waited_s >= TOLD_AFTER_S and self._succeeded_at_s < began_s:  # not one of two, of which the other was faster
+                self._failed(OutcomeUnknown(f"no answer within {waited_s:.1f} s"), body_bytes, began_s)
+            raise
+        else:
+            self._succeeded(body_bytes)
+        finally:
+            del self._under_way[create]
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        return await self._heard(self._store.get(key, start=start, end=end))
+
+    async def tail(self, key: str, bytes_max: int) -> Tail:
+        return await self._heard(self._store.tail(key, bytes_max))
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage:
+        return await self._heard(self._store.list(prefix, start_after=start_after, limit=limit))
+
+    async def delete(self, key: str) -> None:
+        await self._heard(self._store.delete(key))
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _heard(self, call: Awaitable[_Answer]) -> _Answer:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        try:
+            answer = await call
+        except TidelogError as error:
+            self._health.ended(failed=isinstance(error, Unavailable | OutcomeUnknown | Denied), now_s=clock())
+            raise
+        except asyncio.CancelledError:
+            if clock() - began_s >= SILENT_S:
+                self._health.ended(failed=True, now_s=clock())
+            raise
+        self._health.ended(failed=False, now_s=clock())
+        return answer
+
+    def _failed(self, error: TidelogError, body_bytes: int, began_s: float) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._health.ended(failed=True, now_s=now_s)
+        self._failure = error
+        if self._failing_since_s is None or (self._told_at_s is None and began_s - self._failed_at_s >= QUIET_S):
+            self._failing_since_s, self._failed_bytes_min = began_s, body_bytes
+        self._failed_at_s = now_s
+        self._failed_bytes_min = min(self._failed_bytes_min, body_bytes)
+        for_s = now_s - self._failing_since_s
+        if self._told_at_s is None and for_s >= TOLD_AFTER_S:
+            log.warning(
+                "the bucket takes no writes: %s. What was acknowledged is safe; producers wait, and are refused after a while. "
+                "Trying again until it works",
+                error,
+            )
+        elif self._told_at_s is not None and now_s - self._told_at_s >= TOLD_AGAIN_S:
+            log.warning("the bucket has taken no writes for %.0f s: %s", for_s, error)
+        else:
+            return
+        self._told_at_s = now_s
+
+    def _succeeded(self, body_bytes: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._health.ended(failed=False, now_s=now_s)
+        if self._failing_since_s is None:
+            self._succeeded_at_s = now_s
+            return
+        if body_bytes < self._failed_bytes_min and now_s - self._failed_at_s < QUIET_S:
+            return
+        self._succeeded_at_s = now_s
+        if self._told_at_s is not None:
+            log.warning("the bucket takes writes again, after %.0f s", now_s - self._failing_since_s)
+        self._failing_since_s = self._told_at_s = self._failure = None

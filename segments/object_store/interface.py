@@ -1,0 +1,94 @@
+"""What Tidelog needs of an object store, and no more: create-only PUT, ranged GET, ordered listing, delete.
+
+Implemented by memory.py, directory.py and s3.py; one contract suite runs against all of them.
+Invariant: of all creates of one key, ever, at most one succeeds until the key is deleted; a created object never changes;
+an object that was created is at once seen by every get and list that starts later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from metadata.errors import TidelogError
+
+_Error = TypeVar("_Error", bound=TidelogError)
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    key: str
+    size: int
+    """In bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    objects: tuple[ObjectInfo, ...]
+    """In ascending byte order of their keys."""
+    more: bool
+    """Whether keys may follow; pass the last key as `start_after` to read on. Only after a full page may there be none: versitygw
+    says that a listing goes on where any key of the bucket follows.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of an object, as a suffix range GET answers it."""
+
+    body: bytes
+    size: int
+    """Size of the whole object in bytes."""
+
+
+def unsynced(kind: type[_Error], message: str, *, hint: str, **details: str) -> _Error:
+    """Returns the error of a create for which the store can't prove that the object outlives a power cut, now or by a repeat."""
+    return kind(message, hint=hint, unsynced=True, **details)
+
+
+def is_unsynced(error: TidelogError) -> bool:
+    """Whether the error is of `unsynced`: a repeat of the create proves nothing, also where it finds the object."""
+    return error.details.get("unsynced") is True
+
+
+class ObjectStore(Protocol):
+    """Keys are relative to the store's prefix.
+
+    Errors: Unavailable (the store answered that it wrote nothing, or could not be reached before a byte was sent),
+    OutcomeUnknown (a timeout, a reset, a 500, a 409 conflict: a create may have happened), Denied (credentials, missing bucket).
+    One for which `is_unsynced` holds says that the object may be gone after a power cut, and that a repeat can't change that.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people: s3://bucket/prefix, file:///path, memory://"""
+        ...
+
+    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        """Writes the buffers one after the other as a new object. AlreadyExists if the key has one, whoever wrote it.
+
+        `crc32c` of the whole body, where the caller knows it, lets the store check what it received. A create that is cancelled
+        may still go on in the background, so the buffers must never change.
+        """
+        ...
+
+    async def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes in [start, end), or to the end of the object.
+
+        NotFound if the key has no object, InvalidArgument if start is past its end.
+        """
+        ...
+
+    async def tail(self, key: str, bytes_max: int) -> Tail:
+        """The last `bytes_max` bytes, or the whole object where it is smaller. NotFound."""
+        ...
+
+    async def list(self, prefix: str, *, start_after: str = "", limit: int = 1000) -> ListPage: ...
+
+    async def delete(self, key: str) -> None:
+        """No error when the key has no object."""
+        ...
+
+    async def close(self) -> None: ...

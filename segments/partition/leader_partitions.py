@@ -1,0 +1,97 @@
+"""Which partitions a session leads, and which requests it takes for each of them. Pure.
+
+                 served   paused: to be handed over   withheld: the handover was sent   damaged   dropped
+    appends       yes              no                              no                     no        no
+    reads         yes              yes                             no                     no        no
+
+Invariant: a partition that is paused or withheld before it is led is so from the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, KeysView, Mapping
+
+from metadata.errors import Corrupt, NoLeader
+from metadata.model import TopicPartition
+from segments.partition.leader_partition import LedPartition
+from segments.shared_errors import own_copy
+
+
+class LedPartitions:
+    def __init__(self, *, check_open: Callable[[], None]) -> None:
+        """`check_open` raises where the session has ended: then it leads nothing, whatever is asked for."""
+        self._check_open = check_open
+        self._led: dict[TopicPartition, LedPartition] = {}
+        self._damaged: dict[TopicPartition, Corrupt] = {}
+        self._paused: set[TopicPartition] = set()
+        self._withheld: set[TopicPartition] = set()
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._led
+
+    def __len__(self) -> int:
+        return len(self._led)
+
+    def keys(self) -> KeysView[TopicPartition]:
+        return self._led.keys()
+
+    def copy(self) -> dict[TopicPartition, LedPartition]:
+        return self._led.copy()
+
+    @property
+    def damaged(self) -> Mapping[TopicPartition, Corrupt]:
+        """Those that are refused, and why."""
+        return self._damaged
+
+    def add(self, partition: TopicPartition, led: LedPartition) -> None:
+        assert partition not in self._led, f"{partition} is led already"
+        self._led[partition] = led
+
+    def pause(self, partition: TopicPartition) -> None:
+        self._paused.add(partition)
+
+    def is_paused(self, partition: TopicPartition) -> bool:
+        return partition in self._paused
+
+    def withhold(self, partitions: Iterable[TopicPartition]) -> None:
+        self._withheld.update(partitions)
+
+    def resume(self, partition: TopicPartition) -> None:
+        self._paused.discard(partition)
+        self._withheld.discard(partition)
+
+    def refuse(self, partition: TopicPartition, error: Corrupt) -> None:
+        self._damaged[partition] = error
+
+    def drop(self, partition: TopicPartition) -> LedPartition | None:
+        """None where it was not led."""
+        self._damaged.pop(partition, None)
+        self.resume(partition)
+        return self._led.pop(partition, None)
+
+    def get(self, partition: TopicPartition) -> LedPartition | None:
+        return self._led.get(partition)
+
+    def at(self, partition: TopicPartition) -> LedPartition:
+        """Raises NoLeader, Corrupt where it is damaged, and what `check_open` raises."""
+        led = self._led.get(partition)
+        if led is None:
+            if partition in self._damaged:
+                raise own_copy(self._damaged[partition])
+            self._check_open()
+            raise NoLeader(f"this broker does not lead {partition}")
+        return led
+
+    def writable(self, partition: TopicPartition) -> LedPartition:
+        """As `at`, for a producer."""
+        led = self.at(partition)
+        if partition in self._paused:
+            raise NoLeader(f"{partition} is being handed over to another broker")
+        return led
+
+    def readable(self, partition: TopicPartition) -> LedPartition:
+        """As `at`, for a reader."""
+        led = self.at(partition)
+        if partition in self._withheld:
+            raise NoLeader(f"{partition} is being handed over to another broker")
+        return led

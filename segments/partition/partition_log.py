@@ -1,0 +1,169 @@
+"""Where an offset is assigned: the state of one partition at its leader. Pure.
+
+    log_start_offset ── committed, readable ──▶ high_watermark ── buffered or in flight ──▶ end_offset (assigned next)
+
+Invariants: offsets are assigned densely in arrival order; the high watermark only rises, and only to the end of a committed
+segment; the log start only rises, and never above it; a batch that is refused changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from metadata.errors import ConditionFailed, FencedLeaderEpoch, InvalidTimestamp, OutOfRange, UnknownLeaderEpoch
+from metadata.model import LeaderEpoch, Offset, ProducerId, TopicPartition
+from segments.partition.producer_state import ProducerRoom, ProducerStates, SequencedBatch
+from segments.records.header import BatchHeader
+
+
+class Appended(NamedTuple):
+    """Where a batch lies. A fact once it is committed; before, what its leader has in mind."""
+
+    base_offset: Offset
+    last_offset: Offset
+    leader_epoch: LeaderEpoch
+    duplicate: bool = False
+    """An idempotent repeat: these are the offsets of the first time."""
+
+
+class Dates(NamedTuple):
+    """What a topic says of the dates of its records."""
+
+    by_broker: bool = False
+    """LogAppendTime: they are dated when they are appended."""
+    timestamp_ms_max: int | None = None
+    """A new batch with a record of a later date is refused; None: whatever the date."""
+
+
+AS_PRODUCED = Dates()
+
+
+class Bounds(NamedTuple):
+    log_start_offset: Offset
+    high_watermark: Offset
+    end_offset: Offset
+    leader_epoch: LeaderEpoch
+
+
+class PartitionLog:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        *,
+        leader_epoch: LeaderEpoch,
+        log_start_offset: Offset,
+        end_offset: Offset,
+        producers: ProducerStates,
+    ) -> None:
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.log_start_offset = log_start_offset
+        self.high_watermark = end_offset
+        self.end_offset = end_offset
+        self._producers = producers
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.log_start_offset, self.high_watermark, self.end_offset, self.leader_epoch)
+
+    def append(
+        self,
+        header: BatchHeader,
+        *,
+        now_ms: int,
+        expires_ms: int | None = None,
+        expected_offset: int | None = None,
+        timestamp_ms_max: int | None = None,
+    ) -> Appended:
+        """Assigns the offsets of a checked batch, or names those of the batch that it repeats.
+
+        `expires_ms`: the time by which producers are forgotten; `now_ms` where it is left out.
+
+        Raises InvalidTimestamp when a record is dated after `timestamp_ms_max`, ConditionFailed when `expected_offset` is given and
+        is not the end, and what ProducerStates.check raises.
+        """
+        repeated = self._producers.check(
+            producer_id=ProducerId(header.producer_id),
+            epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            last_sequence=header.last_sequence,
+            now_ms=now_ms if expires_ms is None else expires_ms,
+        )
+        if repeated is not None:
+            return Appended(repeated.base_offset, repeated.last_offset, self.leader_epoch, duplicate=True)
+        if timestamp_ms_max is not None and header.max_timestamp > timestamp_ms_max:
+            raise dated_too_far_ahead(self.partition, header.max_timestamp, timestamp_ms_max)
+        if expected_offset is not None and expected_offset != self.end_offset:
+            raise ConditionFailed(
+                f"{self.partition} ends at offset {self.end_offset}, not at {expected_offset}",
+                hint="Read what was appended meanwhile, then try again with the new end.",
+                end_offset=self.end_offset,
+            )
+        base = self.end_offset
+        last = Offset(base + header.last_offset_delta)
+        self.end_offset = Offset(last + 1)
+        self._producers.remember(
+            SequencedBatch(
+                ProducerId(header.producer_id), header.producer_epoch, header.base_sequence, header.last_sequence, base, last
+            ),
+            now_ms=now_ms,
+        )
+        return Appended(base, last, self.leader_epoch)
+
+    def enter(self, room: ProducerRoom) -> None:
+        """What is remembered of producers counts for this room, until `leave`."""
+        self._producers.enter(room)
+
+    def leave(self) -> None:
+        self._producers.leave()
+
+    def written_once(self, producer_id: ProducerId, *, now_ms: int) -> SequencedBatch | None:
+        """The one batch that a one-shot producer has written here: committed, or on its way."""
+        return self._producers.written_once(producer_id, now_ms=now_ms)
+
+    def commit(self, *, base_offset: Offset, last_offset: Offset) -> None:
+        """Raises the high watermark over a run of a committed segment; runs come in offset order."""
+        assert base_offset == self.high_watermark, f"{self.partition}: run at {base_offset}, high watermark {self.high_watermark}"
+        self.high_watermark = Offset(last_offset + 1)
+
+    def raise_log_start(self, offset: Offset) -> None:
+        """Nobody reads below `offset` any more. It rises to the high watermark at most: what is not known to be committed here
+        was not deleted, or is raised again once it is."""
+        self.log_start_offset = max(self.log_start_offset, min(offset, self.high_watermark))
+
+    def check_epoch(self, current: int | None) -> None:
+        """As the function; None, where the reader names no epoch, is not checked."""
+        if current is not None:
+            check_epoch(self.partition, held=self.leader_epoch, current=current)
+
+    def check_readable(self, offset: int) -> None:
+        """OutOfRange unless a reader may stand at `offset`; the high watermark itself is where it waits for more."""
+        if not self.log_start_offset <= offset <= self.high_watermark:
+            first, end = self.log_start_offset, self.high_watermark
+            holds = f"holds offsets {first} to {end - 1}" if first < end else f"holds no record, and goes on at offset {end}"
+            raise OutOfRange(
+                f"{self.partition} {holds}; {offset} was asked for",
+                hint=f"Read from {self.log_start_offset} (earliest) or {self.high_watermark} (latest).",
+                log_start_offset=self.log_start_offset,
+                high_watermark=self.high_watermark,
+            )
+
+
+def dated_too_far_ahead(partition: TopicPartition, timestamp_ms: int, timestamp_ms_max: int) -> InvalidTimestamp:
+    return InvalidTimestamp(
+        f"a record for {partition} is dated {timestamp_ms} ms, {timestamp_ms - timestamp_ms_max} ms later than its topic takes now",
+        timestamp_ms=timestamp_ms,
+        timestamp_ms_max=timestamp_ms_max,
+    )
+
+
+def check_epoch(partition: TopicPartition, *, held: LeaderEpoch, current: int) -> None:
+    """Whether a reader that knows the leader epoch `current` may be answered by the leader of epoch `held` (KIP-320).
+
+    Raises FencedLeaderEpoch where the reader is behind, and UnknownLeaderEpoch where the leader is: another leads by now, and may
+    have committed more.
+    """
+    if current < held:
+        raise FencedLeaderEpoch(f"{partition} is led in epoch {held}; the reader names epoch {current}", leader_epoch=held)
+    if current > held:
+        raise UnknownLeaderEpoch(f"{partition} is led here in epoch {held}; the reader names epoch {current}", leader_epoch=held)

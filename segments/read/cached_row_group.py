@@ -1,0 +1,113 @@
+"""One row group of a Parquet file, read back and made into record batches again. Pure.
+
+    row group  rows 10 11 12 · · 15 16 · 18        offsets that key compaction left
+    batches    [ 10 11 12 ][ 15 16 ][ 18 ]
+    read for   [ 10 to 12 ][ 13 to 16 ][ 17 18 ]   a gap belongs to the batch behind it
+
+Invariant: it is whole, or damaged as a whole: then all who read it get one Corrupt, which names the offset behind the row group.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from metadata.errors import Corrupt
+from metadata.model import Offset
+from segments.history.index import GroupPlace
+from segments.history.row_group_batches import HistoryBatch
+from segments.object_store.interface import Buffer
+from segments.records.batch import corrupt_range, parse_header
+from segments.shared_errors import own_copy
+
+GROUP_BATCH_BYTES: Final = 256 << 10
+"""Of the batches that are made: a reader gets one of them at least, however few records it asks for."""
+BATCH_MEMORY_BYTES: Final = 150
+"""What a batch takes beside its bytes."""
+
+
+class GroupPart(NamedTuple):
+    """Whole batches that follow each other, and the offset behind them."""
+
+    buffers: Sequence[Buffer]
+    next_offset: Offset
+
+
+class ColdGroup(NamedTuple):
+    place: GroupPlace
+    batches: list[bytes]
+    last_offsets: list[Offset]
+    """Of the batches."""
+    damage: Corrupt | None = None
+
+    @property
+    def damaged(self) -> bool:
+        return self.damage is not None
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(map(len, self.batches)) + (1 + len(self.batches)) * BATCH_MEMORY_BYTES
+
+    @property
+    def batch_count(self) -> int:
+        """Where it is damaged, it counts as one."""
+        return len(self.batches) or 1
+
+    def read(self, offset: int, *, bytes_max: int, high_watermark: Offset) -> GroupPart:
+        """Batches from the first record at or after `offset` on, up to `bytes_max` bytes but at least one. Corrupt.
+
+        A leader may hear of a compaction before it hears that its own PUT has succeeded: a batch that goes beyond the high
+        watermark is left for then, and if it is the first, there is none.
+        """
+        if self.damage is not None:
+            raise own_copy(self.damage)
+        first = end = self.index_of(offset)
+        while end < len(self.batches) and self.last_offsets[end] < high_watermark:
+            bytes_max -= len(self.batches[end])
+            if end > first and bytes_max < 0:
+                break
+            end += 1
+        return GroupPart(self.batches[first:end], Offset(self.last_offsets[end - 1] + 1) if end > first else Offset(offset))
+
+    def index_of(self, offset: int) -> int:
+        """Of the batch with the first record at or after `offset`."""
+        return 0 if self.damage is not None else bisect_left(self.last_offsets, offset)
+
+    def batch(self, index: int) -> bytes:
+        if self.damage is not None:
+            raise own_copy(self.damage)
+        return self.batches[index]
+
+    def max_timestamp(self, index: int) -> int:
+        return self.place.group.max_timestamp if self.damage is not None else parse_header(self.batches[index]).max_timestamp
+
+    def last_offset(self, index: int) -> Offset:
+        return self.place.last_offset if self.damage is not None else self.last_offsets[index]
+
+    def corrupt(self, index: int, why: str) -> Corrupt:
+        """What a reader gets who can't open this batch: the bytes that it was made of are those of the whole group."""
+        return unreadable_group(self.place, why)
+
+
+def group_of(place: GroupPlace, batches: Sequence[HistoryBatch]) -> ColdGroup:
+    """`batches`: of all records of the group, in order."""
+    group = ColdGroup(place, [batch.body for batch in batches], [batch.last_offset for batch in batches])
+    assert group.last_offsets[-1] == place.last_offset, f"{place}, but the last batch ends at {group.last_offsets[-1]}"
+    return group
+
+
+def damaged_group(place: GroupPlace, error: Corrupt) -> ColdGroup:
+    """`error`: of the row group, or of the footer of its file; who reads the group is told where that ends."""
+    next_offset = place.last_offset + 1
+    if error.details.get("next_offset") != next_offset:
+        own = own_copy(error)
+        own.hint = f"Read on from offset {next_offset}, or restore the object from a version or a backup of the bucket."
+        own.details["next_offset"] = next_offset
+        error = own
+    return ColdGroup(place, [], [], error)
+
+
+def unreadable_group(place: GroupPlace, why: str) -> Corrupt:
+    """What a reader gets who meets any of the group. `details`: see corrupt_range."""
+    return corrupt_range(place.key, range(place.base_offset, place.last_offset + 1), range(place.start, place.end), why)

@@ -1,0 +1,172 @@
+"""The bytes of one run, read back from the bucket: which of its batches are as they were written. Pure.
+
+    run        [ batch ][ batch ][ damaged ][ damaged ][ batch ]
+    offsets      0  1     2  3      4  5       6  7      8  9        at 4 to 7: Corrupt, which names offset 8; all others are read
+
+Each batch's length leads to the next one, until one is damaged; those behind it are found by the segment's footer, or not at all
+where that is damaged too. Invariant: what is answered has a right CRC-32C, and the offsets and the epoch that the footer gave,
+which no CRC of a batch covers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from metadata.errors import Corrupt, InvalidRecord
+from metadata.model import Offset
+from segments.object_store.interface import Buffer
+from segments.records.batch import corrupt_range, parse_header, parse_whole
+from segments.records.header import BatchHeader
+from segments.wal.run_index import RunPlace
+from segments.wal.segment_file import BatchEntry
+
+BATCH_INDEX_BYTES: Final = 80
+"""What the two positions of a batch take beside its bytes."""
+
+
+class Damage(NamedTuple):
+    why: str
+    max_timestamp: int
+    """Of its records, as far as the footer tells."""
+
+
+class RunPart(NamedTuple):
+    """Whole batches that follow each other, and the offset behind them."""
+
+    body: Buffer
+    next_offset: Offset
+
+
+class ColdRun(NamedTuple):
+    place: RunPlace
+    body: memoryview
+    base_offsets: list[Offset]
+    """Of its batches, in order. Damaged ones that nothing tells apart count as one."""
+    starts: list[int]
+    """Where each begins in `body`, and where the last one ends."""
+    damaged: dict[int, Damage]
+    """By the batch's index."""
+
+    @property
+    def memory_bytes(self) -> int:
+        return len(self.body) + len(self.starts) * BATCH_INDEX_BYTES
+
+    @property
+    def batch_count(self) -> int:
+        return len(self.base_offsets)
+
+    def read(self, offset: int, *, bytes_max: int) -> RunPart:
+        """Sound batches from the one that holds `offset` on, up to `bytes_max` bytes but at least one.
+
+        Raises Corrupt when that one is damaged. A small part of a large run is a copy, so that an answer holds no more than twice
+        its own bytes in memory, however long its reader takes.
+        """
+        first = self.index_of(offset)
+        if first in self.damaged:
+            raise self.damage_at(first)
+        end = max(first + 1, bisect_right(self.starts, self.starts[first] + bytes_max) - 1)
+        end = min((index for index in self.damaged if first < index < end), default=end)
+        part = self.body[self.starts[first] : self.starts[end]]
+        return RunPart(part if 2 * len(part) >= len(self.body) else bytes(part), self._offset_of(end))
+
+    def index_of(self, offset: int) -> int:
+        """Of the batch that holds `offset`."""
+        return bisect_right(self.base_offsets, offset) - 1
+
+    def batch(self, index: int) -> memoryview:
+        """Raises Corrupt where it is damaged."""
+        if index in self.damaged:
+            raise self.damage_at(index)
+        return self.body[self.starts[index] : self.starts[index + 1]]
+
+    def max_timestamp(self, index: int) -> int:
+        damage = self.damaged.get(index)
+        return parse_header(self.body, self.starts[index]).max_timestamp if damage is None else damage.max_timestamp
+
+    def last_offset(self, index: int) -> Offset:
+        return Offset(self._offset_of(index + 1) - 1)
+
+    def damage_at(self, index: int) -> Corrupt:
+        """Tells of the damaged batch and of those that follow it up to the next sound one, where a reader may go on."""
+        end = index + 1
+        while end in self.damaged:
+            end += 1
+        return self.corrupt(index, self.damaged[index].why, end=end)
+
+    def corrupt(self, index: int, why: str, *, end: int | None = None) -> Corrupt:
+        """What a reader gets who meets this batch, or those up to the batch `end`. `details`: see corrupt_range."""
+        end = index + 1 if end is None else end
+        offsets = range(self.base_offsets[index], self._offset_of(end))
+        start = self.place.start
+        return corrupt_range(self.place.key, offsets, range(start + self.starts[index], start + self.starts[end]), why)
+
+    def _offset_of(self, index: int) -> Offset:
+        return self.base_offsets[index] if index < len(self.base_offsets) else Offset(self.place.last_offset + 1)
+
+
+def unreadable(place: RunPlace, why: str) -> Corrupt:
+    """What a reader gets who meets any of the run. `details`: see corrupt_range."""
+    return corrupt_range(place.key, range(place.base_offset, place.last_offset + 1), range(place.start, place.end), why)
+
+
+def open_run(body: bytes, place: RunPlace) -> ColdRun:
+    """The run by what its batches say of themselves. From the first damaged one on it is one hole: `open_by_footer` knows more."""
+    run = ColdRun(place, memoryview(body), [], [0], {})
+    expected, at = place.base_offset, 0
+    try:
+        while expected <= place.last_offset:
+            header = _sound(run.body[at : at + parse_header(run.body, at).size], place, expected)
+            run.base_offsets.append(expected)
+            at += header.size
+            run.starts.append(at)
+            expected = Offset(header.last_offset + 1)
+    except InvalidRecord as error:
+        run.damaged[len(run.base_offsets)] = Damage(error.message, place.max_timestamp)
+        run.base_offsets.append(expected)
+        run.starts.append(place.end - place.start)
+    return run
+
+
+def open_by_footer(body: bytes, place: RunPlace, entries: Sequence[BatchEntry]) -> ColdRun:
+    """The run by what the segment's footer says of its batches: each is sound or damaged by itself.
+
+    Raises Corrupt when the footer tells of other batches than those of this run.
+    """
+    if not _fill(entries, place):
+        raise unreadable(place, "the footer does not tell of this run")
+    run = ColdRun(place, memoryview(body), [], [0], {})
+    for index, entry in enumerate(entries):
+        start, end = entry.start - place.start, entry.start - place.start + entry.size_bytes
+        try:
+            header = _sound(run.body[start:end], place, entry.base_offset)
+            if (header.last_offset, header.crc) != (entry.last_offset, entry.crc):
+                raise InvalidRecord("there is another batch than the footer tells of")
+        except InvalidRecord as error:
+            run.damaged[index] = Damage(error.message, entry.max_timestamp)
+        run.base_offsets.append(entry.base_offset)
+        run.starts.append(end)
+    return run
+
+
+def _fill(entries: Sequence[BatchEntry], place: RunPlace) -> bool:
+    """Whether these batches follow each other from the run's beginning to its end, in bytes and in offsets."""
+    at, offset = place.start, place.base_offset
+    for entry in entries:
+        if (entry.start, entry.base_offset) != (at, offset) or entry.last_offset < entry.base_offset:
+            return False
+        at, offset = at + entry.size_bytes, Offset(entry.last_offset + 1)
+    return (at, offset) == (place.end, place.last_offset + 1)
+
+
+def _sound(batch: memoryview, place: RunPlace, base_offset: Offset) -> BatchHeader:
+    """The header of a batch that is as it was written; InvalidRecord otherwise."""
+    header = parse_whole(batch)
+    if header.base_offset != base_offset:
+        raise InvalidRecord(f"the batch says offset {header.base_offset} where {base_offset} comes next")
+    if header.last_offset > place.last_offset:
+        raise InvalidRecord(f"the batch goes to offset {header.last_offset}, beyond its run")
+    if header.leader_epoch != place.leader_epoch:
+        raise InvalidRecord(f"the batch says leader epoch {header.leader_epoch}, its run {place.leader_epoch}")
+    return header

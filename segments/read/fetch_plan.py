@@ -1,0 +1,93 @@
+"""Whether a fetch is served from the cache or from the bucket. Pure.
+
+    offset ──▶ [ row groups of Parquet ]│[ runs in segments on the bucket ][ hot pool: newest committed ]◀── high watermark
+               FromParquet, Gap         │ FromWal FromWal FromWal …         FromCache
+                                   compacted_to
+
+Invariant: each part ends where the next one begins, from the asked offset on, and the last one at or below the high watermark;
+there is at least one part unless the reader stands at the high watermark. A gap that key compaction left belongs to the part
+behind it, or is a part of its own where no records follow below `compacted_to`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from metadata.errors import Corrupt
+from metadata.model import Offset
+from segments.history.index import GroupPlace, History
+from segments.wal.run_index import RunIndex, RunPlace
+
+RUNS_MAX: Final = 64
+"""Runs that one fetch reads at most: a history of tiny runs must not begin thousands of reads at once."""
+
+
+class FromCache(NamedTuple):
+    """Batches of the hot pool, from the one that holds `offset` on."""
+
+    offset: Offset
+
+
+class FromWal(NamedTuple):
+    """Batches of one run of a segment on the bucket, from the one that holds `offset` on."""
+
+    offset: Offset
+    place: RunPlace
+
+
+class FromParquet(NamedTuple):
+    """Records of one row group of a Parquet file, from the first at or after `offset` on."""
+
+    offset: Offset
+    place: GroupPlace
+
+
+class Gap(NamedTuple):
+    """There are no records at the offsets from `offset` to before `next_offset`, and never will be."""
+
+    offset: Offset
+    next_offset: Offset
+
+
+FetchPart = FromCache | FromWal | FromParquet | Gap
+
+
+def plan_fetch(
+    offset: int,
+    *,
+    high_watermark: Offset,
+    hot_start_offset: Offset | None,
+    runs: RunIndex,
+    history: History | None = None,
+    bytes_max: int,
+) -> list[FetchPart]:
+    """Where to read the batches from `offset` on, up to about `bytes_max` bytes and RUNS_MAX parts, but at least one.
+
+    Raises Corrupt when neither the hot pool nor any object holds an offset below the high watermark.
+    """
+    parts: list[FetchPart] = []
+    at, bytes_left = Offset(offset), bytes_max
+    while at < high_watermark and (bytes_left > 0 or not parts):
+        if hot_start_offset is not None and at >= hot_start_offset:
+            parts.append(FromCache(at))
+            break
+        if len(parts) == RUNS_MAX:
+            break
+        part = _from_bucket(at, high_watermark, runs, history)
+        if part is None:
+            raise Corrupt(f"offset {at} is committed (high watermark {high_watermark}), but no segment holds it", offset=at)
+        parts.append(part)
+        if isinstance(part, Gap):
+            at = part.next_offset
+        else:
+            bytes_left -= part.place.size_bytes
+            at = Offset(part.place.last_offset + 1)
+    return parts
+
+
+def _from_bucket(at: Offset, high_watermark: Offset, runs: RunIndex, history: History | None) -> FromParquet | FromWal | Gap | None:
+    if history is not None and at < history.compacted_to:
+        group = history.find(at)
+        return Gap(at, min(history.compacted_to, high_watermark)) if group is None else FromParquet(at, group)
+    run = runs.find(at)
+    return None if run is None else FromWal(at, run)

@@ -1,0 +1,109 @@
+"""What one fetch reads from the bucket: the places (runs, row groups) that it waits for, and those that it leaves to the next one.
+
+    look ─▶ cold_at: in memory? ─▶ what lies there
+              └ no: begin ─▶ the pool reads it ─▶ woken: look again
+                                │
+    answered without it ────────┴─▶ it goes on being read ─▶ the next fetch finds it in the pool, or is told the error of its read,
+                                                            or, where the pool had no room for it, waits for it this time
+
+Invariants: a fetch reads about as many bytes as it may answer with, and RUNS_MAX places at most; what it has read it keeps to its
+end, whether the pool has room or not; a place is left out of answers only while it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Iterable
+from types import TracebackType
+
+from metadata.errors import Unavailable
+from segments.read.fetch_plan import RUNS_MAX
+from segments.read.read_cache import Cold, ColdPool, Loaded, OnGone, Place, outcome_of
+
+
+class ColdReads:
+    """A context: at its end, what is not there yet is left out of the answer."""
+
+    def __init__(self, pool: ColdPool, *, bytes_max: int, woken: asyncio.Event) -> None:
+        """`bytes_max` is about what it may read, but one place at least. Sets `woken` when what it waits for arrives."""
+        self._pool = pool
+        self._bytes_left = bytes_max
+        self._woken = woken
+        self._reads: dict[Hashable, tuple[Place, asyncio.Future[Loaded]]] = {}
+        """By the identity of the place."""
+        self._owed: asyncio.Future[Loaded] | None = None
+        self._awaited: set[Hashable] | None = None
+
+    def begin(self, place: Place, *, is_next: bool = True, on_gone: OnGone | None = None) -> None:
+        """Has it read, unless it is in memory. What goes wrong is told by `cold_at`; where it is known at once, `woken` is set.
+
+        `is_next`: without it, there is nothing of its partition in the answer.
+        """
+        if place.identity in self._reads or self._pool.held(place) is not None:
+            return
+        owed = is_next and self._owed is None and self._pool.was_left_out(place)
+        try:
+            reading = self._pool.read(place, on_gone=on_gone)
+        except Unavailable as error:
+            reading = asyncio.get_running_loop().create_future()
+            reading.set_result(error)
+        if owed:
+            self._owed = reading
+        self._bytes_left -= place.size_bytes
+        self._reads[place.identity] = place, reading
+        if reading.done():
+            self._woken.set()
+        else:
+            reading.add_done_callback(self._wake)
+
+    def wait_for(self, places: Iterable[Place]) -> None:
+        """From now on, only these arrivals wake the fetch, and the last of all: those in between change nothing about its answer.
+
+        A history of many small runs would be looked at again for each of them.
+        """
+        self._awaited = {place.identity for place in places}
+
+    def cold_at(self, place: Place) -> Cold | None:
+        """What lies there, or None where it has not been read yet. Raises what its read met: Corrupt, Unavailable."""
+        held = self._pool.held(place)
+        if held is not None:
+            return held
+        if place.identity not in self._reads:
+            self._pool.raise_error(place)
+            return None
+        _, reading = self._reads[place.identity]
+        return outcome_of(reading) if reading.done() else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this fetch reads enough already."""
+        return bool(self._reads) and (self._bytes_left <= 0 or len(self._reads) >= RUNS_MAX or self._pool.is_busy)
+
+    def is_reading(self, place: Place) -> bool:
+        return place.identity in self._reads and not self._reads[place.identity][1].done()
+
+    @property
+    def in_flight(self) -> bool:
+        return any(not reading.done() for _, reading in self._reads.values())
+
+    @property
+    def owes(self) -> bool:
+        """Whether a place is on its way that was left out of an answer before, and lost before its reader came back.
+
+        One at a time: that is enough for every reader to get on, and holds up the others the least.
+        """
+        return self._owed is not None and not self._owed.done()
+
+    def __enter__(self) -> ColdReads:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for place, reading in self._reads.values():
+            reading.remove_done_callback(self._wake)
+            if not reading.done():
+                self._pool.leave_out(place)
+
+    def _wake(self, ended: asyncio.Future[Loaded]) -> None:
+        awaited = self._awaited is None or any(key in self._reads and self._reads[key][1] is ended for key in self._awaited)
+        if awaited or ended is self._owed or not self.in_flight:
+            self._woken.set()

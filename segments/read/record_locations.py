@@ -1,0 +1,103 @@
+"""Where committed records lie, told in place of the records: for another broker that reads them from the bucket itself. Pure.
+
+    leader   offset ─▶ plan of a fetch ─▶ Located: runs in segments · version of the manifest, where part of it is in Parquet
+    asker    Located, and that manifest or a newer one ─▶ the partition as a LogReader needs it ─▶ the same plan, the same bytes
+
+Invariant: what the asker takes for readable lies below the high watermark that the leader told, and at or above its log start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from metadata.model import LeaderEpoch, Offset, TopicPartition
+from segments.history.index import History
+from segments.partition.leader_partition import LedPartition
+from segments.partition.partition_log import PartitionLog
+from segments.partition.producer_state import ProducerStates
+from segments.read.fetch_plan import FetchPart, FromParquet, FromWal, Gap
+from segments.wal.run_index import RunIndex, RunPlace
+from segments.wal.segment_file import Run
+
+
+class Located(NamedTuple):
+    manifest_version: int
+    """Of the manifest that tells of what lies below its `compacted_to`. 0: nothing of it does."""
+    runs: tuple[RunPlace, ...]
+    """In segments, from the asked offset or `compacted_to` on."""
+
+
+class Extent(NamedTuple):
+    """How much lies there."""
+
+    size_bytes: int
+    """About."""
+    next_offset: Offset
+    """Behind it."""
+
+
+class Told(NamedTuple):
+    """What the leader told of a partition, with the places."""
+
+    located: Located
+    high_watermark: Offset
+    log_start_offset: Offset
+    leader_epoch: LeaderEpoch
+
+
+def located(parts: Sequence[FetchPart], history: History | None, *, part_bytes_min: int) -> tuple[Located, Extent] | None:
+    """Where these parts of the bucket lie, and how much; None where they have less than `part_bytes_min` each on average.
+
+    Each is a request to the bucket, which is worth it only for so many bytes.
+    """
+    places = [part.place for part in parts if isinstance(part, FromWal | FromParquet)]
+    size_bytes = sum(place.size_bytes for place in places)
+    if not places or size_bytes < part_bytes_min * len(places):
+        return None
+    is_in_history = any(isinstance(part, FromParquet | Gap) for part in parts)
+    version = history.version if history is not None and is_in_history else 0
+    last = parts[-1]
+    next_offset = last.next_offset if isinstance(last, Gap) else Offset(places[-1].last_offset + 1)
+    return Located(version, tuple(part.place for part in parts if isinstance(part, FromWal))), Extent(size_bytes, next_offset)
+
+
+def partition_told(partition: TopicPartition, told: Told, history: History | None) -> LedPartition:
+    """The partition as far as it was told of: it ends where that does. Corrupt where the runs do not follow each other.
+
+    `history`: of the version that was told, or a newer one; that may have come further than the leader knows, so it counts up to
+    the high watermark, and its log start counts as well.
+    """
+    runs = RunIndex()
+    for place in told.located.runs:
+        runs.add(_run(partition, place), session=place.session, seq=place.seq)
+    ends_at = runs.end_offset or Offset(0)
+    log_start_offset = told.log_start_offset
+    if history is not None:
+        runs.drop_below(history.compacted_to)
+        ends_at = max(ends_at, history.compacted_to)
+        log_start_offset = max(log_start_offset, min(history.manifest.log_start_offset, told.high_watermark))
+    log = PartitionLog(
+        partition,
+        leader_epoch=told.leader_epoch,
+        log_start_offset=log_start_offset,
+        end_offset=max(log_start_offset, min(ends_at, told.high_watermark)),
+        producers=ProducerStates(producers_max=1, expiry_ms=1),
+    )
+    return LedPartition(log, runs, history)
+
+
+def _run(partition: TopicPartition, place: RunPlace) -> Run:
+    return Run(
+        partition,
+        place.leader_epoch,
+        place.base_offset,
+        place.last_offset,
+        record_count=0,
+        start=place.start,
+        end=place.end,
+        min_timestamp=place.max_timestamp,
+        max_timestamp=place.max_timestamp,
+        first_batch=0,
+        batch_count=0,
+    )

@@ -1,0 +1,194 @@
+"""Finds single records: the first at or after a time, and where the record of an offset lies.
+
+Both read a run or a row group as a whole, through the cold pool. Invariant: what is found lies below the high watermark, and not
+below the log start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import chain
+from typing import NamedTuple, TypeVar
+
+from metadata.errors import Corrupt, InvalidArgument, InvalidRecord, NotFound, OutOfRange
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
+from segments.history.index import GroupPlace
+from segments.partition.leader_partition import LedPartition
+from segments.read.cached_run import ColdRun
+from segments.read.read_cache import Cold, ColdPool, Place
+from segments.read.run_loader import THREAD_BYTES
+from segments.read.tail_cache import HotPool
+from segments.records.batch import parse_header
+from segments.records.batch_kernel import RecordTuple
+from segments.records.columns import iterate_records
+
+Found = TypeVar("Found")
+AdoptNewest = Callable[[TopicPartition], Awaitable[object]]
+"""Reads the newest manifest of a partition, and leads it by that: what is gone from the bucket may lie elsewhere by now."""
+
+
+class TimestampedOffset(NamedTuple):
+    offset: Offset
+    timestamp_ms: int
+
+
+class Explanation(NamedTuple):
+    """Where one record lies: bytes [range_start, range_end) of the object are the batch, or the row group, that holds it."""
+
+    object_key: str
+    range_start: int
+    range_end: int
+    base_offset: Offset
+    last_offset: Offset
+    leader_epoch: LeaderEpoch
+    crc32c: int
+    """Of the batch, as it says itself; of the row group's bytes, as the manifest says."""
+    in_hot_pool: bool
+    session: SessionId | None = None
+    segment_seq: SegmentSeq | None = None
+    """Both of a record in a segment."""
+    row_group: int | None = None
+    file_checksum: str | None = None
+    """Both of a record in Parquet: the row group's number in the file, and the sum over the file's records."""
+
+    @property
+    def tier(self) -> str:
+        return "segment" if self.row_group is None else "parquet"
+
+
+class RecordLookup:
+    def __init__(self, hot: HotPool, cold: ColdPool, adopt_newest: AdoptNewest | None, *, decompressed_bytes_max: int) -> None:
+        self._hot = hot
+        self._cold = cold
+        self._adopt_newest = adopt_newest
+        self._decompressed_bytes_max = decompressed_bytes_max
+
+    async def first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
+        """The first record, in offset order, whose timestamp is at or after `timestamp_ms`; None when there is none.
+
+        Raises Corrupt when a damaged batch may hold it.
+        """
+        return await self._planned(led, partial(self._first_at, led, timestamp_ms))
+
+    async def explain(self, led: LedPartition, offset: int) -> Explanation:
+        """Raises OutOfRange unless a record has this offset; Corrupt and Unavailable where it can't be read."""
+        return await self._planned(led, partial(self._explain, led, offset))
+
+    async def _planned(self, led: LedPartition, find: Callable[[], Awaitable[Found]]) -> Found:
+        """What `find` finds; it looks again where an object was gone and another manifest is known by then."""
+        while True:
+            history = led.history
+            try:
+                return await find()
+            except Corrupt as error:
+                if not isinstance(error.__cause__, NotFound) or led.history is history:
+                    raise
+
+    async def _first_at(self, led: LedPartition, timestamp_ms: int) -> TimestampedOffset | None:
+        log = led.log
+        at = log.log_start_offset
+        while (place := _next_from_timestamp(led, timestamp_ms, max(at, log.log_start_offset))) is not None:
+            at = Offset(place.last_offset + 1)
+            cold = await self._read(led, place)
+            bounds = log.log_start_offset, log.high_watermark
+            if isinstance(cold, ColdRun) and len(cold.body) <= THREAD_BYTES:
+                found = self._first_in(cold, bounds, timestamp_ms)
+            else:
+                found = await asyncio.to_thread(self._first_in, cold, bounds, timestamp_ms)
+            if found is not None:
+                return found
+        return None
+
+    def _first_in(self, cold: Cold, bounds: tuple[Offset, Offset], timestamp_ms: int) -> TimestampedOffset | None:
+        first, end = bounds
+        for index in range(cold.batch_count):
+            if cold.max_timestamp(index) < timestamp_ms or cold.last_offset(index) < first:
+                continue
+            for offset, record_ms, _, _, _ in self._records(cold, index):
+                if record_ms >= timestamp_ms and first <= offset < end:
+                    return TimestampedOffset(Offset(offset), record_ms)
+        return None
+
+    async def _explain(self, led: LedPartition, offset: int) -> Explanation:
+        log, history = led.log, led.history
+        if not log.log_start_offset <= offset < log.high_watermark:
+            raise _no_record(led, offset)
+        hot_start = self._hot.start_offset(log.partition)
+        in_hot_pool = hot_start is not None and offset >= hot_start
+        if history is None or offset >= history.compacted_to:
+            run = led.runs.find(offset)
+            if run is None:
+                raise _no_record(led, offset)
+            cold = await self._cold.run_at(run, on_gone=self._on_gone(led))
+            index = cold.index_of(offset)
+            header = parse_header(cold.batch(index))
+            start = run.start + cold.starts[index]
+            return Explanation(
+                object_key=run.key,
+                range_start=start,
+                range_end=start + header.size,
+                base_offset=Offset(header.base_offset),
+                last_offset=Offset(header.last_offset),
+                leader_epoch=LeaderEpoch(header.leader_epoch),
+                crc32c=header.crc,
+                in_hot_pool=in_hot_pool,
+                session=run.session,
+                segment_seq=run.seq,
+            )
+        place = history.find(offset)
+        if place is None or offset < place.base_offset or not await self._holds(led, place, offset):
+            raise _no_record(led, offset)
+        return Explanation(
+            object_key=place.key,
+            range_start=place.start,
+            range_end=place.end,
+            base_offset=place.base_offset,
+            last_offset=place.last_offset,
+            leader_epoch=history.epoch_at(offset),
+            crc32c=place.group.crc32c,
+            in_hot_pool=in_hot_pool,
+            row_group=place.number,
+            file_checksum=place.file.checksum,
+        )
+
+    async def _holds(self, led: LedPartition, place: GroupPlace, offset: int) -> bool:
+        """Whether the group has a record of this offset: key compaction may have left it away."""
+        group = await self._read(led, place)
+        index = group.index_of(offset)
+        records = await asyncio.to_thread(self._records, group, index)
+        return any(record[0] == offset for record in records)
+
+    async def _read(self, led: LedPartition, place: Place) -> Cold:
+        return await self._cold.read_whole(place, on_gone=self._on_gone(led))
+
+    def _on_gone(self, led: LedPartition) -> Callable[[], Awaitable[object]] | None:
+        return None if self._adopt_newest is None else partial(self._adopt_newest, led.log.partition)
+
+    def _records(self, cold: Cold, index: int) -> list[RecordTuple]:
+        batch = cold.batch(index)
+        try:
+            return iterate_records(batch, decompressed_bytes_max=self._decompressed_bytes_max)
+        except (InvalidRecord, InvalidArgument) as error:
+            raise cold.corrupt(index, error.message) from error
+
+
+def _next_from_timestamp(led: LedPartition, timestamp_ms: int, offset: Offset) -> Place | None:
+    """The next place that holds a record at or after this time, from `offset` on. Asked for anew behind each read: what lay in
+    segments may have been compacted meanwhile."""
+    runs = led.runs.from_timestamp(timestamp_ms, from_offset=offset)
+    groups = led.history.from_timestamp(timestamp_ms, from_offset=offset) if led.history is not None else iter(())
+    return next(chain[Place](groups, runs), None)
+
+
+def _no_record(led: LedPartition, offset: int) -> OutOfRange:
+    first, end = led.log.log_start_offset, led.log.high_watermark
+    within = "The record with this offset was removed by key compaction." if first <= offset < end else ""
+    bounds = f"Its records have the offsets {first} to {end - 1}." if first < end else "It holds no record at the moment."
+    return OutOfRange(
+        f"no record of {led.log.partition} has offset {offset}",
+        hint=within or bounds,
+        log_start_offset=first,
+        high_watermark=end,
+    )

@@ -1,0 +1,162 @@
+"""Reads row groups of Parquet files from the bucket, or from the disk tier, and makes record batches of them.
+
+    file   [ row group 0 ][ row group 1 ] … [ row group n ][ footer ]
+    GETs         one             one        one with the footer, where it is not known yet; else the footer alone, once
+
+Footers are kept (bounded), and read once however many groups of their file are asked for. Decoding and encoding go to threads that
+step back behind all others (decode_threads.py). So does the loading of what decodes Parquet, with the first file: brokers start
+without it, and it takes a tenth of a second of a core.
+Invariant: what comes out was checked against the manifest: the bytes by their CRC-32C, the records by count and offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+
+from metadata.errors import Corrupt
+from segments.counters import LogCounters
+from segments.history.index import GroupPlace
+from segments.history.row_group_batches import HistoryBatch, encode_history
+from segments.object_store.interface import ObjectStore
+from segments.read.cached_row_group import GROUP_BATCH_BYTES, ColdGroup, damaged_group, group_of
+from segments.read.decode_threads import DecodingThreads, Outlived
+from segments.read.disk_cache import DiskTier
+
+if TYPE_CHECKING:
+    from segments.history.parquet_file import ParquetFooter
+
+FOOTERS_BYTES_MAX: Final = 8 << 20
+"""Of parsed Parquet footers that are kept. One of a file of 256 MiB takes about 100 KiB."""
+SHARED_GET_BYTES: Final = 128 << 10
+"""A footer so near behind a row group is read along with it."""
+
+log = logging.getLogger(__name__)
+
+
+class HistoryReads:
+    def __init__(self, store: ObjectStore, *, disk: DiskTier | None = None, counters: LogCounters | None = None) -> None:
+        self._store = store
+        self._disk = disk
+        self._counters = counters or LogCounters()
+        self._decoding = DecodingThreads()
+        self._loading = asyncio.Lock()
+        self._has_loaded = False
+        self._under_way = 0
+        """Groups that are read."""
+        self._footers: OrderedDict[str, ParquetFooter] = OrderedDict()
+        """By the key of the file."""
+        self._footers_bytes = 0
+        self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By the key of the file whose footer is read."""
+
+    async def read(self, place: GroupPlace, *, outlived: Outlived | None = None) -> ColdGroup:
+        """The group, or a damaged one where it, or the footer of its file, is not what the manifest says.
+
+        `outlived`: called where the read is given up while a thread decodes the group, as DecodingThreads.run says.
+        Raises NotFound, InvalidArgument (the object ends before the group), and what else the store raises.
+        """
+        self._under_way += 1
+        try:
+            await self._load()
+            group = await self._read_from_disk(place, outlived) or await self._read_from_bucket(place, outlived)
+        except Corrupt as error:
+            group = damaged_group(place, error)
+        finally:
+            self._under_way -= 1
+        if group.damage is not None:
+            log.error("%s", group.damage)
+        return group
+
+    async def _load(self) -> None:
+        """Once, and not on the event loop. From then on importing it takes nothing."""
+        if not self._has_loaded:
+            async with self._loading:
+                if not self._has_loaded:
+                    await self._decoding.run(_load_parquet)
+                    self._has_loaded = True
+
+    async def _read_from_disk(self, place: GroupPlace, outlived: Outlived | None) -> ColdGroup | None:
+        """None where it is not there, or not as it was put there."""
+        if self._disk is None or (body := await self._disk.get(place.identity)) is None:
+            return None
+        footer = await self._footer(place)
+        try:
+            group = await self._opened(place, [body], footer, outlived)
+            self._counters.disk_reads += 1
+            return group
+        except Corrupt as error:
+            log.warning("a copy on the local disk is damaged, so it is read from the bucket again: %s", error)
+            await self._disk.drop(place.identity)
+            return None
+
+    async def _read_from_bucket(self, place: GroupPlace, outlived: Outlived | None) -> ColdGroup:
+        footer, body = await self._footer_and_body(place)
+        self._counters.bucket_reads += 1
+        if self._disk is None:
+            only = [body]
+            del body  # the bytes go when they are decoded, before the batches are made
+            return await self._opened(place, only, footer, outlived)
+        group = await self._opened(place, [body], footer, outlived)
+        await self._disk.put(place.identity, body)
+        return group
+
+    async def _opened(self, place: GroupPlace, only: list[bytes], footer: ParquetFooter, outlived: Outlived | None) -> ColdGroup:
+        """`only`: holds the bytes of the group, and is emptied when they are decoded. Raises Corrupt."""
+        from segments.history.parquet_file import read_row_group
+
+        def decoded() -> list[HistoryBatch]:
+            columns = read_row_group(only[0], place.group, footer)
+            only.clear()
+            batches = encode_history(columns, epochs=place.epochs, batch_bytes_max=GROUP_BATCH_BYTES)
+            del columns
+            if self._under_way == 1:  # else what Arrow took for these columns is kept for those of the next group
+                pa.default_memory_pool().release_unused()
+            return batches
+
+        return group_of(place, await self._decoding.run(decoded, outlived=outlived))
+
+    async def _footer_and_body(self, place: GroupPlace) -> tuple[ParquetFooter, bytes]:
+        file = place.file
+        if place.key not in self._footers and file.footer_start - place.end <= SHARED_GET_BYTES:
+            async with self._one_at_a_time(place):
+                if place.key not in self._footers:
+                    body = await self._store.get(place.key, start=place.start, end=file.size_bytes)
+                    footer = self._parsed(place, body[file.footer_start - place.start :])
+                    return footer, body[: place.end - place.start]
+        footer = await self._footer(place)
+        return footer, await self._store.get(place.key, start=place.start, end=place.end)
+
+    async def _footer(self, place: GroupPlace) -> ParquetFooter:
+        """Raises Corrupt where it is damaged; that is not kept."""
+        async with self._one_at_a_time(place):
+            held = self._footers.get(place.key)
+            if held is not None:
+                self._footers.move_to_end(place.key)
+                return held
+            file = place.file
+            return self._parsed(place, await self._store.get(place.key, start=file.footer_start, end=file.size_bytes))
+
+    def _one_at_a_time(self, place: GroupPlace) -> asyncio.Lock:
+        return self._reading.setdefault(place.key, asyncio.Lock())
+
+    def _parsed(self, place: GroupPlace, body: bytes) -> ParquetFooter:
+        """Parses the footer, and keeps it."""
+        from segments.history.parquet_file import parse_parquet_footer
+
+        footer = parse_parquet_footer(body, place.file, place.key)
+        self._footers[place.key] = footer
+        self._footers_bytes += footer.memory_bytes
+        while self._footers_bytes > FOOTERS_BYTES_MAX:
+            _, oldest = self._footers.popitem(last=False)
+            self._footers_bytes -= oldest.memory_bytes
+        return footer
+
+
+def _load_parquet() -> None:
+    import segments.history.parquet_file  # noqa: F401

@@ -1,0 +1,64 @@
+"""Reads runs of batches from segments on the bucket, or from the disk tier, and checks them: see cached_run.py."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from metadata.errors import Corrupt
+from segments.counters import LogCounters
+from segments.object_store.interface import ObjectInfo, ObjectStore
+from segments.read.cached_run import ColdRun, open_by_footer, open_run
+from segments.read.disk_cache import DiskTier
+from segments.wal.footer_reader import read_footer
+from segments.wal.run_index import RunPlace
+
+THREAD_BYTES: Final = 64 << 10
+"""More than this is checked in a thread: a run of the smallest batches would hold the event loop for 0.2 s."""
+
+log = logging.getLogger(__name__)
+
+
+class RunReads:
+    def __init__(self, store: ObjectStore, *, disk: DiskTier | None = None, counters: LogCounters | None = None) -> None:
+        self._store = store
+        self._disk = disk
+        self._counters = counters or LogCounters()
+
+    async def read(self, place: RunPlace) -> ColdRun:
+        """The run; of its batches, some may be damaged. Raises NotFound, InvalidArgument, and what else the store raises."""
+        if self._disk is not None and (stored := await self._disk.get(place.identity)) is not None:
+            run = await _opened(stored, place)
+            if not run.damaged:
+                self._counters.disk_reads += 1
+                return run
+            log.warning("a copy on the local disk is damaged, so it is read from the bucket again: %s", place)
+            await self._disk.drop(place.identity)
+        body = await self._store.get(place.key, start=place.start, end=place.end)
+        self._counters.bucket_reads += 1
+        run = await _opened(body, place)
+        if run.damaged:
+            return await self._told_apart(run, body)
+        if self._disk is not None:
+            await self._disk.put(place.identity, body)
+        return run
+
+    async def _told_apart(self, run: ColdRun, body: bytes) -> ColdRun:
+        """The same with each damaged batch by itself, where the segment's footer still tells where each begins."""
+        place, partition = run.place, "a partition"
+        try:
+            footer = await read_footer(self._store, ObjectInfo(place.key, place.end), place.session, place.seq)
+            for told in footer.runs:
+                if (told.start, told.end) == (place.start, place.end):
+                    partition = str(told.partition)
+                    run = await asyncio.to_thread(open_by_footer, body, place, footer.batches(told))
+        except Corrupt as error:
+            log.error("%s, so what lies behind the damage in its run can't be told apart", error)
+        first = next(iter(run.damaged))
+        log.error("%s: %s (batches damaged in this run: %d)", partition, run.damage_at(first), len(run.damaged))
+        return run
+
+
+async def _opened(body: bytes, place: RunPlace) -> ColdRun:
+    return open_run(body, place) if len(body) <= THREAD_BYTES else await asyncio.to_thread(open_run, body, place)

@@ -1,0 +1,207 @@
+"""One Kafka record batch (v2, magic 2): its header, what a broker must check of it, and the stamp that it adds. Pure.
+
+Source: https://kafka.apache.org/documentation/#recordbatch and KIP-98. All numbers are big-endian.
+
+     0  base_offset        int64    ┐
+     8  batch_length       int32    │ the stamp: the broker's, outside of the CRC
+    12  leader_epoch       int32    ┘
+    16  magic              int8     2
+    17  crc                uint32   CRC-32C of everything from byte 21 on
+    21  attributes         int16    bits 0-2 codec · 3 log append time · 4 transactional · 5 control · 6 delete horizon
+    23  last_offset_delta  int32
+    27  base_timestamp     int64    ms; of the first record
+    35  max_timestamp      int64    ms; of all records, or the append time where bit 3 is set
+    43  producer_id        int64    ┐
+    51  producer_epoch     int16    │ -1 without idempotence
+    53  base_sequence      int32    ┘
+    57  record_count       int32
+    61  the record section, compressed as a whole where a codec is set (its format: batch_kernel.py)
+
+Invariant: a batch that passed `check_produced` is well-formed to its last byte, so that whoever reads it later, compiled or
+not, may trust its lengths; and it is stored with no byte changed but the stamp.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+from awscrt.checksums import crc32c
+
+from metadata.errors import Corrupt, InvalidRecord, TooLarge
+from segments.object_store.interface import Buffer
+from segments.records.batch_kernel import RecordSection
+from segments.records.compression import decompress
+from segments.records.header import CODEC_BITS, CODECS, CONTROL_BIT, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT, BatchHeader
+
+MAGIC = 2
+BATCH_OVERHEAD_BYTES = 61
+LENGTH_BYTES_MIN = BATCH_OVERHEAD_BYTES - 12
+"""`batch_length` counts what follows it: 12 bytes less than the batch."""
+
+RECORDS_PER_BATCH_MAX = 1_000_000
+"""Of a produced batch. 64 MiB decompressed would hold nine million, of 7 bytes each; whoever opens them needs 40 bytes for each."""
+
+NO_PRODUCER_ID = -1
+NO_LEADER_EPOCH = -1
+
+_HEADER = struct.Struct(">qiiBIhiqqqhii")
+_STAMP = struct.Struct(">qii")
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_MAX_TIMESTAMP_AT = 35
+
+_PRODUCED_BITS = CODEC_BITS | LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
+
+
+def check_produced(batch: Buffer, *, message_bytes_max: int, decompressed_bytes_max: int) -> BatchHeader:
+    """Everything that a broker checks of one batch from a client, before it takes it.
+
+    TooLarge beyond either bound (`message_bytes_max` is of the whole batch as sent, like Kafka's max.message.bytes);
+    InvalidRecord for anything else: more or less than one batch, a wrong CRC-32C, unknown attributes, more than
+    RECORDS_PER_BATCH_MAX records, records that are not exactly those that the header announces.
+    """
+    if len(batch) > message_bytes_max:
+        raise TooLarge(
+            f"the record batch has {len(batch)} bytes; message_bytes_max is {message_bytes_max}",
+            hint="Send smaller batches, or raise message_bytes_max.",
+            size=len(batch),
+            bytes_max=message_bytes_max,
+        )
+    header = parse_whole(batch)
+    _check_produced_header(header)
+    section = memoryview(batch)[BATCH_OVERHEAD_BYTES:]
+    RecordSection(decompress(header.codec, section, bytes_max=decompressed_bytes_max), header).check(dense=True)
+    return header
+
+
+def _check_produced_header(header: BatchHeader) -> None:
+    if header.attributes & ~_PRODUCED_BITS:
+        raise InvalidRecord(f"the batch has attributes {header.attributes & 0xFFFF:#06x}, of which some bits are not known")
+    if header.is_control:
+        raise InvalidRecord("the batch is a control batch: only brokers write them")
+    if header.is_transactional:
+        raise InvalidRecord(
+            "the batch is transactional: transactions are not supported yet", hint="Produce without transactional.id."
+        )
+    if header.log_append_time:
+        raise InvalidRecord("the batch claims log append time: only brokers set it")
+    if header.record_count < 1:
+        raise InvalidRecord(f"the batch has {header.record_count} records; at least one is needed")
+    if header.record_count > RECORDS_PER_BATCH_MAX:
+        raise InvalidRecord(
+            f"the batch has {header.record_count} records; at most {RECORDS_PER_BATCH_MAX} are taken",
+            hint="Send them in several batches.",
+        )
+    if header.last_offset_delta != header.record_count - 1:
+        raise InvalidRecord(
+            f"the batch has {header.record_count} records, but its last offset delta is {header.last_offset_delta}, "
+            f"not {header.record_count - 1}"
+        )
+    _check_producer(header)
+
+
+def _check_producer(header: BatchHeader) -> None:
+    """Without a producer id the other fields mean nothing, and aiokafka sends a base sequence of 0: let it be, as Kafka does."""
+    if header.producer_id < NO_PRODUCER_ID:
+        raise InvalidRecord(f"the batch has producer id {header.producer_id}")
+    if header.producer_id != NO_PRODUCER_ID and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise InvalidRecord(
+            f"the batch of producer {header.producer_id} has epoch {header.producer_epoch} and base sequence "
+            f"{header.base_sequence}; both begin at 0"
+        )
+
+
+def check_stored(batch: Buffer, *, key: str, start: int) -> BatchHeader:
+    """The header of one whole batch that was read from byte `start` of object `key`; Corrupt if it is not as it was written."""
+    try:
+        return parse_whole(batch)
+    except InvalidRecord as error:
+        raise Corrupt(
+            f"{key} holds no sound record batch at [{start}, {start + len(batch)}): {error.message}",
+            key=key,
+            start=start,
+            end=start + len(batch),
+        ) from error
+
+
+def parse_whole(batch: Buffer) -> BatchHeader:
+    """The header of a buffer that holds exactly one batch, with its CRC-32C checked; else InvalidRecord."""
+    header = parse_header(batch)
+    if header.size != len(batch):
+        raise InvalidRecord(f"{len(batch) - header.size} bytes follow the record batch; exactly one batch is expected")
+    crc = crc32c(memoryview(batch)[_ATTRIBUTES_AT:])
+    if crc != header.crc:
+        raise InvalidRecord(f"the record batch says CRC-32C {header.crc:08x}, its bytes have {crc:08x}")
+    return header
+
+
+def parse_header(buffer: Buffer, start: int = 0) -> BatchHeader:
+    """The header of the batch that begins at `start`. InvalidRecord if the batch is not there as a whole, or is of another magic.
+
+    Only the header is looked at: see `parse_whole` for the CRC.
+    """
+    there = len(buffer) - start
+    if there < BATCH_OVERHEAD_BYTES:
+        raise InvalidRecord(f"a record batch has at least {BATCH_OVERHEAD_BYTES} bytes; {there} are there")
+    header = BatchHeader(*_HEADER.unpack_from(buffer, start))
+    if header.magic != MAGIC:
+        raise InvalidRecord(f"the record batch has magic {header.magic}; only {MAGIC} is taken")
+    if header.batch_length < LENGTH_BYTES_MIN:
+        raise InvalidRecord(f"the record batch says length {header.batch_length}; the least is {LENGTH_BYTES_MIN}")
+    if header.batch_length > there - 12:
+        raise InvalidRecord(f"the record batch says length {header.batch_length}; {there - 12} bytes are there")
+    if header.attributes & CODEC_BITS >= len(CODECS):
+        raise InvalidRecord(f"the record batch says codec {header.attributes & CODEC_BITS}; 0 to {len(CODECS) - 1} are known")
+    return header
+
+
+def split_batches(buffer: Buffer) -> list[memoryview]:
+    """The batches that fill the buffer, each as a view of it. InvalidRecord if the last one is torn."""
+    view = memoryview(buffer)
+    batches = []
+    start = 0
+    while start < len(view):
+        size = parse_header(view, start).size
+        batches.append(view[start : start + size])
+        start += size
+    return batches
+
+
+def stamp(batch: Buffer, *, base_offset: int, leader_epoch: int) -> bytes:
+    """The first 16 bytes that the broker stores in place of the batch's own: the CRC does not cover them.
+
+    What follows, `memoryview(batch)[16:]`, is stored as it came.
+    """
+    return _STAMP.pack(base_offset, len(batch) - 12, leader_epoch)
+
+
+def with_log_append_time(batch: Buffer, timestamp_ms: int) -> bytes:
+    """A copy of the batch in which every record has the time of its append; the records' own times stay in it, unread."""
+    copy = bytearray(batch)
+    (attributes,) = struct.unpack_from(">h", copy, _ATTRIBUTES_AT)
+    struct.pack_into(">h", copy, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME_BIT)
+    struct.pack_into(">q", copy, _MAX_TIMESTAMP_AT, timestamp_ms)
+    struct.pack_into(">I", copy, _CRC_AT, crc32c(memoryview(copy)[_ATTRIBUTES_AT:]))
+    return bytes(copy)
+
+
+def assemble(header: BatchHeader, section: Buffer) -> bytes:
+    """The batch of a header and its (compressed) record section; `batch_length` and `crc` are set to what they must be."""
+    sized = msgspec.structs.replace(header, batch_length=LENGTH_BYTES_MIN + len(section))
+    head = bytearray(_HEADER.pack(*msgspec.structs.astuple(sized)))
+    struct.pack_into(">I", head, _CRC_AT, crc32c(section, crc32c(memoryview(head)[_ATTRIBUTES_AT:])))
+    return b"".join((head, section))
+
+
+def corrupt_range(key: str, offsets: range, bytes_at: range, why: str) -> Corrupt:
+    """`details`: key, start and end of the bytes, next_offset: where a reader goes on who steps over the damage."""
+    what = f"offset {offsets.start}" if len(offsets) == 1 else f"offsets {offsets.start} to {offsets.stop - 1}"
+    return Corrupt(
+        f"{what} can't be read: {key} is damaged at [{bytes_at.start}, {bytes_at.stop}): {why}",
+        hint=f"Read on from offset {offsets.stop}, or restore the object from a version or a backup of the bucket.",
+        key=key,
+        start=bytes_at.start,
+        end=bytes_at.stop,
+        next_offset=offsets.stop,
+    )

@@ -1,0 +1,7 @@
+"""Writes and reads segments: the objects that acknowledged records lie in until they are compacted.
+
+    segment_writer.py ─▶ pending_segment.py ─▶ flush_policy.py ─▶ segment_file.py ─▶ commit_order.py
+    session.py claims a session and seals it; footer_reader.py, session_reader.py and run_index.py find records again
+
+Invariant: records of a session commit in the order of its segments. Must not import history/ or anything above it.
+"""

@@ -23,8 +23,8 @@ from bench.figures import Figure, Target, median, spread
 from bench.run import Run
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
-from compaction.manifests import Manifests
-from compaction.notices import Notices
+from compaction.manifest_cache import Manifests
+from compaction.notifier import Notices
 from compaction.settings import CompactionSettings
 from metadata.model import LeaderEpoch, Offset, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.keys import EtcdLayout

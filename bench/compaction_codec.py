@@ -27,7 +27,7 @@ from tidelog.demo_flights import load_flights
 RECORDS = 1000
 """In a batch."""
 BATCHES = {Codec.NONE: 7, Codec.ZSTD: 12}
-"""Decoded in one call: as many as the compactor takes (compaction/partition_file.py, DECODED_AT_ONCE)."""
+"""Decoded in one call: as many as the compactor takes (compaction/conversion/partition_file.py, DECODED_AT_ONCE)."""
 PAIRS = 3
 """Of all the flights, one way and the other: half a second each."""
 BOUND = 1 << 26

@@ -17,17 +17,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from compaction.collector import Collector
-from compaction.compact_unit import UnitReport, compact_unit
 from compaction.context import CompactionContext
-from compaction.deleted_topics import DeletedTopics
-from compaction.heard_deletions import HeardDeletions
-from compaction.keeping import Keeping
+from compaction.conversion.compact_unit import UnitReport, compact_unit
+from compaction.conversion.planner import DueRule, Unit, plan_unit, straddling
+from compaction.gc.collector import Collector
+from compaction.gc.deleted_topics import DeletedTopics
+from compaction.gc.pending_deletions import HeardDeletions
+from compaction.gc.wal_trim import run_trim, session_name
+from compaction.maintenance.maintainer import Keeping
 from compaction.metrics import CompactionState
-from compaction.notices import Notices
-from compaction.plan import DueRule, Unit, plan_unit, straddling
-from compaction.trim import run_trim, session_name
-from compaction.wal_view import WalView
+from compaction.notifier import Notices
+from compaction.wal.scanner import WalView
 from metadata.cluster.manifest_notice import CompactionNotice
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, SessionId, TopicPartition

@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Protocol, TypeVar
 
-from compaction.deletions import Deletions
-from compaction.manifests import Manifests
+from compaction.deleter import Deletions
+from compaction.manifest_cache import Manifests
 from compaction.metrics import CompactionCounters
-from compaction.patience import patiently
 from compaction.settings import CompactionSettings
 from metadata.errors import UnknownTopic
 from metadata.model import TopicId
@@ -18,6 +17,7 @@ from metadata.topics.settings import TopicSettings
 from metadata.topics.topic import Topic
 from segments.object_store.interface import ObjectStore
 from segments.object_store.store_clock import StoreClock
+from segments.retry import patiently
 from segments.settings import SegmentSettings
 
 Answer = TypeVar("Answer")
@@ -64,7 +64,7 @@ class CompactionContext:
         object.__setattr__(self, "deletions", Deletions(self.store, now_ms=self.now_ms, clock=self.clock))
 
     async def patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """As compaction/patience.py, for as long as the settings say."""
+        """As segments/retry.py, for as long as the settings say."""
         return await patiently(call, patience_s=self.settings.bucket_patience_ms / 1000)
 
     def topic(self, topic_id: TopicId) -> Topic | None:

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from compaction.compactor import Compactor, TickReport
 from compaction.context import CompactionContext
-from compaction.manifests import Manifests
-from compaction.membership import CompactorMembership
+from compaction.manifest_cache import Manifests
 from compaction.metrics import CompactionCollector
-from compaction.notices import Notices
+from compaction.notifier import Notices
 from compaction.settings import CompactionSettings
+from compaction.work_sharing import CompactorMembership
 from metadata.cluster.manifest_notices import NoticeCache
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
-from compaction.notices import Notices
+from compaction.notifier import Notices
 from metadata.cluster.manifest_notice import CompactionNotice
 from metadata.cluster.manifest_notices import NoticeCache
 from metadata.errors import Corrupt, TidelogError, UnknownTopic

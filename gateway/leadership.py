@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from compaction.notices import Notices
+from compaction.notifier import Notices
 from gateway.bucket_reach import BucketReach
 from gateway.cluster_identity import set_back
 from gateway.cluster_settings import ClusterSettings

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from compaction.compact_unit import commit_history
 from compaction.context import CompactionContext
-from compaction.manifests import Manifests
-from compaction.plan import Unit, straddling
+from compaction.conversion.compact_unit import commit_history
+from compaction.conversion.planner import Unit, straddling
+from compaction.conversion.unit_files import MadeHistory, MadeUnit, make_history
+from compaction.manifest_cache import Manifests
 from compaction.settings import CompactionSettings
-from compaction.unit_files import MadeHistory, MadeUnit, make_history
-from compaction.wal_view import WalView
+from compaction.wal.scanner import WalView
 from metadata.errors import Unavailable
 from metadata.model import TopicPartition
 from metadata.topics.topic import Topic

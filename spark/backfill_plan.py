@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from compaction.plan import DueRule, Unit, plan_unit
-from compaction.wal_state import WalState
+from compaction.conversion.planner import DueRule, Unit, plan_unit
+from compaction.wal.state import WalState
 from metadata.model import SessionId, TopicPartition
 
 DIVIDED_BYTES_MIN: Final = 64 << 20

@@ -21,12 +21,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from compaction.deletions import Deletions
-from compaction.patience import patiently
+from compaction.deleter import Deletions
 from metadata.errors import AlreadyExists, Fenced, InvalidTimestamp, NotFound, Rejected, TidelogError, Unavailable
 from segments.bucket.layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
 from segments.object_store.interface import ObjectStore
 from segments.object_store.listing import objects_under
+from segments.retry import patiently
 from spark.sink_brokers import Brokers, Connect
 from spark.sink_options import PRODUCER_EXPIRY_MS
 from spark.staged_delivery import PATIENCE_S, StagedDelivery

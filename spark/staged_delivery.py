@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from compaction.patience import patiently
 from metadata.errors import Corrupt, TidelogError, Unavailable
 from segments.bucket.layout import chosen_key
 from segments.object_store.interface import ObjectStore
+from segments.retry import patiently
 from segments.shared_errors import first_of
 from spark.delivery_lanes import ForgottenError, Lane, Part
 from spark.sink_brokers import Append, Brokers

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from compaction.patience import patiently
 from metadata.errors import AlreadyExists, InvalidTimestamp, NotFound
 from segments.bucket.layout import chosen_key, staged_rows_key
 from segments.object_store.interface import ObjectStore
+from segments.retry import patiently
 from spark.bucket_thread import BucketThread
 from spark.sink_options import SinkOptions
 from spark.sink_rows import Rows, TopicFacts, check_dates, encode_rows, pieces, rows_of, topics_named

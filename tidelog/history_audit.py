@@ -18,9 +18,9 @@ from typing import NamedTuple
 import pyarrow as pa
 from awscrt.checksums import crc32c
 
-from compaction.collection import fate_of_file, is_leftover_version
-from compaction.history_stream import neighbours_of
-from compaction.topic_listing import ListedFile, ListedPartition, TopicListing
+from compaction.deletion_policy import fate_of_file, is_leftover_version
+from compaction.gc.topics import ListedFile, ListedPartition, TopicListing
+from compaction.maintenance.history_stream import neighbours_of
 from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, Offset, TopicId, TopicPartition
 from segments.bucket.layout import (

@@ -3,6 +3,6 @@
     open.py ─▶ s3.py | directory.py | memory.py      behind interface.py
     decorators: instrumented.py (counts), health_tracking.py (outages), timeout.py (deadlines)
 
-Entry: `ObjectStore` in interface.py. The rest of the project imports no S3 client. Must not import anything else of segments but its
-settings.
+Entry: `ObjectStore` in interface.py. The rest of the project imports no S3 client. Must not import anything else of segments but
+its settings.
 """

@@ -9,8 +9,8 @@ from typing import Any
 
 from compaction.compactor import Compactor, TickReport
 from compaction.context import CompactionContext
-from compaction.manifests import Manifests
-from compaction.notices import Notices
+from compaction.manifest_cache import Manifests
+from compaction.notifier import Notices
 from compaction.settings import CompactionSettings
 from metadata.errors import TidelogError
 from metadata.model import Revision, TopicId, TopicPartition

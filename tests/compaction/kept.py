@@ -10,9 +10,9 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-from compaction.collector import Collector
 from compaction.context import CompactionContext
-from compaction.keeping import Keeping
+from compaction.gc.collector import Collector
+from compaction.maintenance.maintainer import Keeping
 from compaction.settings import CompactionSettings
 from metadata.model import Offset, TopicPartition
 from metadata.store.interface import Put

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from compaction.compactor import Compactor
+from compaction.gc.wal_trim import TrimRecord
 from compaction.metrics import CompactionCollector
 from compaction.settings import CompactionSettings
-from compaction.trim import TrimRecord
 from segments.bucket.layout import parse_wal_key
 from segments.object_store.store_clock import StoreClock
 from tests.compaction.compacting import Scene, on_a_bucket, values

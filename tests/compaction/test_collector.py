@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compaction.collection import (
+from compaction.deletion_policy import (
     STAGED_ROWS_KEPT_MS,
     SUPERSEDED_MIN,
     collection_due,
@@ -16,8 +16,8 @@ from compaction.collection import (
     fate_of_file,
     is_leftover_version,
 )
-from compaction.collector import MARKERS_READ_AT_ONCE
-from compaction.topic_listing import ListedPartition, Remains, RemainsListing, TopicListing
+from compaction.gc.collector import MARKERS_READ_AT_ONCE
+from compaction.gc.topics import ListedPartition, Remains, RemainsListing, TopicListing
 from metadata.errors import Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from compaction import partition_file
+from compaction.conversion import partition_file
 from compaction.settings import CompactionSettings
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import segment_key

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from compaction import compact_unit, partition_file
 from compaction.compactor import ANEW_MS, BLOCKED_MS, Compactor
 from compaction.context import CompactionContext
-from compaction.partition_file import CompactedRuns
-from compaction.scratch import Scratch, StoredRun
+from compaction.conversion import compact_unit, partition_file
+from compaction.conversion.partition_file import CompactedRuns
+from compaction.conversion.scratch import Scratch, StoredRun
+from compaction.conversion.unit_files import encoded
 from compaction.settings import CompactionSettings
-from compaction.unit_files import encoded
 from metadata.cluster.manifest_notice import CompactionNotice, decode_notices
 from metadata.errors import Corrupt, Denied, Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.heard_deletions import PAUSE_MS, PAUSE_MS_MAX, HeardDeletions
+from compaction.gc.pending_deletions import PAUSE_MS, PAUSE_MS_MAX, HeardDeletions
 from metadata.cluster.manifest_notice import CompactionNotice
 from tests.segments.batches import ORDERS, PAYMENTS
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from awscrt.checksums import crc32c
 
-from compaction.history_upload import take_back, take_back_unnamed, upload
+from compaction.upload import take_back, take_back_unnamed, upload
 from metadata.model import Offset
 from segments.bucket.layout import history_file_key, history_file_name
 from segments.object_store.interface import Buffer

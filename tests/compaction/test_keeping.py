@@ -8,11 +8,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from compaction import keeping, key_pass
-from compaction.key_compaction import plan_key_pass
-from compaction.key_pass import run_key_pass
-from compaction.merge_plan import MergeBounds, plan_merge
-from compaction.merges import check_conserved
+from compaction.maintenance import key_pass, maintainer
+from compaction.maintenance.key_compaction import plan_key_pass
+from compaction.maintenance.key_pass import run_key_pass
+from compaction.maintenance.merge import check_conserved
+from compaction.maintenance.merge_plan import MergeBounds, plan_merge
 from compaction.settings import CompactionSettings
 from metadata.errors import Corrupt
 from metadata.model import Offset, Partition, TopicPartition
@@ -168,7 +168,7 @@ def test_an_error_that_nobody_foresaw_stops_its_own_partition_alone(monkeypatch:
             return plan_merge(manifest, bounds)
 
         is_broken = True
-        monkeypatch.setattr(keeping, "plan_merge", mistaken)
+        monkeypatch.setattr(maintainer, "plan_merge", mistaken)
         keeper = guarded_keeper(scene)
         with pytest.raises(ExceptionGroup) as raised:
             await keeper.tick()
@@ -176,7 +176,7 @@ def test_an_error_that_nobody_foresaw_stops_its_own_partition_alone(monkeypatch:
         assert len((await scene.manifest(other)).files) == 1
         assert not await keeper.tick(), "it is left alone"
         is_broken = False
-        scene.ahead_ms += keeping.AFTER_DAMAGE_MS
+        scene.ahead_ms += maintainer.AFTER_DAMAGE_MS
         await keeper.tick()
         assert len((await scene.manifest()).files) == 1
         keeper.close()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from compaction.compactor import Compactor
-from compaction.key_compaction import plan_key_pass
-from compaction.key_pass import run_key_pass
-from compaction.notices import Notices
+from compaction.maintenance.key_compaction import plan_key_pass
+from compaction.maintenance.key_pass import run_key_pass
+from compaction.notifier import Notices
 from metadata.errors import Denied, Unavailable
 from metadata.model import Partition, TopicPartition
 from segments.settings import MIB

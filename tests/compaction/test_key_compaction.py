@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.key_compaction import PASSES_MAX, KeyPassPlan, next_key_pass_ms, passes_after, plan_key_pass, sort_records
-from compaction.key_map import BYTES_PER_KEY, KeyMap
+from compaction.maintenance.key_compaction import (
+    PASSES_MAX,
+    KeyPassPlan,
+    next_key_pass_ms,
+    passes_after,
+    plan_key_pass,
+    sort_records,
+)
+from compaction.maintenance.key_map import BYTES_PER_KEY, KeyMap
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
 from segments.history.manifest import HistoryFile, KeyPass

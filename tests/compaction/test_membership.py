@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from compaction.membership import CompactorMembership
+from compaction.work_sharing import CompactorMembership
 from metadata.store.keys import EtcdLayout
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import run, virtual_loop

@@ -7,7 +7,7 @@ from math import log2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.merge_plan import MergeBounds, plan_merge
+from compaction.maintenance.merge_plan import MergeBounds, plan_merge
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
 from segments.history.manifest import HistoryFile, KeyPass

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction import partition_file
-from compaction.partition_file import CompactedRuns, Damage, EncodingSettings, compact_runs
-from compaction.scratch import StoredRun
+from compaction.conversion import partition_file
+from compaction.conversion.partition_file import CompactedRuns, Damage, EncodingSettings, compact_runs
+from compaction.conversion.scratch import StoredRun
 from metadata.errors import Corrupt
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
 from segments.bucket.layout import history_file_name

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.pending_runs import PendingRun, PendingRuns
+from compaction.wal.pending_runs import PendingRun, PendingRuns
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId
 

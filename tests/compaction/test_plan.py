@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.plan import DueRule, Unit, plan_unit, straddling
-from compaction.wal_state import WalState
+from compaction.conversion.planner import DueRule, Unit, plan_unit, straddling
+from compaction.wal.state import WalState
 from metadata.errors import Corrupt
 from metadata.model import Offset, TopicPartition
 from segments.history.manifest import no_manifest

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
-from compaction.retention import HeldBack, RetentionPlan, next_retention_ms, plan_retention
+from compaction.maintenance.retention import HeldBack, RetentionPlan, next_retention_ms, plan_retention
 from metadata.topics.settings import TopicSettings
 from segments.history.manifest import HistoryFile
 from tests.compaction.manifests import file_of, files_side_by_side, manifest_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.scratch import Scratch, Wanted
+from compaction.conversion.scratch import Scratch, Wanted
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId
 from tests.segments.batches import ORDERS, PAYMENTS, batch_of, segment_of, stamped_run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from compaction.gc.wal_trim import TrimRecord
 from compaction.settings import CompactionSettings
-from compaction.trim import TrimRecord
 from metadata.errors import Denied
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import claim_key, index_key, segment_key, trimmed_key

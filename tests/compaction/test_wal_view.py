@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.wal_view import WalView
+from compaction.wal.scanner import WalView
 from metadata.errors import Unavailable
 from metadata.model import Offset, SegmentSeq, SessionId
 from segments.bucket.layout import claim_key, index_key, segment_key, trimmed_key
@@ -174,8 +174,8 @@ def test_a_segment_that_is_missing_far_from_the_start_is_told_by_the_first_look_
     gone: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who looks once takes what waits then for all there is."""
-    monkeypatch.setattr("compaction.wal_view.SEGMENTS_AT_ONCE", 2)
-    monkeypatch.setattr("compaction.wal_view.SEGMENTS_LISTED_MAX", 4)
+    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_AT_ONCE", 2)
+    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_LISTED_MAX", 4)
 
     async def work() -> None:
         scene = Watched()
@@ -248,7 +248,7 @@ def test_segments_that_are_trimmed_and_deleted_while_they_are_read_are_passed_ov
 def test_no_more_is_kept_in_mind_than_there_is_room_for_and_those_written_first_come_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("compaction.wal_view.SEGMENTS_AT_ONCE", 1)
+    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_AT_ONCE", 1)
 
     async def work() -> None:
         scene = Watched(runs_max=4)
@@ -267,8 +267,8 @@ def test_no_more_is_kept_in_mind_than_there_is_room_for_and_those_written_first_
 
 
 def test_a_long_session_is_listed_only_as_far_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction.wal_view.SEGMENTS_AT_ONCE", 2)
-    monkeypatch.setattr("compaction.wal_view.SEGMENTS_LISTED_MAX", 4)
+    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_AT_ONCE", 2)
+    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_LISTED_MAX", 4)
 
     async def work() -> None:
         scene = Watched(runs_max=6)
@@ -296,7 +296,7 @@ def test_all_indexes_of_a_long_session_are_found_though_its_seal_takes_the_last_
     late: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or one before it, and what a zombie wrote behind the seal those after it. Nobody else would delete them."""
-    monkeypatch.setattr("compaction.wal_view.SEGMENTS_LISTED_MAX", 4)
+    monkeypatch.setattr("compaction.wal.scanner.SEGMENTS_LISTED_MAX", 4)
     monkeypatch.setattr("segments.wal.session._INDEX_REACH", 6)
 
     async def work() -> None:
@@ -345,7 +345,7 @@ def test_however_few_are_listed_at_a_time_the_same_is_found_in_the_end(listed_ma
         for seq in missing | set(range(gone_below)):
             scene.bucket.remove(segment_key(SessionId(7), SegmentSeq(seq)))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("compaction.wal_view.SEGMENTS_LISTED_MAX", limit)
+            patch.setattr("compaction.wal.scanner.SEGMENTS_LISTED_MAX", limit)
             patch.setattr("segments.wal.session._INDEX_REACH", 6)
             patch.setattr(scene.store, "list", partial(scene.store.list, limit=page_max))
             for _ in range(2 * len(missing) + 2):

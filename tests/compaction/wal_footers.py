@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from compaction.wal_state import SessionState, WalState
+from compaction.wal.state import SessionState, WalState
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.layout import segment_key
 from segments.history.manifest import no_manifest

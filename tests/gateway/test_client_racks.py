@@ -15,8 +15,8 @@ from google.rpc.status_pb2 import Status
 
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
-from compaction.manifests import Manifests
-from compaction.notices import Notices
+from compaction.manifest_cache import Manifests
+from compaction.notifier import Notices
 from compaction.settings import CompactionSettings
 from gateway.broker import Broker, wall_clock_ms
 from gateway.grpc_status import DETAILS_TRAILER, error_of

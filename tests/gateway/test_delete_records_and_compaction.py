@@ -11,8 +11,8 @@ import pytest
 
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
-from compaction.manifests import Manifests
-from compaction.notices import Notices
+from compaction.manifest_cache import Manifests
+from compaction.notifier import Notices
 from compaction.service import CompactionService
 from compaction.settings import CompactionSettings
 from metadata.cluster.manifest_notices import NoticeCache

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from compaction.trim import TrimRecord
+from compaction.gc.wal_trim import TrimRecord
 from metadata.model import SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.bucket.layout import TopicKey, WalKey, parse_topic_key, parse_wal_key
 from segments.history.manifest import Manifest, decode_manifest

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from compaction.key_compaction import KeyPassPlan, Sorted
-from compaction.key_map import ABSENT, KeyMap
+from compaction.maintenance.key_compaction import KeyPassPlan, Sorted
+from compaction.maintenance.key_map import ABSENT, KeyMap
 from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.history.manifest import HistoryFile, Manifest
 from segments.log.manifest_follower import HIGH_WATERMARK

@@ -14,9 +14,12 @@ from unittest.mock import patch
 
 import msgspec
 
-from compaction import collection, collector, compact_unit, keeping, key_compaction, key_pass, retention
-from compaction.key_compaction import KeyPassPlan
-from compaction.wal_state import SessionState
+from compaction import deletion_policy
+from compaction.conversion import compact_unit
+from compaction.gc import collector
+from compaction.maintenance import key_compaction, key_pass, maintainer, retention
+from compaction.maintenance.key_compaction import KeyPassPlan
+from compaction.wal.state import SessionState
 from gateway import controller, handover, session_claims, takeover
 from gateway.bucket_reach import BucketReach
 from metadata.cluster import leadership
@@ -153,7 +156,7 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
         case BrokenRule.TRIMMED_TOO_EARLY:
             return [(SessionState, "done_to", SessionState.known_to)]
         case BrokenRule.COLLECTED_UNFENCED:
-            return [(collector, "fate_of_file", _hasty(collection.fate_of_file))]
+            return [(collector, "fate_of_file", _hasty(deletion_policy.fate_of_file))]
         case BrokenRule.EXPIRED_BY_OLDEST:
             return [(retention, "_expired", broken_policies.by_oldest(retention._expired))]
         case BrokenRule.LOG_START_FORGOTTEN:
@@ -168,12 +171,12 @@ def _patches(rule: BrokenRule) -> list[tuple[Any, str, Callable[..., Any]]]:
                 (KeyPassPlan, "files", broken_policies.all_files),
             ]
         case BrokenRule.LAG_IGNORED:
-            return [(keeping, "plan_key_pass", broken_policies.without_lag(key_compaction.plan_key_pass))]
+            return [(maintainer, "plan_key_pass", broken_policies.without_lag(key_compaction.plan_key_pass))]
         case BrokenRule.TOMBSTONES_REMOVED_EARLY:
             return [(key_compaction, "_over", broken_policies.all_over)]
         case BrokenRule.GRACE_NOT_KEPT:
             names = ("due_for_collection", "collection_due")
-            return [(keeping, name, broken_policies.at_once(getattr(collection, name))) for name in names]
+            return [(maintainer, name, broken_policies.at_once(getattr(deletion_policy, name))) for name in names]
         case BrokenRule.PRODUCERS_FORGOTTEN:
             return [(compact_unit, "compacted", broken_policies.without_producers(manifest_edits.compacted))]
         case BrokenRule.CLOCK_TRUSTED:

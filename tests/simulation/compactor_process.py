@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from compaction.compactor import Compactor
 from compaction.context import CompactionContext
-from compaction.manifests import Manifests
-from compaction.membership import CompactorMembership
-from compaction.notices import Notices
+from compaction.manifest_cache import Manifests
+from compaction.notifier import Notices
 from compaction.settings import CompactionSettings
+from compaction.work_sharing import CompactorMembership
 from metadata.cluster.manifest_notices import NoticeCache
 from metadata.model import SessionId
 from metadata.store.keys import EtcdLayout

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from compaction import history_stream
+from compaction.maintenance import history_stream
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket import layout as bucket_layout
 from segments.history import parquet_file

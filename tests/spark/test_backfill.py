@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.manifests import Manifests
+from compaction.conversion.unit_files import MadeUnit
+from compaction.manifest_cache import Manifests
 from compaction.settings import CompactionSettings
-from compaction.unit_files import MadeUnit
 from metadata.errors import Corrupt, Unavailable, UnknownTopic
 from metadata.model import Partition, SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.bucket.layout import deleted_topic_key, parse_topic_key, trimmed_key
@@ -114,7 +114,7 @@ def test_what_was_found_and_what_becomes_of_it_is_told_as_it_goes(log: MadeLog) 
 
 
 def test_all_that_waits_is_history_then_and_a_second_run_finds_nothing(log: MadeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction.partition_file.DECODED_AT_ONCE", 1)  # files of a few KB end where they are to end
+    monkeypatch.setattr("compaction.conversion.partition_file.DECODED_AT_ONCE", 1)  # files of a few KB end where they are to end
     report = run(log.url)
     assert offsets_read(log) == (offsets_written(log), True)
     assert (report.partitions, report.records, report.lost, report.bytes_waiting, report.damaged) == (3, 560, 0, 0, {})
@@ -246,7 +246,7 @@ def test_a_file_that_does_not_hold_what_it_was_made_of_costs_its_partition_and_n
             raise Corrupt(f"{key} has another checksum")
         verify_history(body, file, key=key)
 
-    monkeypatch.setattr("compaction.partition_file.verify_history", verify)
+    monkeypatch.setattr("compaction.conversion.partition_file.verify_history", verify)
     report = run(log.url, settings=replace(SMALL, history_file_bytes_max=1 << 20))
     assert list(report.damaged) == [log.place(1)]
     assert "has another checksum" in report.damaged[log.place(1)]

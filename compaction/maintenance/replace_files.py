@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from compaction.context import CompactionContext
-from compaction.history_upload import take_back_unnamed, upload
-from compaction.record_dates import appended_by_ms
+from compaction.maintenance.record_dates import appended_by_ms
+from compaction.upload import take_back_unnamed, upload
 from metadata.model import TopicPartition
 from segments.bucket.layout import history_file_name
 from segments.history.manifest import Cause, HistoryFile, KeyPass, Manifest

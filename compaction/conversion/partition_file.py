@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from compaction.scratch import StoredRun
+from compaction.conversion.scratch import StoredRun
 from metadata.errors import Corrupt, InvalidRecord, TooLarge
 from metadata.model import Offset, ProducerId, TopicPartition
 from segments.history.manifest import EpochStart, Manifest, RememberedProducer

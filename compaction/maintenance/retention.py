@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from compaction.record_dates import retention_date_ms
+from compaction.maintenance.record_dates import retention_date_ms
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
 from segments.history.manifest import HistoryFile, Manifest

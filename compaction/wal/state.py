@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from compaction.pending_runs import PendingRun, PendingRuns
+from compaction.wal.pending_runs import PendingRun, PendingRuns
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId, TopicId, TopicPartition
 from segments.history.manifest import Manifest

@@ -3,7 +3,7 @@
     0   1   2   3   4   5   6   seal   claim   index-0-4   trimmed-4                  all below 4 is in Parquet; it stays a while
                     4   5   6   seal   claim               trimmed-4   trimmed-6      gone; the next marker stands already
 
-Whether a place is done follows from manifests that were read back from the bucket (wal_state.py). Of a session the seal, the claim
+Whether a place is done follows from manifests that were read back from the bucket (wal/state.py). Of a session the seal, the claim
 and the newest marker stay for ever: the seal fences, and the marker says that the places before it were no gap.
 
 Invariants: a segment is deleted only before a marker that is `delete_grace_ms` old, the first ones first (a few at a time), and the
@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from compaction.context import CompactionContext
-from compaction.wal_state import SessionState, WalState
+from compaction.wal.state import SessionState, WalState
 from metadata.errors import AlreadyExists, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import index_key, segment_key, trimmed_key

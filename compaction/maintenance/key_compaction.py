@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compaction.key_map import ABSENT, KeyMap
-from compaction.record_dates import lag_date_ms
+from compaction.maintenance.key_map import ABSENT, KeyMap
+from compaction.maintenance.record_dates import lag_date_ms
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
 from segments.history.manifest import HistoryFile, KeyPass, Manifest

@@ -19,7 +19,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from compaction.wal_state import SessionState, WalState
+from compaction.wal.state import SessionState, WalState
 from metadata.errors import NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import WAL, end_of_session, index_prefix, parse_wal_key, session_prefix, trimmed_prefix

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import msgspec
 
 from compaction.context import CompactionContext
-from compaction.history_upload import upload
-from compaction.partition_file import NEVER_MS, CompactedRuns, Damage, EncodingSettings, compact_runs
-from compaction.plan import Unit, UnitPartition, UnitSegment
-from compaction.scratch import Scratch, StoredRun, Wanted
+from compaction.conversion.partition_file import NEVER_MS, CompactedRuns, Damage, EncodingSettings, compact_runs
+from compaction.conversion.planner import Unit, UnitPartition, UnitSegment
+from compaction.conversion.scratch import Scratch, StoredRun, Wanted
+from compaction.upload import upload
 from metadata.errors import Corrupt, NotFound
 from metadata.model import Offset, TopicPartition
 from metadata.topics.topic import Topic

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from compaction.pending_runs import PendingRuns
-from compaction.wal_state import Floor, WalState
+from compaction.wal.pending_runs import PendingRuns
+from compaction.wal.state import Floor, WalState
 from metadata.errors import Corrupt
 from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
 

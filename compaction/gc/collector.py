@@ -6,9 +6,10 @@
         ──▶ swept after the grace, and once more after it
     scratch of start-up proofs that two listings show; rows that Spark has staged and nobody sent
 
-What is to go and when is decided in collection.py. The listing goes on where it stopped, some pages at each call, so that other
-work comes in between; it is never in memory. A topic that the metadata do not name is left alone unless it is marked as deleted on
-the bucket, and one that is marked so and registered is left alone, too: then somebody restored the metadata to a time before.
+What is to go and when is decided in compaction/deletion_policy.py. The listing goes on where it stopped, some pages at each call,
+so that other work comes in between; it is never in memory. A topic that the metadata do not name is left alone unless it is marked
+as deleted on the bucket, and one that is marked so and registered is left alone, too: then somebody restored the metadata to a time
+before.
 
 The marker of a deleted topic stays for ever: a restore from a snapshot that is older than the deletion needs it. So there are ever
 more of them, and one that stands alone costs nothing. A topic that was restored and deleted again has several: the newest counts.
@@ -23,9 +24,9 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from compaction.collection import fate_of_file, is_leftover_version, is_stale
 from compaction.context import CompactionContext
-from compaction.topic_listing import ListedPartition, Remains, RemainsListing, TopicListing
+from compaction.deletion_policy import fate_of_file, is_leftover_version, is_stale
+from compaction.gc.topics import ListedPartition, Remains, RemainsListing, TopicListing
 from metadata.errors import Corrupt, TidelogError, Unavailable
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.topic import Topic

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Sequence
 
 from compaction.context import CompactionContext
-from compaction.history_stream import HistoryStream
-from compaction.replaced_files import replace_files
+from compaction.maintenance.history_stream import HistoryStream
+from compaction.maintenance.replace_files import replace_files
 from metadata.errors import Corrupt
 from metadata.model import TopicPartition
 from segments.bucket.layout import history_file_key

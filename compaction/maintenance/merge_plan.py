@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compaction.record_dates import newest_date_ms, oldest_date_ms
+from compaction.maintenance.record_dates import newest_date_ms, oldest_date_ms
 from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
 from segments.history.manifest import HistoryFile, Manifest

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from compaction.context import CompactionContext
-from compaction.history_stream import HistoryStream
-from compaction.key_compaction import KeyPassPlan, Sorted, passes_after, sort_records
-from compaction.key_map import KeyMap
-from compaction.merges import check_conserved
-from compaction.replaced_files import ATTEMPTS_MAX, KeyPasses, replace_files
+from compaction.maintenance.history_stream import HistoryStream
+from compaction.maintenance.key_compaction import KeyPassPlan, Sorted, passes_after, sort_records
+from compaction.maintenance.key_map import KeyMap
+from compaction.maintenance.merge import check_conserved
+from compaction.maintenance.replace_files import ATTEMPTS_MAX, KeyPasses, replace_files
 from metadata.model import Offset, TopicPartition
 from segments.bucket.layout import history_file_key
 from segments.history.manifest import HistoryFile, Manifest

@@ -6,8 +6,8 @@
     a leader has deleted records ───────────▶ due now, by a manifest that is read anew
 
 So an idle cluster costs no request: time decides in memory which of the partitions has something due. What another compactor has
-changed is heard of when its manifest is read, at the latest by the daily listing (collector.py); what a leader has deleted, by its
-notice. Every decision is made of a manifest that may be old by now: then its commit loses, and nothing has happened.
+changed is heard of when its manifest is read, at the latest by the daily listing (gc/collector.py); what a leader has deleted, by
+its notice. Every decision is made of a manifest that may be old by now: then its commit loses, and nothing has happened.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from compaction.collection import collection_due, due_for_collection, next_collection_ms
 from compaction.context import CompactionContext
-from compaction.key_compaction import next_key_pass_ms, plan_key_pass
-from compaction.key_pass import run_key_pass
-from compaction.merge_plan import MergeBounds, plan_merge
-from compaction.merges import merge_files
-from compaction.record_dates import retention_date_ms
-from compaction.retention import HeldBack, next_retention_ms, plan_retention
+from compaction.deletion_policy import collection_due, due_for_collection, next_collection_ms
+from compaction.maintenance.key_compaction import next_key_pass_ms, plan_key_pass
+from compaction.maintenance.key_pass import run_key_pass
+from compaction.maintenance.merge import merge_files
+from compaction.maintenance.merge_plan import MergeBounds, plan_merge
+from compaction.maintenance.record_dates import retention_date_ms
+from compaction.maintenance.retention import HeldBack, next_retention_ms, plan_retention
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import Offset, TopicId, TopicPartition
 from metadata.topics.settings import TopicSettings

@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from compaction.context import CompactionContext
-from compaction.wal_state import WalState
+from compaction.wal.state import WalState
 from metadata.model import TopicId
 from segments.bucket.layout import TOPICS, deleted_topic_prefix, end_of_topic, parse_topic_key
 

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compaction.context import CompactionContext
-from compaction.history_upload import take_back, take_back_unnamed, upload
-from compaction.partition_file import CompactedRuns, Damage
-from compaction.plan import Unit, UnitPartition, UnitSegment
-from compaction.scratch import Scratch
-from compaction.unit_files import MadeHistory, encoded, made_history, unit_read, without_gap
-from compaction.wal_state import WalState
+from compaction.conversion.partition_file import CompactedRuns, Damage
+from compaction.conversion.planner import Unit, UnitPartition, UnitSegment
+from compaction.conversion.scratch import Scratch
+from compaction.conversion.unit_files import MadeHistory, encoded, made_history, unit_read, without_gap
+from compaction.upload import take_back, take_back_unnamed, upload
+from compaction.wal.state import WalState
 from metadata.errors import Corrupt, TidelogError
 from metadata.model import TopicPartition
 from metadata.topics.topic import Topic

@@ -22,12 +22,12 @@ from bench.http_client import post, post_request
 from bench.load import Load, Outcome
 from bench.run import ROUNDS, Run, alternate
 from gateway.access.authentication import Authentication
-from gateway.access.caller import check_topic
+from gateway.access.authorization import check_topic
 from gateway.access.guard import Guard
-from gateway.access.http_guard import HttpGuard
-from gateway.access.principal_quotas import PrincipalQuotas
+from gateway.access.quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
-from gateway.http_request import Message, Receive, Send
+from gateway.http.guard import HttpGuard
+from gateway.http.request import Message, Receive, Send
 from metadata.access.acl import Acl
 from metadata.access.api_key import KEY_ID_BYTES, SECRET_BYTES, new_key
 from metadata.access.cache import AccessCache

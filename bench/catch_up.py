@@ -22,7 +22,7 @@ from bench.figures import Figure, Target, median, percentile, spread
 from bench.grpc_client import OPTIONS, check_produced
 from bench.load import client_process
 from bench.run import Run
-from gateway.freed_memory import KEPT_BYTES_MAX
+from gateway.process.runtime_tuning import KEPT_BYTES_MAX
 from gateway.proto import log_pb2
 
 READERS = 50

@@ -15,7 +15,7 @@ import psutil
 
 from bench.etcd_server import Etcd, etcd
 from bench.run import Run
-from gateway.cluster_view import ClusterView
+from gateway.cluster.view import ClusterView
 from metadata.cluster.broker_registry import read_brokers
 from metadata.controller.placement import is_balanced
 from metadata.errors import Unavailable

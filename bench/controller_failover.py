@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bench.cluster import BROKERS, SESSION_TIMEOUT_S, ClusterWatch, ServedCluster, cluster, watched
 from bench.figures import Figure, Target, median, spread
 from bench.run import Run
-from gateway.cluster_view import partitions_of
+from gateway.cluster.view import partitions_of
 from metadata.cluster.broker_registry import write_draining
 from metadata.cluster.leadership import read_all
 from metadata.topics.registry import Topics

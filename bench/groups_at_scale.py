@@ -19,7 +19,7 @@ from bench.figures import number, percentile
 from bench.groups_client import Calls, Lived, live_in_groups
 from bench.load import Until
 from bench.run import Run
-from gateway.proven_view import REFRESH_S
+from gateway.groups.coordinator_lease import REFRESH_S
 
 TOPIC = "records"
 WATCHED_PER_SECOND = 20.0

@@ -19,8 +19,8 @@ from bench.figures import Figure, Target
 from bench.run import Run
 from compaction.settings import CompactionSettings
 from gateway.broker import Broker, wall_clock_ms
-from gateway.cluster_identity import identify_cluster
-from gateway.ports import take_ports
+from gateway.cluster.identity import identify_cluster
+from gateway.net.ports import take_ports
 from gateway.settings import BrokerSettings
 from metadata.model import Partition, TopicPartition
 from metadata.store.keys import EtcdLayout

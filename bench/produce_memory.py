@@ -19,7 +19,7 @@ import grpc.aio
 from bench.figures import Figure, Target
 from bench.run import Run
 from bench.slow_broker import SlowBroker, slow_broker
-from gateway.freed_memory import KEPT_BYTES_MAX
+from gateway.process.runtime_tuning import KEPT_BYTES_MAX
 from gateway.proto import admin_pb2, log_pb2
 from gateway.settings import GatewaySettings
 from segments.records.columns import encode_records

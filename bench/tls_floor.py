@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, cast
 import grpc.aio
 import uvloop
 
-from gateway.grpc_server import LOOKAHEAD_BYTES
+from gateway.grpc.server import LOOKAHEAD_BYTES
 
 START_TIMEOUT_S: Final = 20.0
 MESSAGE_BYTES_MAX: Final = 64 << 20

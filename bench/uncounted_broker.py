@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import gateway.observed_calls
-from gateway.http_app import Answer, HttpApp
-from gateway.http_request import Receive, Scope, Send, request_id_of
-from gateway.traffic import DoorTraffic
+import gateway.grpc.observed_calls
+from gateway.http.app import Answer, HttpApp
+from gateway.http.request import Receive, Scope, Send, request_id_of
+from gateway.telemetry.traffic import DoorTraffic
 from metadata.call_meter import CallMeter
 from metadata.measurements import Histogram
 from segments.object_store.health import BucketHealth
@@ -35,7 +35,10 @@ def main() -> int:
     ):
         for name in names:
             setattr(kind, name, _nothing)
-    doors: tuple[tuple[Any, str, Any], ...] = ((HttpApp, "__call__", _answered), (gateway.observed_calls, "observed", _as_it_is))
+    doors: tuple[tuple[Any, str, Any], ...] = (
+        (HttpApp, "__call__", _answered),
+        (gateway.grpc.observed_calls, "observed", _as_it_is),
+    )
     for door, name, bare in doors:
         setattr(door, name, bare)
     from tidelog.cli.main import run  # behind the changes: the gRPC door takes `observed` by its name

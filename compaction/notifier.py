@@ -1,7 +1,7 @@
 """Tells brokers which partitions have a newer manifest: one key of the metadata for all that a look has done, under a lease.
 
 It saves brokers the asking, and nothing depends on it. What a compactor can't tell in a moment it leaves: who leads a partition
-finds the manifest when a segment of before is gone. Leaders try again what they deleted (gateway/compaction_watch.py).
+finds the manifest when a segment of before is gone. Leaders try again what they deleted (gateway/cluster/manifest_watch.py).
 """
 
 from __future__ import annotations

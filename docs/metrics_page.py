@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from gateway.broker_process import running
+from gateway.process.broker_process import running
 from gateway.settings import load_settings
 
 PAGE = Path(__file__).with_name("metrics.md")

@@ -8,10 +8,10 @@ from typing import Any
 
 from compaction.settings import CompactionSettings
 from gateway.access.settings import AccessSettings
-from gateway.cluster_settings import ClusterSettings
-from gateway.observability_settings import ObservabilitySettings
+from gateway.cluster.settings import ClusterSettings
+from gateway.net.tls.settings import TlsSettings
 from gateway.settings import BrokerSettings, GatewaySettings
-from gateway.tls_settings import TlsSettings
+from gateway.telemetry.settings import ObservabilitySettings
 from metadata.groups.settings import GroupSettings
 from metadata.store.etcd.settings import EtcdSettings
 from metadata.topics.settings import SETTINGS as TOPIC_SETTINGS

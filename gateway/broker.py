@@ -1,4 +1,4 @@
-"""One broker: builds the parts, owns their tasks, and ends them in order. What it is given was opened by broker_process.py.
+"""One broker: builds the parts, owns their tasks, and ends them in order. What it is given was opened by process/broker_process.py.
 
     start   cluster, topics ─▶ doors open ─▶ session, recovery ─▶ ready
     stop    others lead ─▶ all is flushed ─▶ own session sealed ─▶ producers have gone there ─▶ doors close
@@ -18,40 +18,40 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.access.administration import AccessAdministration
+from gateway.access.admin import AccessAdministration
 from gateway.access.audit_metrics import AuditCollector
-from gateway.access.caller import may_suggest_topic, note_validate_only
-from gateway.access.opening import NO_ACCESS, Access
-from gateway.broker_groups import BrokerGroups
+from gateway.access.authorization import may_suggest_topic, note_validate_only
+from gateway.access.bootstrap import NO_ACCESS, Access
 from gateway.broker_metrics import tell_of_broker
-from gateway.cluster_commands import set_draining
-from gateway.cluster_identity import stay_in_cluster
-from gateway.cluster_members import describe_brokers
-from gateway.cluster_view import BrokerDescription, ClusterView, DrainState
-from gateway.forwarding import Forwarding
-from gateway.grpc_server import GrpcServer
-from gateway.heard_metadata import HeardMetadata
-from gateway.http_server import HttpServer
-from gateway.leadership import Leadership
-from gateway.led_here import LedHere
-from gateway.loop_lag import LoopLag
-from gateway.metrics import Metrics
-from gateway.open_connections import OpenConnections
-from gateway.peer_reads import PeerReads
-from gateway.peers import Peers
-from gateway.ports import Ports
-from gateway.rack_reads import RackReadCollector
-from gateway.request_trace import Tracing
-from gateway.routed_log import RoutedLog
-from gateway.served_topics import ServedTopics
+from gateway.cluster.drain import set_draining
+from gateway.cluster.identity import stay_in_cluster
+from gateway.cluster.members import describe_brokers
+from gateway.cluster.session_manager import Leadership
+from gateway.cluster.view import BrokerDescription, ClusterView, DrainState
+from gateway.groups.service import BrokerGroups
+from gateway.grpc.server import GrpcServer
+from gateway.http.server import HttpServer
+from gateway.net.connection_limiter import OpenConnections
+from gateway.net.ports import Ports
+from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.follower_fetch import RackReadCollector
+from gateway.routing.forwarder import Forwarding
+from gateway.routing.local_log import LedHere
+from gateway.routing.peer_channels import Peers
+from gateway.routing.peer_reader import PeerReads
 from gateway.settings import BrokerSettings, GatewaySettings
-from gateway.store_metrics import BucketCollector, MetadataCollector
+from gateway.telemetry.process_metrics import LoopLag
+from gateway.telemetry.registry import Metrics
+from gateway.telemetry.request_trace import Tracing
+from gateway.telemetry.store_metrics import BucketCollector, MetadataCollector
+from gateway.topics.admin import ServedTopics
 from metadata.access.registry import AccessRecords
 from metadata.cluster.broker_registry import Registration
 from metadata.cluster.id_allocation import ProducerIds
 from metadata.errors import Corrupt, OutcomeUnknown, TidelogError
 from metadata.groups.model import MemberId
 from metadata.model import SessionId, TopicPartition
+from metadata.store.instrumented import HeardMetadata
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
@@ -63,7 +63,7 @@ from segments.read.disk_cache import DiskTier
 
 if TYPE_CHECKING:
     from compaction.service import CompactionService
-    from gateway.tls_files import TlsFiles
+    from gateway.net.tls.identity import TlsFiles
 
 TOPICS_TIMEOUT_S = 60.0
 """For the first reading of the topics, at the start."""
@@ -87,7 +87,7 @@ def new_member_id(client: str) -> MemberId:
 
 
 class Broker:
-    """What the doors serve (gateway/doors.py)."""
+    """What the doors serve (gateway/api.py)."""
 
     def __init__(
         self,
@@ -401,7 +401,7 @@ class Broker:
             await self._grpc.producers.until_left(in_use_s=IN_USE_S, timeout_s=left_s)
 
     async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
-        """As in gateway/cluster_commands.py."""
+        """As in gateway/cluster/drain.py."""
         note_validate_only(validate_only)
         return await set_draining(
             self._metadata, self._layout, self.view, broker_id, draining=draining, validate_only=validate_only

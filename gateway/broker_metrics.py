@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.cluster_view import ClusterView
-from gateway.http_health import ProbedBroker, readiness
-from gateway.log_metrics import LogCollector, PartitionCollector
-from gateway.loop_lag import LoopLag, build_info
-from gateway.metric_families import counter, gauge, gauges, histogram
-from gateway.traffic import TrafficCollector
+from gateway.cluster.view import ClusterView
+from gateway.readiness import ProbedBroker, readiness
+from gateway.telemetry.log_metrics import LogCollector, PartitionCollector
+from gateway.telemetry.metric_families import counter, gauge, gauges, histogram
+from gateway.telemetry.process_metrics import LoopLag, build_info
+from gateway.telemetry.traffic import TrafficCollector
 from metadata.errors import TidelogError
 
 if TYPE_CHECKING:
-    from gateway.leadership import Leadership
-    from gateway.metrics import Metrics
-    from gateway.open_connections import OpenConnections
+    from gateway.cluster.session_manager import Leadership
+    from gateway.net.connection_limiter import OpenConnections
     from gateway.settings import BrokerSettings
-    from gateway.store_metrics import BucketCollector, MetadataCollector
+    from gateway.telemetry.registry import Metrics
+    from gateway.telemetry.store_metrics import BucketCollector, MetadataCollector
     from metadata.errors import Corrupt
     from metadata.model import TopicPartition
     from metadata.topics.cache import TopicCache

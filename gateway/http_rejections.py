@@ -1,6 +1,6 @@
 """What is wrong with a request as HTTP, before it means anything to the log. Pure.
 
-They stand under Rejected in the error tree; wire_errors.py has their status.
+They stand under Rejected in the error tree; error_codes.py has their status.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from typing import Any
 
 from compaction.settings import CompactionSettings
 from gateway.access.settings import AccessSettings
-from gateway.cluster_settings import ClusterSettings
-from gateway.observability_settings import ObservabilitySettings
-from gateway.tls_settings import TlsSettings
+from gateway.cluster.settings import ClusterSettings
+from gateway.net.tls.settings import TlsSettings
+from gateway.telemetry.settings import ObservabilitySettings
 from metadata.cluster.broker_registry import check_broker_id
 from metadata.errors import InvalidArgument
 from metadata.groups.settings import GroupSettings

@@ -36,7 +36,7 @@
           UnknownMember · StaleGeneration · RebalanceInProgress
       Corrupt                  stored bytes are wrong; stop, and say which object and range
 
-Errors of botocore, SQLite, grpc and the operating system are translated where they are called. gateway/wire_errors.py maps
+Errors of botocore, SQLite, grpc and the operating system are translated where they are called. gateway/error_codes.py maps
 each class to its gRPC, HTTP and Kafka code.
 """
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gateway.record_routing import cut
+from gateway.records.partitioning import cut
 from metadata.errors import InvalidArgument, InvalidTimestamp, TooLarge, UnknownPartition, UnknownTopic
 from metadata.topics.settings import INT64_MAX, TimestampType
 from segments.records.columns import HEADERS_TYPE, encode_batch

@@ -1,7 +1,8 @@
 """Finds which topics that have records in segments are deleted: their segments need not be compacted to be trimmed.
 
-The bucket decides: a topic is deleted where its mirror is marked so (gateway/topic_mirror.py), which its controller does before it
-forgets who led it. One that the metadata do not name, and that is not marked, is left as it is: maybe the metadata are wrong.
+The bucket decides: a topic is deleted where its mirror is marked so (gateway/controller/topic_mirror.py), which its controller does
+before it forgets who led it. One that the metadata do not name, and that is not marked, is left as it is: maybe the metadata are
+wrong.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.access.audit_log import AuditLog
-from gateway.metric_families import counters
+from gateway.telemetry.metric_families import counters
 
 
 class AuditCollector(Collector):

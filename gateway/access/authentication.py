@@ -1,9 +1,9 @@
 """Who calls: from what was shown to one Caller, the same for all calls that show the same.
 
     Authorization: Bearer tlk_…  ┐                                     ┌ the admin key (a file), or an API key of the cluster
-    Authorization: Basic id:key  ├─▶ remembered by its text? ─▶ else ──┤ a token of the OpenID provider (bearer_tokens.py)
+    Authorization: Basic id:key  ├─▶ remembered by its text? ─▶ else ──┤ a token of the OpenID provider (oidc.py)
     Authorization: Bearer JWT    ┘                                     └ neither: Unauthenticated
-    nothing of it ─▶ the client certificate (tls_subject.py) ─▶ else Unauthenticated
+    nothing of it ─▶ the client certificate (net/tls/client_subject.py) ─▶ else Unauthenticated
 
 What is remembered is looked at each time: a key that was changed or revoked is another object in the cache of the watch, and a
 token has its end. Invariants: at most REMEMBERED_MAX texts are remembered, none of them a wrong one; no text leaves here.
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.access.caller import Book, Caller
+from gateway.access.authorization import Book, Caller
 from gateway.access.settings import AccessSettings
 from metadata.access.acl import check_principal, rights_of_scopes
 from metadata.access.api_key import Credential, check_credential, parse_basic, parse_key
@@ -26,7 +26,7 @@ from metadata.errors import InvalidArgument, TidelogError, Unauthenticated
 log = logging.getLogger("tidelog")
 
 if TYPE_CHECKING:
-    from gateway.access.bearer_tokens import BearerTokens
+    from gateway.access.oidc import BearerTokens
 
 REMEMBERED_MAX: Final = 10_000
 CERTIFICATES_MAX: Final = 10_000
@@ -36,7 +36,7 @@ SHOWN_CHARACTERS_MAX: Final = 14 << 10
 
 
 class Subject(Protocol):
-    """What tls_subject.py's TlsSubject tells of a client certificate."""
+    """What net/tls/client_subject.py's TlsSubject tells of a client certificate."""
 
     @property
     def subject(self) -> str: ...

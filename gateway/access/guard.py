@@ -1,7 +1,7 @@
 """What stands before every call of both doors once authentication is on: who is it, may it, has it quota left; and what is told
 of it.
 
-    call ─▶ its row in calls.py ─▶ who? ─▶ noted in its task (caller.py) ─▶ quota ─▶ the call ─▶ audit
+    call ─▶ its row in permissions.py ─▶ who? ─▶ noted in its task (authorization.py) ─▶ quota ─▶ the call ─▶ audit
                                     └ forwarded: only with a token of another broker (peer_tokens.py), which has checked it
 
 A broker whose authentication is off has checked nobody, and what it forwards is done all the same: anybody who reaches it can make
@@ -25,11 +25,11 @@ from typing import Final
 
 from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authentication, Subject
-from gateway.access.caller import Caller, CheckedCall, begin
-from gateway.access.calls import FORWARDED_CALLS, Needs
+from gateway.access.authorization import Caller, CheckedCall, begin
 from gateway.access.peer_tokens import PEER_KEY, Claim, PeerTokens
-from gateway.access.principal_quotas import Flow, Meter, PrincipalQuotas
-from gateway.current_call import current_call
+from gateway.access.permissions import FORWARDED_CALLS, Needs
+from gateway.access.quotas import Flow, Meter, PrincipalQuotas
+from gateway.telemetry.request_context import current_call
 from metadata.access.acl import CLUSTER_NAME
 from metadata.access.api_key import check_counts
 from metadata.access.cache import AccessCache

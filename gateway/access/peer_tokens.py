@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from gateway.access.calls import FORWARDED_CALLS
+from gateway.access.permissions import FORWARDED_CALLS
 from metadata.errors import Unauthenticated, Unavailable
 from metadata.secret import Secret
 

@@ -1,6 +1,7 @@
 """What a member of a consumer group asks of its coordinator, and is told, in protobuf's words and in ours. Pure.
 
-For all that call a coordinator: the SDK, and a broker that sends a call on. Who answers has the other direction in group_wire.py.
+For all that call a coordinator: the SDK, and a broker that sends a call on. Who answers has the other direction in
+group_messages.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Who follows very many keys takes them a page at a time (`Reading`), so that the 
 
 Invariants: what was told was true at one revision of the store, which never goes back; each transaction is told once, in order.
 While the store can't be reached, nothing is told, and nothing is taken back; neither where it answers with an older revision than
-before, since it was emptied then, or set back to a backup (gateway/cluster_identity.py sees to that).
+before, since it was emptied then, or set back to a backup (gateway/cluster/identity.py sees to that).
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ All partitions of a broker share one ProducerRoom: thousands of them, each with 
 is memory for.
 
 A producer id from ONE_SHOT on stands for an HTTP Idempotency-Key: it writes one batch in its life, the batch's base sequence is the
-fingerprint of the request, and its epoch the number of partitions that the request was routed over (gateway/idempotency_key.py).
+fingerprint of the request, and its epoch the number of partitions that the request was routed over
+(gateway/records/idempotency_key.py).
 
 Invariant: batches of one producer and epoch are accepted in sequence order, each once.
 """

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from gateway.group_coordinator import GroupCoordinator
+from gateway.groups.coordinator import GroupCoordinator
 from metadata.errors import TidelogError
 from metadata.groups.offsets import StoredOffsets
 from metadata.model import NO_PRODUCER, Offset, TopicPartition

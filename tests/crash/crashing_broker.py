@@ -28,7 +28,7 @@ from unittest.mock import patch
 import uvloop
 
 from gateway.broker import Broker
-from gateway.broker_process import running
+from gateway.process.broker_process import running
 from gateway.settings import BrokerSettings
 from segments.bucket.layout import WAL
 from segments.object_store.interface import ObjectStore
@@ -81,7 +81,7 @@ def run_broker(data_dir: Path, fault: Fault | None, armed_from_the_start: bool, 
     points.armed = armed_from_the_start
     with (
         in_force(broken),
-        patch("gateway.broker_process.open_store", _opening_a_store_with(points)),
+        patch("gateway.process.broker_process.open_store", _opening_a_store_with(points)),
         patch("os.link", _around(points, "link", os.link)),
         patch("os.fsync", _around(points, "fsync", os.fsync)),
         patch("os.unlink", _around(points, "unlink", os.unlink)),

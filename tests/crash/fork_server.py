@@ -4,9 +4,9 @@ from types import SimpleNamespace
 from typing import cast
 
 import compaction.service  # noqa: F401  # as the next, loaded when it is wanted
-import gateway.tls_files  # noqa: F401
+import gateway.net.tls.identity  # noqa: F401
 import tests.crash.crashing_broker  # noqa: F401  # what is forked runs it
 from gateway.broker import Broker
-from gateway.http_admin import admin_api
+from gateway.http.admin.api import admin_api
 
 admin_api(cast(Broker, SimpleNamespace(version="any")))

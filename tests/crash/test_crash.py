@@ -40,8 +40,8 @@ STAGES = {
     "commit and answer": "PendingAppend.committed",
 }
 RECOVERY = (
-    "gateway/leadership.py",
-    "gateway/takeover.py",
+    "gateway/cluster/session_manager.py",
+    "gateway/cluster/takeover.py",
     "segments/wal/session.py",
     "segments/wal/session_reader.py",
     "segments/recovery/recover.py",

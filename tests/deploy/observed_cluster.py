@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tidelog
 from gateway.broker import Broker
-from gateway.broker_process import running
-from gateway.compactor_process import compacting
+from gateway.process.broker_process import running
+from gateway.process.compactor_process import compacting
 from gateway.settings import load_settings
 from metadata.errors import NotFound, TidelogError
 from tests.certificates import Certificates, make_certificates

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.access.opening import open_access, prepare_access
+from gateway.access.bootstrap import open_access, prepare_access
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker, wall_clock_ms
-from gateway.broker_process import tls_files
-from gateway.cluster_settings import ClusterSettings
-from gateway.ports import take_ports
+from gateway.cluster.settings import ClusterSettings
+from gateway.net.ports import take_ports
+from gateway.net.tls.settings import TlsSettings
+from gateway.process.broker_process import tls_files
 from gateway.settings import BrokerSettings, GatewaySettings
-from gateway.tls_settings import TlsSettings
 from metadata.model import TopicPartition
 from metadata.store.interface import Put
 from metadata.store.keys import EtcdLayout
@@ -72,8 +72,10 @@ async def broker_cluster(
     cluster = Cluster([], bucket)
     await metadata.transact([], [Put(layout.cluster_id, CLUSTER_ID.encode())])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gateway.proven_view.ANSWER_S", PATIENCE_S)  # or where all stand still, nobody confirms anything
-        patched.setattr("gateway.group_patience.COORDINATOR_WAIT_S", PATIENCE_S)
+        patched.setattr(
+            "gateway.groups.coordinator_lease.ANSWER_S", PATIENCE_S
+        )  # or where all stand still, nobody confirms anything
+        patched.setattr("gateway.concurrency.group_patience.COORDINATOR_WAIT_S", PATIENCE_S)
         async with asyncio.TaskGroup() as tasks:
             housekeeping = tasks.create_task(metadata.run())
             running = []

@@ -10,8 +10,8 @@ from typing import Any
 import grpc.aio
 from google.rpc.status_pb2 import Status
 
-from gateway.grpc_status import DETAILS_TRAILER, error_of
 from gateway.proto import groups_pb2, log_pb2
+from gateway.proto.status import DETAILS_TRAILER, error_of
 from metadata.errors import TidelogError
 from tests.gateway.stubs import log_stub
 from tests.segments.batches import batch_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.controller import Controller
+from gateway.controller.controller import Controller
 from metadata.cluster.broker_registry import BrokerCache, Registration, encode_registration
 from metadata.cluster.leadership import PartitionState, handed_over, read_all
 from metadata.cluster.leadership_cache import PartitionCache

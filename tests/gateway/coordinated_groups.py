@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 
-from gateway.group_coordinator import GroupCoordinator
+from gateway.groups.coordinator import GroupCoordinator
 from metadata.errors import NoCoordinator, OutcomeUnknown, TidelogError
 from metadata.groups.model import (
     NO_GENERATION,

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from gateway.cluster_identity import identify_cluster
-from gateway.cluster_settings import ClusterSettings
-from gateway.cluster_view import ClusterView, partitions_of
-from gateway.leadership import Leadership
+from gateway.cluster.identity import identify_cluster
+from gateway.cluster.session_manager import Leadership
+from gateway.cluster.settings import ClusterSettings
+from gateway.cluster.view import ClusterView, partitions_of
 from metadata.cluster.broker_registry import Registration
 from metadata.cluster.leadership import PartitionState, read_all
 from metadata.errors import NoLeader, NotLeader, SessionFenced

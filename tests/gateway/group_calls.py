@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 from google.rpc.status_pb2 import Status
 
-from gateway.grpc_status import DETAILS_TRAILER, error_of
 from gateway.proto import groups_pb2
+from gateway.proto.status import DETAILS_TRAILER, error_of
 from metadata.errors import NoCoordinator, NotCoordinator, TidelogError
 from tests.gateway.stubs import groups_stub
 

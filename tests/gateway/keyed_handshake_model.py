@@ -7,8 +7,8 @@ Another broker leads the other two partitions all the time.
     registry ─▶ views of the leaders and of the brokers that attempt the request, each as late as it likes
     attempt: ask the leaders what is written, in any order ─▶ route ─▶ messages, which arrive late, again and again, or never
 
-The rules are those of gateway/keyed_produce.py, led_here.py and proven_routing.py. Without one of them a run ends in a world where
-the request is written twice.
+The rules are those of gateway/records/keyed_produce.py, gateway/routing/local_log.py and gateway/cluster/proven_routing.py. Without
+one of them a run ends in a world where the request is written twice.
 """
 
 from __future__ import annotations

@@ -14,27 +14,27 @@ from typing import Any, cast
 
 from google.protobuf.message import Message
 
-from gateway.answer_room import AnswerRoom
-from gateway.cluster_identity import identify_cluster
-from gateway.cluster_settings import ClusterSettings
-from gateway.cluster_view import ClusterView
-from gateway.doors import Broker as ServedBroker
-from gateway.forwarding import Forwarding
-from gateway.grpc_calls import Context
-from gateway.grpc_log import LogService
-from gateway.grpc_status import error_of, status_of
-from gateway.http_produce import HttpProduce
-from gateway.http_request import Request
-from gateway.leadership import Leadership
-from gateway.led_here import LedHere
-from gateway.long_waits import LongWaits
-from gateway.metrics import Metrics
-from gateway.peer_reads import PeerReads
-from gateway.peers import FORWARDED_BY, Peers
-from gateway.producer_streams import ProducerStreams
+from gateway.api import Broker as ServedBroker
+from gateway.cluster.identity import identify_cluster
+from gateway.cluster.session_manager import Leadership
+from gateway.cluster.settings import ClusterSettings
+from gateway.cluster.view import ClusterView
+from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.calls import Context
+from gateway.grpc.produce.open_streams import ProducerStreams
+from gateway.grpc.services.log import LogService
+from gateway.http.records.produce import HttpProduce
+from gateway.http.request import Request
 from gateway.proto import log_pb2
-from gateway.routed_log import RoutedLog
+from gateway.proto.status import error_of, status_of
+from gateway.records.response_budget import AnswerRoom
+from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.forwarder import Forwarding
+from gateway.routing.local_log import LedHere
+from gateway.routing.peer_channels import FORWARDED_BY, Peers
+from gateway.routing.peer_reader import PeerReads
 from gateway.settings import GatewaySettings
+from gateway.telemetry.registry import Metrics
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError
 from metadata.model import Partition, Revision, SessionId, TopicPartition

@@ -15,17 +15,17 @@ from typing import Any
 
 import uvloop
 
-from gateway.access.administration import AccessAdministration
-from gateway.broker_groups import BrokerGroups
-from gateway.cluster_view import BrokerDescription, DrainState
-from gateway.grpc_server import GrpcServer
-from gateway.http_server import HttpServer
-from gateway.led_here import LedHere
-from gateway.metrics import Metrics
-from gateway.peers import Peers
-from gateway.ports import take_port
-from gateway.request_trace import Tracing
+from gateway.access.admin import AccessAdministration
+from gateway.cluster.view import BrokerDescription, DrainState
+from gateway.groups.service import BrokerGroups
+from gateway.grpc.server import GrpcServer
+from gateway.http.server import HttpServer
+from gateway.net.ports import take_port
+from gateway.routing.local_log import LedHere
+from gateway.routing.peer_channels import Peers
 from gateway.settings import GatewaySettings
+from gateway.telemetry.registry import Metrics
+from gateway.telemetry.request_trace import Tracing
 from metadata.access.registry import AccessRecords
 from metadata.cluster.broker_registry import Registration
 from metadata.cluster.id_allocation import ProducerIds

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gateway import http_pace
-from gateway.answer_room import AnswerRoom
-from gateway.grpc_fetch import COPIES, GrpcFetch
-from gateway.http_request import Headers, Request
-from gateway.long_waits import LongWaits
+from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.fetch.service import COPIES, GrpcFetch
+from gateway.http import paced_response
+from gateway.http.request import Headers, Request
 from gateway.proto import log_pb2
+from gateway.records.response_budget import AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.errors import TidelogError
 from segments.log.session_log import Log
@@ -130,7 +130,7 @@ def test_an_answer_over_grpc_gives_back_what_it_does_not_need(tmp_path: Path, fo
 def test_an_answer_over_http_gives_back_what_it_does_not_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: str, sends: str
 ) -> None:
-    as_it_is = getattr(http_pace, sends)
+    as_it_is = getattr(paced_response, sends)
     held: list[tuple[int, int]] = []
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
@@ -142,7 +142,7 @@ def test_an_answer_over_http_gives_back_what_it_does_not_need(
                 held.append((room.bytes_used, len(body)))
             await as_it_is(request, body, *headers, **options)
 
-        monkeypatch.setattr(http_pace, sends, watched)
+        monkeypatch.setattr(paced_response, sends, watched)
         assert (await client.get(f"{RECORDS}?max_records=20", accept=accept)).status == 200
         assert [bytes_used for bytes_used, _ in held] == [length for _, length in held]
         assert held[0][1] > 20_000

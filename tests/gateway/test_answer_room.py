@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.answer_room import OPENINGS_MAX, ROOM_WAIT_S, AnswerRoom
-from gateway.long_waits import LongWaits
+from gateway.concurrency.shutdown import LongWaits
+from gateway.records.response_budget import OPENINGS_MAX, ROOM_WAIT_S, AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.errors import Throttled
 from metadata.model import LeaderEpoch, Offset

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.arrow_bodies import ArrowRecords, parse_arrow, plan_arrow
-from gateway.record_routing import RECORDS_MAX, Plan, plan_records, route
+from gateway.http.records.arrow_body import ArrowRecords, parse_arrow, plan_arrow
+from gateway.records.partitioning import RECORDS_MAX, Plan, plan_records, route
 from metadata.errors import InvalidArgument, Rejected, TooLarge, UnknownPartition
 from segments.records.batch import parse_whole
 from segments.records.columns import HEADERS_TYPE, iterate_records

@@ -19,10 +19,10 @@ from compaction.manifest_cache import Manifests
 from compaction.notifier import Notices
 from compaction.settings import CompactionSettings
 from gateway.broker import Broker, wall_clock_ms
-from gateway.grpc_status import DETAILS_TRAILER, error_of
 from gateway.proto import log_pb2
-from gateway.rack_reads import RackReadCounters
-from gateway.routed_log import RoutedLog
+from gateway.proto.status import DETAILS_TRAILER, error_of
+from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.follower_fetch import RackReadCounters
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, OutOfRange, TidelogError, UnknownLeaderEpoch, UnknownTopic
 from metadata.store.keys import EtcdLayout
 from metadata.topics.topic import Topic

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster_commands import set_draining
-from gateway.cluster_settings import ClusterSettings
-from gateway.cluster_view import ClusterView, DrainState
-from gateway.leadership import Leadership
+from gateway.cluster.drain import set_draining
+from gateway.cluster.session_manager import Leadership
+from gateway.cluster.settings import ClusterSettings
+from gateway.cluster.view import ClusterView, DrainState
 from metadata.cluster.broker_registry import Registration, read_brokers
 from metadata.errors import InvalidArgument, NotFound, Rejected
 from metadata.model import SessionId

@@ -11,12 +11,12 @@ import pytest
 
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
-from gateway.broker_process import running
-from gateway.cluster_identity import LOOK_INTERVAL_S, Seen, identify_cluster, stay_in_cluster, what_happened
-from gateway.ports import take_ports
-from gateway.session_claims import SessionClaims
+from gateway.cluster.identity import LOOK_INTERVAL_S, Seen, identify_cluster, stay_in_cluster, what_happened
+from gateway.cluster.session_opener import SessionClaims
+from gateway.controller.metadata_snapshots import take_snapshot
+from gateway.net.ports import take_ports
+from gateway.process.broker_process import running
 from gateway.settings import BrokerSettings
-from gateway.snapshots import take_snapshot
 from metadata.cluster.counters import next_session
 from metadata.errors import Denied, InvalidArgument, Rejected, Unavailable
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition

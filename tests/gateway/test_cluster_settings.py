@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gateway.cluster_settings import ClusterSettings
+from gateway.cluster.settings import ClusterSettings
 from gateway.settings import load_settings
 from metadata.errors import InvalidArgument
 

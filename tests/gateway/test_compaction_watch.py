@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.compaction_watch import TOLD_EACH_S_MAX
+from gateway.cluster.manifest_watch import TOLD_EACH_S_MAX
 from metadata.cluster.manifest_notice import CompactionNotice, decode_notices, encode_notices
 from metadata.errors import OutcomeUnknown
 from metadata.model import TopicPartition

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.connection_ages import REMEMBERED_MAX, SPREAD, ConnectionAges, grace_given_s
+from gateway.grpc.connection_ages import REMEMBERED_MAX, SPREAD, ConnectionAges, grace_given_s
 
 
 @given(st.floats(1, 10_000), st.floats(0.1, 1_000), st.floats(0, 1))

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
-from gateway.consume_push import Pusher
-from gateway.consume_wire import ConsumeTerms
-from gateway.consumed_partitions import Consumed, ConsumedPartitions, Start, Whence
-from gateway.doors import Broker
-from gateway.fetch_wire import PartitionAnswer
-from gateway.grpc_calls import Context
-from gateway.grpc_fetch import GrpcFetch
+from gateway.api import Broker
+from gateway.grpc.calls import Context
+from gateway.grpc.consume.delivery import Pusher
+from gateway.grpc.consume.messages import ConsumeTerms
+from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Start, Whence
+from gateway.grpc.fetch.response_encoder import PartitionAnswer
+from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import log_pb2
 from metadata.errors import TidelogError
 from metadata.groups.assignors import TopicPartitionName

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import consumed_partitions
-from gateway.consumed_partitions import Consumed, ConsumedPartitions, Position, Start, Whence
+from gateway.grpc.consume import partitions as consumed_partitions
+from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Position, Start, Whence
 from metadata.errors import InvalidArgument
 from metadata.model import TopicId
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from gateway import controller as controller_module
+from gateway.controller import controller as controller_module
 from metadata.cluster.broker_registry import Registration, encode_registration
 from metadata.cluster.leadership import FORMAT_VERSION, PartitionState, appointed, moving, read_all
 from metadata.controller.plan import Steps

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from gateway.coordinators import Coordinators
+from gateway.groups.coordinator_lookup import Coordinators
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import InvalidGroupName, NoCoordinator, NotCoordinator, Stopping
 from metadata.model import SessionId

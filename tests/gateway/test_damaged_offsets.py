@@ -8,9 +8,9 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from gateway.group_descriptions import SeekTo, TopicPartitions
-from gateway.grpc_status import error_of
+from gateway.groups.admin.descriptions import SeekTo, TopicPartitions
 from gateway.proto import groups_pb2
+from gateway.proto.status import error_of
 from metadata.errors import Corrupt
 from metadata.model import Partition, TopicPartition
 from metadata.store.interface import Put

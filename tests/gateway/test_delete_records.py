@@ -10,9 +10,9 @@ import grpc.aio
 import pytest
 from google.rpc.status_pb2 import Status
 
-from gateway.grpc_status import error_of
-from gateway.peers import FORWARDED_BY
 from gateway.proto import log_pb2
+from gateway.proto.status import error_of
+from gateway.routing.peer_channels import FORWARDED_BY
 from metadata.errors import NotLeader, OutOfRange, UnknownPartition
 from metadata.model import TopicPartition
 from segments.bucket.layout import manifests_prefix

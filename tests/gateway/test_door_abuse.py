@@ -14,9 +14,11 @@ import grpc.aio
 import psutil
 import pytest
 
-from gateway import grpc_server, http_server, tls_listener
-from gateway.grpc_server import HEAD_BYTES_MAX
-from gateway.open_connections import TOLD_MAX
+from gateway.grpc import server as grpc_server
+from gateway.grpc.server import HEAD_BYTES_MAX
+from gateway.http import server as http_server
+from gateway.net.connection_limiter import TOLD_MAX
+from gateway.net.tls import listener
 from gateway.proto import admin_pb2, admin_pb2_grpc
 from gateway.settings import GatewaySettings
 from segments.settings import KIB, MIB
@@ -286,7 +288,7 @@ def test_who_closes_its_half_is_answered_and_who_says_nothing_more_is_let_go(tmp
 
 
 def test_handshakes_that_never_end_hold_nothing_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_listener, "HANDSHAKE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT_S", 2.0)
     monkeypatch.setattr(grpc_server, "HANDSHAKE_TIMEOUT_S", 2)
     hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"  # the beginning of one
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.named_partitions import named
+from gateway.topics.names import named
 from metadata.errors import Corrupt
 from metadata.model import TopicId
 from metadata.topics.topic import Topic

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.earlier_sessions import EarlierSessions, written_unknown
-from gateway.session_claims import SessionClaims
+from gateway.cluster.earlier_sessions import EarlierSessions, written_unknown
+from gateway.cluster.session_opener import SessionClaims
 from metadata.cluster import leadership
 from metadata.cluster.counters import next_session
 from metadata.cluster.leadership import Decision, PartitionState, SessionSpan, appointed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.event_ids import decode_event_id, encode_event_id
+from gateway.http.records.event_ids import decode_event_id, encode_event_id
 from metadata.errors import InvalidArgument
 from metadata.model import TopicId
 

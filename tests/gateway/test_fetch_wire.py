@@ -5,7 +5,7 @@ from itertools import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.fetch_wire import PartitionAnswer, encode_consumed_data, encode_fetch_response, encode_records
+from gateway.grpc.fetch.response_encoder import PartitionAnswer, encode_consumed_data, encode_fetch_response, encode_records
 from gateway.proto import log_pb2
 from segments.records.batch_kernel import RecordTuple
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gateway.field_faults import FieldFault, of_malformed_json, of_msgspec, of_pydantic
+from gateway.http.validation_errors import FieldFault, of_malformed_json, of_msgspec, of_pydantic
 
 
 class Item(msgspec.Struct, forbid_unknown_fields=True):

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from gateway import forwarding, outbox
-from gateway.cluster_view import ClusterView
-from gateway.forwarded_append import ForwardedAppend
-from gateway.forwarding import Forwarding
-from gateway.grpc_status import status_of
-from gateway.peers import Peers
+from gateway.cluster.view import ClusterView
 from gateway.proto import log_pb2
+from gateway.proto.status import status_of
+from gateway.routing import forward_sender, forwarder
+from gateway.routing.forwarded_append import ForwardedAppend
+from gateway.routing.forwarder import Forwarding
+from gateway.routing.peer_channels import Peers
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import (
     ConditionFailed,
@@ -245,7 +245,7 @@ async def until_seen(leader: Leader, messages: int) -> None:
 
 
 def test_the_next_leader_is_looked_at_again_soon_however_long_there_was_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "PAUSE_MOST_S", 1_000.0)
+    monkeypatch.setattr(forwarder, "PAUSE_MOST_S", 1_000.0)
 
     async def scenario(lane: Lanes, leader: Leader) -> None:
         lane.led_by(None)
@@ -262,7 +262,7 @@ def test_the_next_leader_is_looked_at_again_soon_however_long_there_was_none(mon
 def test_what_a_frozen_leader_was_sent_goes_to_the_next_one_and_what_could_be_written_twice_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(forwarding, "OVERTAKEN_S", 0.0)
+    monkeypatch.setattr(forwarder, "OVERTAKEN_S", 0.0)
 
     async def scenario(lane: Lanes, leader: Leader) -> None:
         leader.frozen.add("broker-2")
@@ -286,7 +286,7 @@ def test_what_a_frozen_leader_was_sent_goes_to_the_next_one_and_what_could_be_wr
 
 
 def test_the_late_answer_to_a_message_that_was_given_up_is_not_taken_for_that_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "OVERTAKEN_S", 0.0)
+    monkeypatch.setattr(forwarder, "OVERTAKEN_S", 0.0)
 
     async def scenario(lane: Lanes, leader: Leader) -> None:
         stays = TopicPartition(PLACE.topic_id, Partition(4))
@@ -344,7 +344,7 @@ def test_many_partitions_share_messages_and_calls() -> None:
         leader.open.set()
         assert sorted([await lane.offset(append) for append in waiting]) == list(range(5_000))
         assert len(leader.seen) == 5
-        assert all(len(message) == outbox.MESSAGE_APPENDS for message in leader.seen)
+        assert all(len(message) == forward_sender.MESSAGE_APPENDS for message in leader.seen)
 
     run(scenario)
 

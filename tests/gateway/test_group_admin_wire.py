@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import group_admin_wire as wire
-from gateway.group_descriptions import (
+from gateway.groups.admin import messages as wire
+from gateway.groups.admin.descriptions import (
     FetchedOffset,
     GroupDescription,
     GroupMember,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.proven_view import PROOF_S
+from gateway.groups.coordinator_lease import PROOF_S
 from metadata.errors import (
     Corrupt,
     GroupNotEmpty,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.group_cursor import PLACES_MAX, Cursor, CursorOwner, Place, decode_cursor, encode_cursor
+from gateway.http.groups.cursor import PLACES_MAX, Cursor, CursorOwner, Place, decode_cursor, encode_cursor
 from metadata.errors import InvalidArgument
 from metadata.groups.model import Generation, MemberId
 from metadata.model import Partition, TopicId, TopicPartition

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.group_expiry import GRACE_MS, Expired, GroupExpiry, expired
-from gateway.group_scan import SETTLES_S, GroupScan
-from gateway.group_upkeep import GroupUpkeep
+from gateway.groups.expiry import GRACE_MS, Expired, GroupExpiry, expired
+from gateway.groups.maintenance import GroupUpkeep
+from gateway.groups.scan import SETTLES_S, GroupScan
 from metadata.errors import UnknownGroup
 from metadata.groups.model import Group, Phase
 from metadata.groups.offsets import CommittedOffset

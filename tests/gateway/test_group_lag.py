@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from gateway.group_lag import (
+from gateway.groups.admin.lag import (
     LATER_PART_S,
     PART,
     READ_TIMEOUT_S,
@@ -16,8 +16,8 @@ from gateway.group_lag import (
     bounds_by_parts,
     first_timestamp_ms,
 )
-from gateway.led_here import LedHere
-from gateway.named_partitions import BOUNDS_WAIT_S
+from gateway.routing.local_log import LedHere
+from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition

@@ -12,12 +12,12 @@ import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import group_metrics
-from gateway.group_expiry import GroupExpiry
-from gateway.group_metrics import GroupMetrics, GroupsByPartition, GroupsByTopic
-from gateway.group_scan import GroupScan
-from gateway.group_upkeep import GroupUpkeep
-from gateway.metrics import Metrics
+from gateway.groups import metrics as group_metrics
+from gateway.groups.expiry import GroupExpiry
+from gateway.groups.maintenance import GroupUpkeep
+from gateway.groups.metrics import GroupMetrics, GroupsByPartition, GroupsByTopic
+from gateway.groups.scan import GroupScan
+from gateway.telemetry.registry import Metrics
 from metadata.errors import NoLeader, OutcomeUnknown
 from metadata.groups.consumer_protocol import encode_assignment
 from metadata.groups.settings import GroupSettings

@@ -11,9 +11,9 @@ import grpc.aio
 import pytest
 
 from gateway.broker import Broker
-from gateway.group_descriptions import SeekTo, TopicPartitions
-from gateway.peers import FORWARDED_BY
+from gateway.groups.admin.descriptions import SeekTo, TopicPartitions
 from gateway.proto import groups_pb2
+from gateway.routing.peer_channels import FORWARDED_BY
 from metadata.errors import GroupNotEmpty, NotCoordinator, UnknownGroup, UnknownTopic
 from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER
 from metadata.groups.offsets import CommittedOffset

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.group_patience import COORDINATOR_WAIT_S, patiently
+from gateway.concurrency.group_patience import COORDINATOR_WAIT_S, patiently
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, Stopping, TidelogError, UnknownMember
 from tests.simulation.virtual_loop import run, virtual_loop
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.group_descriptions import SeekTo
-from gateway.group_seek import BEFORE_START, BEYOND_END, NO_RECORD_SINCE, Sought, check_seek, sought_offset
+from gateway.groups.admin.descriptions import SeekTo
+from gateway.groups.admin.seek import BEFORE_START, BEYOND_END, NO_RECORD_SINCE, Sought, check_seek, sought_offset
 from metadata.errors import InvalidArgument
 from tests.gateway.told_log import P0, bounds
 

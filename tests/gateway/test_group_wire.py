@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import group_wire as wire
+from gateway.proto import group_messages as wire
 from gateway.proto import groups_pb2, member_calls
 from metadata.errors import RebalanceInProgress, TidelogError, Unavailable, UnknownMember
 from metadata.groups.model import (

@@ -10,8 +10,8 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.rpc.status_pb2 import Status
 
-from gateway.grpc_status import DETAILS_TRAILER
 from gateway.proto import admin_pb2, log_pb2
+from gateway.proto.status import DETAILS_TRAILER
 from gateway.settings import GatewaySettings
 from segments.settings import SegmentSettings
 from tests.gateway.small_broker import FAST, SmallBroker, with_broker

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.grpc_calls import Context, stream, write_wholly
+from gateway.grpc.calls import Context, stream, write_wholly
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def test_a_client_that_is_gone_is_nobody_s_fault(leave: str, caplog: pytest.LogC
         ended = asyncio.Semaphore(0)
 
         async def handler(context: Context) -> None:
-            context.add_done_callback(lambda _: ended.release())  # type: ignore[arg-type]  # as in open_calls.py
+            context.add_done_callback(lambda _: ended.release())  # type: ignore[arg-type]  # as in gateway/grpc/limits.py
             await context.write(b"first")
             writing = asyncio.ensure_future(write_wholly(context, bytes(3 << 20)))
             try:

@@ -11,14 +11,16 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from gateway import grpc_consume, grpc_delivery, grpc_fetch
-from gateway.answer_room import AnswerRoom
-from gateway.consume_wire import check_request
-from gateway.grpc_calls import Context
-from gateway.grpc_fetch import GrpcFetch
-from gateway.grpc_status import error_of
+from gateway.grpc import slow_readers
+from gateway.grpc.calls import Context
+from gateway.grpc.consume import service as consume_service
+from gateway.grpc.consume.messages import check_request
+from gateway.grpc.fetch import service as fetch_service
+from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import groups_pb2, log_pb2
-from gateway.reads import open_records
+from gateway.proto.status import error_of
+from gateway.records.batch_decoder import open_records
+from gateway.records.response_budget import AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.errors import (
     Corrupt,
@@ -198,7 +200,7 @@ def test_a_damaged_batch_stops_its_partition_alone(tmp_path: Path, monkeypatch: 
             raise Corrupt("a committed batch can't be opened")
         return open_records(fetched, offset, *arguments, **more)
 
-    monkeypatch.setattr("gateway.grpc_fetch.open_records", damaged)
+    monkeypatch.setattr("gateway.grpc.fetch.service.open_records", damaged)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         for number, value in enumerate((b"a", b"bad", b"c")):
@@ -262,7 +264,7 @@ def test_a_slow_reader_stops_only_itself_and_holds_one_answer(tmp_path: Path, mo
         await other.until_read(30)
         await append(channel, b"last", partition=1)
         assert b"last" in await other.until_read(31)
-        assert 0 < rooms[0].bytes_used <= 2 * grpc_fetch.COPIES << 20
+        assert 0 < rooms[0].bytes_used <= 2 * fetch_service.COPIES << 20
         assert len(await slow.until_read(31)) == 31, "what it did not take came when it did"
         slow.call.cancel()
         other.call.cancel()
@@ -272,7 +274,7 @@ def test_a_slow_reader_stops_only_itself_and_holds_one_answer(tmp_path: Path, mo
 
 
 def test_who_takes_nothing_at_all_is_cut_off_when_others_wait_for_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_delivery, "BYTES_PER_SECOND_MIN", 100 * MIB)
+    monkeypatch.setattr(slow_readers, "BYTES_PER_SECOND_MIN", 100 * MIB)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         for _ in range(10):
@@ -647,7 +649,7 @@ def test_who_wants_an_error_where_nothing_is_committed_is_told_one(tmp_path: Pat
 
 
 def test_a_broker_that_stops_lets_members_commit_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_consume, "RELEASE_AT_STOP_S", 30.0)
+    monkeypatch.setattr(consume_service, "RELEASE_AT_STOP_S", 30.0)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         await append(channel, b"a", b"b")
@@ -800,7 +802,7 @@ def test_a_client_that_takes_its_records_late_is_told_why_the_stream_has_ended(
             refused.set()
             raise
 
-    monkeypatch.setattr(grpc_consume, "check_request", check)
+    monkeypatch.setattr(consume_service, "check_request", check)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         for _ in range(30):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway import grpc_delivery
-from gateway.grpc_delivery import cut_off
+from gateway.grpc import slow_readers
+from gateway.grpc.slow_readers import cut_off
 from gateway.settings import GatewaySettings
 from segments.records.columns import encode_records
 from segments.settings import MIB
@@ -38,14 +38,14 @@ def is_open(reader: socket.socket) -> bool:
 def test_readers_that_take_nothing_are_cut_off_when_others_wait_for_their_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grpc_delivery, "BYTES_PER_SECOND_MIN", 100 * MIB)
+    monkeypatch.setattr(slow_readers, "BYTES_PER_SECOND_MIN", 100 * MIB)
     cut: set[str] = set()
 
     def seen(peers: set[str], local_address: str) -> int:
         cut.update(peers)
         return cut_off(peers, local_address)
 
-    monkeypatch.setattr(grpc_delivery, "cut_off", seen)
+    monkeypatch.setattr(slow_readers, "cut_off", seen)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, *[encode_records([(None, b"x" * 1000, (), 0)] * 250)] * 20)
@@ -60,7 +60,7 @@ def test_readers_that_take_nothing_are_cut_off_when_others_wait_for_their_room(
 
 
 def test_while_nobody_waits_a_slow_reader_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_delivery, "BYTES_PER_SECOND_MIN", 100 * MIB)
+    monkeypatch.setattr(slow_readers, "BYTES_PER_SECOND_MIN", 100 * MIB)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, *[encode_records([(None, b"x" * 1000, (), 0)] * 100)] * 5)

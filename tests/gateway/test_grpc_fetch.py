@@ -10,11 +10,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway import answer_room, fetch_wire, grpc_fetch
-from gateway.answer_room import AnswerRoom
-from gateway.grpc_fetch import GrpcFetch
-from gateway.long_work import OneEachTurn
+from gateway.concurrency.offload import OneEachTurn
+from gateway.grpc.fetch import response_encoder
+from gateway.grpc.fetch import service as fetch_service
+from gateway.grpc.fetch.service import GrpcFetch
 from gateway.proto import log_pb2
+from gateway.records import response_budget
+from gateway.records.response_budget import AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.errors import Corrupt, TidelogError
 from segments.log.session_log import FetchTarget, Log
@@ -44,7 +46,7 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> list[AnswerRoom]:
             super().__init__(*arguments)
             made.append(self.room)
 
-    monkeypatch.setattr("gateway.grpc_log.GrpcFetch", Seen)
+    monkeypatch.setattr("gateway.grpc.services.log.GrpcFetch", Seen)
     return made
 
 
@@ -111,15 +113,15 @@ def test_a_large_answer_takes_a_turn_of_the_loop_of_its_own_and_a_small_one_none
             await super().take()
             turns.append("taken")
 
-    monkeypatch.setattr(grpc_fetch, "OneEachTurn", Seen)
+    monkeypatch.setattr(fetch_service, "OneEachTurn", Seen)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, batch_of(b"a"))
-        await produce(stub, batch_of(b"a" * grpc_fetch.LARGE_ANSWER_BYTES), partition=1)
+        await produce(stub, batch_of(b"a" * fetch_service.LARGE_ANSWER_BYTES), partition=1)
         assert (await stub.Fetch(fetch_of(0))).partitions[0].record_batches
         assert turns == []
         large = fetch_of(1, 0)
-        assert len((await stub.Fetch(large)).partitions[1].record_batches) > grpc_fetch.LARGE_ANSWER_BYTES
+        assert len((await stub.Fetch(large)).partitions[1].record_batches) > fetch_service.LARGE_ANSWER_BYTES
         assert turns == ["taken"]
 
     serve(tmp_path, scenario)
@@ -270,14 +272,14 @@ def test_structured_records_carry_everything_that_was_produced(tmp_path: Path) -
 def test_many_structured_records_are_put_together_in_a_thread_and_few_in_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    as_it_is = fetch_wire.encode_records
+    as_it_is = response_encoder.encode_records
     threads: set[int] = set()
 
     def seen(records: list[RecordTuple], partition: int) -> bytes:
         threads.add(threading.get_ident())
         return as_it_is(records, partition)
 
-    monkeypatch.setattr(grpc_fetch, "encode_records", seen)
+    monkeypatch.setattr(fetch_service, "encode_records", seen)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         here = threading.get_ident()
@@ -308,7 +310,7 @@ def test_structured_answers_are_bounded_however_far_batches_were_compressed_and_
 
 
 def test_a_structured_answer_has_only_so_many_records_over_all_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_fetch, "RECORDS_MAX", 5)
+    monkeypatch.setattr(fetch_service, "RECORDS_MAX", 5)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         for partition in range(3):
@@ -333,7 +335,7 @@ async def fill_up(room: AnswerRoom, stack: ExitStack) -> None:
 def test_a_call_waits_for_room_and_is_then_throttled(
     tmp_path: Path, rooms: list[AnswerRoom], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_room, "ROOM_WAIT_S", 0.02)
+    monkeypatch.setattr(response_budget, "ROOM_WAIT_S", 0.02)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         await produce(stub, batch_of(b"a"))

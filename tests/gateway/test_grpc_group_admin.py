@@ -10,8 +10,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from gateway.grpc_status import error_of
 from gateway.proto import groups_pb2
+from gateway.proto.status import error_of
 from metadata.errors import (
     GroupNotEmpty,
     InvalidArgument,

@@ -11,8 +11,8 @@ import grpc.aio
 import pytest
 from google.rpc.status_pb2 import Status
 
-from gateway.grpc_status import error_of
 from gateway.proto import groups_pb2
+from gateway.proto.status import error_of
 from gateway.settings import GatewaySettings
 from metadata.errors import (
     GroupFull,

@@ -379,7 +379,7 @@ def test_a_producer_that_hangs_up_does_not_stop_the_others_and_its_batches_remai
 
 
 def end_offset(broker: SmallBroker, partition: int = 0) -> int:
-    from gateway.named_partitions import partition_of
+    from gateway.topics.names import partition_of
 
     return broker.log.bounds(partition_of(broker.topic_cache.get("orders"), partition)).end_offset
 

@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway import grpc_produce
-from gateway.incoming_messages import FIRST_TURN_S, TURN_S, IncomingMessages
-from gateway.produce_wire import ProduceCall, parse_produce
+from gateway.grpc.produce import service as produce_service
+from gateway.grpc.produce.receive_budget import FIRST_TURN_S, TURN_S, IncomingMessages
+from gateway.grpc.produce.request_decoder import ProduceCall, parse_produce
 from gateway.proto import log_pb2
 from gateway.settings import GatewaySettings
 from segments.settings import KIB, MIB, SegmentSettings
@@ -37,7 +37,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         read.append(message)
         return parse_produce(message)
 
-    monkeypatch.setattr(grpc_produce, "parse_produce", noted)
+    monkeypatch.setattr(produce_service, "parse_produce", noted)
     return read
 
 
@@ -143,7 +143,7 @@ def test_a_call_that_gets_no_turn_in_time_is_throttled_before_it_is_read(
         rooms.append(IncomingMessages(bytes_max, bytes_usual=bytes_usual))
         return rooms[-1]
 
-    monkeypatch.setattr(grpc_produce, "IncomingMessages", noted_room)
+    monkeypatch.setattr(produce_service, "IncomingMessages", noted_room)
 
     async def half_a_room() -> object:
         return bytes(256 * KIB)

@@ -17,10 +17,10 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from gateway.grpc_server import SPARE_CALLS, WATCHES_MAX, _calls_max, _options
-from gateway.named_partitions import partition_of
+from gateway.grpc.server import SPARE_CALLS, WATCHES_MAX, _calls_max, _options
 from gateway.proto import admin_pb2, log_pb2
 from gateway.settings import GatewaySettings
+from gateway.topics.names import partition_of
 from tests.gateway.small_broker import SmallBroker, until, with_broker
 from tests.gateway.stalled_readers import calls_without_window, streams_at_once
 from tests.gateway.stubs import health_stub, log_stub, reflection_stub, topics_stub
@@ -77,7 +77,7 @@ def test_a_stop_is_told_to_who_watches_before_the_stream_ends(tmp_path: Path) ->
 def test_a_stranger_who_watches_without_end_ends_his_own_watches_and_holds_no_calls_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.grpc_server.WATCHES_MAX", 3)
+    monkeypatch.setattr("gateway.grpc.server.WATCHES_MAX", 3)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         health = health_stub(channel)
@@ -105,8 +105,8 @@ def test_a_stranger_who_takes_nothing_of_the_answers_holds_no_calls_of_others(
 ) -> None:
     """Two are answered, or as many more as had a place at the same moment, and wait for a window that never opens; the others are
     refused, which needs none."""
-    monkeypatch.setattr("gateway.grpc_server.WATCHES_MAX", 4)
-    monkeypatch.setattr("gateway.grpc_server._calls_max", lambda settings: 40)
+    monkeypatch.setattr("gateway.grpc.server.WATCHES_MAX", 4)
+    monkeypatch.setattr("gateway.grpc.server._calls_max", lambda settings: 40)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         stranger = await calls_without_window(
@@ -144,10 +144,10 @@ def test_strangers_who_take_nothing_of_their_streams_hold_no_calls_of_others_and
 ) -> None:
     """A stream that is ended while it writes waits for a window that never opens, and is known to."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("gateway.grpc_server.WATCHES_MAX", 40)
-    monkeypatch.setattr("gateway.grpc_server._calls_max", lambda settings: 150)
-    monkeypatch.setattr("gateway.open_watches.TAKE_S", take_s)
-    monkeypatch.setattr("gateway.open_watches.CUTS_PAUSE_S", 0.0)
+    monkeypatch.setattr("gateway.grpc.server.WATCHES_MAX", 40)
+    monkeypatch.setattr("gateway.grpc.server._calls_max", lambda settings: 150)
+    monkeypatch.setattr("gateway.grpc.anonymous_streams.TAKE_S", take_s)
+    monkeypatch.setattr("gateway.grpc.anonymous_streams.CUTS_PAUSE_S", 0.0)
 
     async def scenario(broker: SmallBroker, channel: grpc.aio.Channel) -> None:
         strangers = []

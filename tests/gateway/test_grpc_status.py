@@ -5,8 +5,8 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
-from gateway.grpc_status import error_of, status_of
-from gateway.wire_errors import WIRE_CODES
+from gateway.error_codes import WIRE_CODES
+from gateway.proto.status import error_of, status_of
 from metadata.errors import InvalidArgument, NoLeader, OutOfRange, Throttled, TidelogError, UnknownTopic
 from tests.gateway.test_wire_errors import EVERY_CLASS
 

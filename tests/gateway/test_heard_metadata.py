@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from gateway.heard_metadata import HeardMetadata
 from metadata.errors import Unavailable
 from metadata.model import Revision
+from metadata.store.instrumented import HeardMetadata
 from metadata.store.interface import KeyValue, LeaseId, LeaseLost, MetadataStore
 from tests.simulation.virtual_loop import run
 

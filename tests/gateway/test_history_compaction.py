@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.history_compaction import HistoryCompaction
+from gateway.controller.revision_compaction import HistoryCompaction
 from metadata.model import Revision
 from metadata.store.etcd.store import EtcdStore
 from metadata.store.interface import Event, KeyValue, Put, RevisionCompacted

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.access.settings import AccessSettings
-from gateway.compactor_http import CompactorHttp
-from gateway.host_check import HostCheck, is_loopback_name
-from gateway.metrics import Metrics
+from gateway.net.host_check import HostCheck, is_loopback_name
+from gateway.process.compactor_http import CompactorHttp
+from gateway.telemetry.registry import Metrics
 from metadata.errors import Denied, InvalidArgument
 from tests.gateway.http_client import Client
 from tests.gateway.small_broker import SmallBroker, with_broker

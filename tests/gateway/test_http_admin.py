@@ -10,13 +10,13 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from openapi_spec_validator import validate
 
-from gateway import http_group_bodies
-from gateway.answer_room import AnswerRoom
-from gateway.http_admin import admin_api
-from gateway.http_groups import HttpGroups
-from gateway.http_status import HttpStatus
-from gateway.long_waits import LongWaits
-from gateway.named_partitions import partition_of
+from gateway.concurrency.shutdown import LongWaits
+from gateway.http.admin.api import admin_api
+from gateway.http.groups import bodies
+from gateway.http.groups.routes import HttpGroups
+from gateway.http.status import HttpStatus
+from gateway.records.response_budget import AnswerRoom
+from gateway.topics.names import partition_of
 from metadata.errors import Corrupt, NoLeader, Stopping, TidelogError
 from metadata.topics.settings import SETTINGS
 from segments.object_store.health_tracking import Trouble
@@ -210,7 +210,7 @@ def test_every_body_of_the_interface_has_an_example_that_is_taken(tmp_path: Path
         examples = {
             name: schema["examples"][0] for name, schema in document["components"]["schemas"].items() if "examples" in schema
         }
-        of_groups = {body.__name__ for body in http_group_bodies.EXAMPLES}  # test_http_group_admin.py takes these
+        of_groups = {body.__name__ for body in bodies.EXAMPLES}  # test_http_group_admin.py takes these
         of_access = {"NewKey": ("/v1/keys", 201), "NewAcl": ("/v1/acls", 200), "QuotaBody": ("/v1/quotas", 200)}
         assert examples.keys() - of_groups == {"NewTopic", "TopicChange", "NewSettings", "DeletedRecords"} | of_access.keys()
         for name, (path, status) in of_access.items():
@@ -507,7 +507,7 @@ def test_what_administration_needs_is_made_once_with_its_first_requests(tmp_path
         assert made[0] is not threading.main_thread()
 
     asked = threading.Event()
-    monkeypatch.setattr("gateway.http_admin.admin_api", made_slowly)
+    monkeypatch.setattr("gateway.http.admin.api.admin_api", made_slowly)
     serve(tmp_path, scenario)
 
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from yarl import URL
 
-from gateway import answer_room
-from gateway.answer_room import AnswerRoom
+from gateway.records import response_budget
+from gateway.records.response_budget import AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.errors import TidelogError
 from segments.log.session_log import Log
@@ -289,7 +289,7 @@ async def fill_up(room: AnswerRoom, stack: ExitStack) -> None:
 
 
 def test_a_reader_waits_for_room_and_is_then_throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_room, "ROOM_WAIT_S", 0.02)
+    monkeypatch.setattr(response_budget, "ROOM_WAIT_S", 0.02)
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         await fill(client)

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway import http_group_bodies as bodies
+from gateway.http.groups import bodies
 from tests.gateway.http_client import Client, serve
 from tests.gateway.http_members import HttpMember
 from tests.gateway.small_broker import SmallBroker

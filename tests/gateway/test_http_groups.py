@@ -225,7 +225,7 @@ def test_a_long_poll_ends_when_records_come(tmp_path: Path) -> None:
 
 
 def test_a_long_poll_ends_when_a_rebalance_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.http_group_records.HEARTBEAT_S", 0.02)
+    monkeypatch.setattr("gateway.http.groups.records.HEARTBEAT_S", 0.02)
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         one, two = HttpMember(client, "g"), HttpMember(client, "g")

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import grpc.aio
 import pytest
 
-from gateway.http_group_records import WAITED_S
-from gateway.named_partitions import partition_of
+from gateway.http.groups.records import WAITED_S
 from gateway.proto import groups_pb2
+from gateway.topics.names import partition_of
 from metadata.errors import NotCoordinator
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.consumer_protocol import Subscription, decode_assignment, encode_assignment, encode_subscription
@@ -160,7 +160,7 @@ def test_the_partitions_of_a_member_that_is_silent_go_to_the_others(tmp_path: Pa
 
 
 def test_a_member_that_waits_for_records_keeps_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.http_group_records.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("gateway.http.groups.records.HEARTBEAT_S", 0.05)
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         beats = 0
@@ -360,7 +360,7 @@ def test_an_error_after_a_member_got_its_id_tells_it(tmp_path: Path, monkeypatch
         async def lost(*_: object) -> NoReturn:
             raise NotCoordinator("nobody answers")
 
-        monkeypatch.setattr("gateway.group_patience.COORDINATOR_WAIT_S", 0.0)
+        monkeypatch.setattr("gateway.concurrency.group_patience.COORDINATOR_WAIT_S", 0.0)
         with monkeypatch.context() as patched:
             patched.setattr(broker.groups, "sync", lost)
             member = HttpMember(client, "g")

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from yarl import URL
 
-from gateway.named_partitions import partition_of
 from gateway.settings import GatewaySettings
+from gateway.topics.names import partition_of
 from segments.log.session_log import FetchTarget
 from segments.object_store.health_tracking import Trouble
 from segments.read.log_reader import Fetched

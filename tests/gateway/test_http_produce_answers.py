@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway import http_pace
-from gateway.answer_room import AnswerRoom
-from gateway.http_request import Headers, Request
+from gateway.http import paced_response
+from gateway.http.request import Headers, Request
+from gateway.records.response_budget import AnswerRoom
 from gateway.settings import GatewaySettings
 from metadata.model import Partition, TopicPartition
 from segments.settings import KIB, MIB
@@ -47,7 +47,7 @@ async def fill_up(room: AnswerRoom, stack: ExitStack) -> None:
 def test_a_long_answer_holds_as_much_room_as_it_takes_until_it_is_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accept: str, acks: str, status: int
 ) -> None:
-    as_it_is = http_pace.answer
+    as_it_is = paced_response.answer
     seen: list[tuple[int, int]] = []
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
@@ -57,7 +57,7 @@ def test_a_long_answer_holds_as_much_room_as_it_takes_until_it_is_out(
             seen.append((room.bytes_used, len(body)))
             await as_it_is(request, body, headers, pause_s=pause_s, status=status)
 
-        monkeypatch.setattr(http_pace, "answer", watched)
+        monkeypatch.setattr(paced_response, "answer", watched)
         answer = await client.post(f"{PRODUCE}?acks={acks}", LINES, NDJSON, accept=accept)
         results = answer.lines if accept == NDJSON else answer.json["results"]
         expected = [{"partition": 0} if acks == "none" else {"partition": 0, "offset": number} for number in range(MANY)]

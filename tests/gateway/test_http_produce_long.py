@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway import http_produce
-from gateway.http_produce import ARROW, JSON, NDJSON, THREAD_BYTES, THREAD_RECORDS, takes_long
-from gateway.long_work import THREADS_MAX
+from gateway.concurrency.offload import THREADS_MAX
+from gateway.http.records import produce as records_produce
+from gateway.http.records.produce import ARROW, JSON, NDJSON, THREAD_BYTES, THREAD_RECORDS, takes_long
 from tests.gateway.http_client import Client, serve
 from tests.gateway.small_broker import SmallBroker, until
 
@@ -43,7 +43,7 @@ def test_while_short_bodies_of_many_records_are_taken_apart_others_are_served_an
 ) -> None:
     busy = 0
     may_go_on = threading.Event()
-    plan_body = http_produce.plan_body
+    plan_body = records_produce.plan_body
 
     def slow(*arguments: Any, **named: Any) -> Any:
         nonlocal busy
@@ -52,7 +52,7 @@ def test_while_short_bodies_of_many_records_are_taken_apart_others_are_served_an
             assert may_go_on.wait(60)
         return plan_body(*arguments, **named)
 
-    monkeypatch.setattr(http_produce, "plan_body", slow)
+    monkeypatch.setattr(records_produce, "plan_body", slow)
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         many: list[Any] = [{}] * 2 * THREAD_RECORDS

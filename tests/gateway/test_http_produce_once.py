@@ -11,10 +11,10 @@ import aiohttp
 import pytest
 import uvloop
 
-from gateway import http_produce
-from gateway.broker_process import running
-from gateway.named_partitions import partition_of
+from gateway.http.records import produce as records_produce
+from gateway.process.broker_process import running
 from gateway.settings import BrokerSettings, GatewaySettings
+from gateway.topics.names import partition_of
 from metadata.errors import SessionFenced
 from segments.log.session_log import Log
 from segments.settings import KIB
@@ -87,7 +87,7 @@ def test_a_new_key_goes_to_the_partitions_that_were_added(tmp_path: Path) -> Non
 def test_two_of_one_key_between_which_the_topic_grows_are_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first was routed over three partitions, and while it was encoded in a thread the second was appended over nine."""
     planning, go_on = threading.Event(), threading.Event()
-    plan_body = http_produce.plan_body
+    plan_body = records_produce.plan_body
 
     def slowly_the_first_time(*args: Any, **arguments: Any) -> Any:
         if not planning.is_set():
@@ -95,8 +95,8 @@ def test_two_of_one_key_between_which_the_topic_grows_are_one_request(tmp_path: 
             assert go_on.wait(60)
         return plan_body(*args, **arguments)
 
-    monkeypatch.setattr(http_produce, "plan_body", slowly_the_first_time)
-    monkeypatch.setattr(http_produce, "THREAD_BYTES", 0)
+    monkeypatch.setattr(records_produce, "plan_body", slowly_the_first_time)
+    monkeypatch.setattr(records_produce, "THREAD_BYTES", 0)
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         first = asyncio.ensure_future(client.produce(ORDERS, KEYED, idempotency_key="k"))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway import http_app, http_server
-from gateway.answer_room import BYTES_PER_SECOND_MIN
-from gateway.http_server import WRITE_STALL_S, BoundedProtocol
+from gateway.http import app as http_app
+from gateway.http import server as http_server
+from gateway.http.server import WRITE_STALL_S, BoundedProtocol
+from gateway.records.response_budget import BYTES_PER_SECOND_MIN
 from gateway.settings import GatewaySettings
 from segments.settings import KIB, MIB, SegmentSettings
 from tests.gateway.http_client import client_of

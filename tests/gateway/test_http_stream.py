@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import answer_room, http_stream
-from gateway.named_partitions import partition_of
+from gateway.http.records import stream as records_stream
+from gateway.records import response_budget
 from gateway.settings import GatewaySettings
+from gateway.topics.names import partition_of
 from metadata.model import Revision
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
@@ -199,7 +200,7 @@ def test_a_stream_ends_after_so_many_records_or_so_much_silence(tmp_path: Path) 
 
 
 def test_a_silent_stream_is_pinged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_stream, "PING_MS", 10)
+    monkeypatch.setattr(records_stream, "PING_MS", 10)
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         loop = asyncio.get_running_loop()
@@ -387,8 +388,8 @@ def test_readers_that_never_read_do_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_a_stream_waits_for_room_with_signs_of_life_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_stream, "PING_MS", 10)
-    monkeypatch.setattr(answer_room, "ROOM_WAIT_S", 0.01)
+    monkeypatch.setattr(records_stream, "PING_MS", 10)
+    monkeypatch.setattr(response_budget, "ROOM_WAIT_S", 0.01)
 
     async def scenario(broker: SmallBroker, client: Client) -> None:
         room = broker.http._app._fetch.room

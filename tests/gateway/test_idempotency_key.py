@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.idempotency_key import (
+from gateway.records.idempotency_key import (
     KEY_CHARACTERS_MAX,
     ProducerFields,
     partition_for_keyless,

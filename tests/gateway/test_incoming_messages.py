@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway import incoming_messages
-from gateway.incoming_messages import FIRST_TURN_S, TURN_LONGEST_S, TURN_S, IncomingMessages
+from gateway.grpc.produce import receive_budget
+from gateway.grpc.produce.receive_budget import FIRST_TURN_S, TURN_LONGEST_S, TURN_S, IncomingMessages
 from metadata.errors import Throttled, TooLarge
 from segments.byte_budget import ByteBudget
 from tests.simulation.virtual_loop import run
@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 @pytest.fixture(autouse=True)
 def short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming_messages, "BYTES_EXPECTED_MIN", 1)
+    monkeypatch.setattr(receive_budget, "BYTES_EXPECTED_MIN", 1)
 
 
 Receive = Callable[[], Awaitable[object]]
@@ -160,7 +160,7 @@ def test_a_stream_that_never_sent_holds_a_turn_for_a_short_time_only() -> None:
 
 
 def test_a_message_that_only_opens_its_stream_says_little_of_the_next_but_not_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming_messages, "BYTES_EXPECTED_MIN", 2)
+    monkeypatch.setattr(receive_budget, "BYTES_EXPECTED_MIN", 2)
     messages = IncomingMessages(64, bytes_usual=16)
     idle = [read(messages, arriving(16, in_s=3600 * number), expected=0) for number in range(1, 9)]
     *_, active = all_of(messages, *idle, read(messages, arriving(16), expected=None))

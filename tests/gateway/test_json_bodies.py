@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.json_bodies import ParsedRecords, parse_json, parse_lines
-from gateway.record_routing import RECORDS_MAX
+from gateway.http.records.json_body import ParsedRecords, parse_json, parse_lines
+from gateway.records.partitioning import RECORDS_MAX
 from metadata.errors import InvalidArgument, TooLarge
 
 NOW = 1_750_000_000_000

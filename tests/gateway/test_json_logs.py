@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.current_call import Call, begin_call, end_call
-from gateway.json_logs import JsonFormatter, start_logging
-from gateway.observability_settings import ObservabilitySettings
-from gateway.traffic import DoorTraffic
+from gateway.process.logging import JsonFormatter, start_logging
+from gateway.telemetry.request_context import Call, begin_call, end_call
+from gateway.telemetry.settings import ObservabilitySettings
+from gateway.telemetry.traffic import DoorTraffic
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.secret import Secret

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import json_members
-from gateway.json_members import members_at_most
+from gateway.http.records import json_members
+from gateway.http.records.json_members import members_at_most
 
 marks = st.text(st.sampled_from('",\\[]{}: ab\n💥'), max_size=6)
 json_values = st.recursive(

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from gateway.idempotency_key import producer_of
 from gateway.proto import log_pb2
+from gateway.records.idempotency_key import producer_of
 from metadata.errors import InvalidArgument, InvalidRecord, NoLeader, SessionFenced, StaleRouting, Unavailable
 from metadata.model import Partition, ProducerId, TopicPartition
 from metadata.topics.topic import Topic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.known_offsets import KnownOffsets
+from gateway.groups.offset_cache import KnownOffsets
 from metadata.groups.offsets import CommittedOffset
 from tests.gateway.told_log import P0, P1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.landed_offsets import LandedOffsets, OffsetWrite, key_of
+from gateway.groups.landed_offsets import LandedOffsets, OffsetWrite, key_of
 from metadata.groups.model import NO_GENERATION
 from metadata.groups.offsets import CommittedOffset
 from metadata.store.interface import Delete, Put

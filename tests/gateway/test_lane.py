@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gateway.forwarded_append import ForwardedAppend, Outcome
-from gateway.lane import Lane, Space
+from gateway.routing.forward_queue import Lane, Space
+from gateway.routing.forwarded_append import ForwardedAppend, Outcome
 from metadata.errors import (
     ConditionFailed,
     InvalidTimestamp,

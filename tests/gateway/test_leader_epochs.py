@@ -12,16 +12,16 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway import handover
 from gateway.broker import Broker
-from gateway.cluster_view import ClusterView
-from gateway.grpc_log import QUERIES_MAX
-from gateway.grpc_status import error_of
-from gateway.leader_epochs import checked_epoch, current_epoch_of
-from gateway.leaders import Leaders
-from gateway.membership import Membership
-from gateway.peers import FORWARDED_BY
+from gateway.cluster import handover
+from gateway.cluster.broker_lease import Membership
+from gateway.cluster.view import ClusterView
+from gateway.grpc.fetch.leader_epochs import checked_epoch, current_epoch_of
+from gateway.grpc.services.log import QUERIES_MAX
 from gateway.proto import log_pb2
+from gateway.proto.status import error_of
+from gateway.routing.leader_lookup import Leaders
+from gateway.routing.peer_channels import FORWARDED_BY
 from metadata.cluster import leadership
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, NotLeader, SessionFenced
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.cluster_view import ClusterView
-from gateway.forwarding import Forwarding
-from gateway.led_here import EpochQuestion, WrittenOnce
-from gateway.peer_reads import PeerReads
-from gateway.routed_log import RoutedLog
+from gateway.cluster.view import ClusterView
+from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.forwarder import Forwarding
+from gateway.routing.local_log import EpochQuestion, WrittenOnce
+from gateway.routing.peer_reader import PeerReads
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, TidelogError, UnknownPartition, UnknownTopic
 from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SessionId, TopicId, TopicPartition

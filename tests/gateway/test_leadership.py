@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.cluster_settings import ClusterSettings
-from gateway.cluster_view import ClusterView
-from gateway.leadership import IDLE_SEAL_LOOKS_S, SEAL_LOOKS_S, Leadership
-from gateway.takeover import TakeOver
+from gateway.cluster.session_manager import IDLE_SEAL_LOOKS_S, SEAL_LOOKS_S, Leadership
+from gateway.cluster.settings import ClusterSettings
+from gateway.cluster.takeover import TakeOver
+from gateway.cluster.view import ClusterView
 from metadata.cluster import leadership as partition_assignments
 from metadata.cluster.broker_registry import Registration
 from metadata.cluster.leadership import SessionSpan

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway import bucket_reach
-from gateway.cluster_view import partitions_of
+from gateway.cluster import bucket_isolation
+from gateway.cluster.view import partitions_of
 from metadata.cluster.broker_registry import write_draining
 from metadata.errors import NoLeader, OutcomeUnknown, Rejected, SessionFenced
 from metadata.model import TopicPartition
@@ -22,7 +22,7 @@ from tests.gateway.virtual_cluster import LAYOUT, REQUEST_TIMEOUT_S, SETTINGS, F
 from tests.segments.batches import batch_of, header_of, sequenced_batch
 from tests.simulation.virtual_loop import virtual_loop
 
-GIVEN_UP_S = SETTINGS.bucket_timeout_ms / 1000 + bucket_reach.PROOFS * bucket_reach.LOOKS_S + 3.0
+GIVEN_UP_S = SETTINGS.bucket_timeout_ms / 1000 + bucket_isolation.PROOFS * bucket_isolation.LOOKS_S + 3.0
 """From a cut to the next leader: noticed, proven, sealed and appointed."""
 
 RECORD = sequenced_batch(7, 0)

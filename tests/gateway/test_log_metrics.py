@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from gateway.log_metrics import PARTITIONS_MAX, PartitionCollector
+from gateway.telemetry.log_metrics import PARTITIONS_MAX, PartitionCollector
 from metadata.errors import UnknownTopic
 from metadata.model import Partition, TopicId, TopicPartition
 

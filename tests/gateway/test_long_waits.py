@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.long_waits import LongWaits
+from gateway.concurrency.shutdown import LongWaits
 from metadata.errors import Stopping
 
 

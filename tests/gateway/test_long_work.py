@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.long_work import TURN_S, LoopTurns, OneEachTurn, WorkThreads, in_turns
+from gateway.concurrency.offload import TURN_S, LoopTurns, OneEachTurn, WorkThreads, in_turns
 
 
 class Worked:
@@ -113,7 +113,7 @@ def test_what_work_raises_is_raised_and_lost_where_nobody_is_left_to_hear_it() -
 
 def test_the_loop_gets_its_turn_by_the_time_that_steps_took_and_not_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
-    monkeypatch.setattr("gateway.long_work.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("gateway.concurrency.offload.time.monotonic", lambda: now_s)
 
     async def turns_of(steps: int, *, step_s: float) -> int:
         nonlocal now_s

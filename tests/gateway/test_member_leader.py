@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gateway import member_leader
+from gateway.http.groups import member_leader
 from metadata.groups.assignors import ASSIGNORS
 from metadata.groups.consumer_protocol import (
     Subscription,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.group_cursor import PLACES_MAX, Cursor, Place
-from gateway.member_positions import MemberPositions
+from gateway.http.groups.cursor import PLACES_MAX, Cursor, Place
+from gateway.http.groups.member_positions import MemberPositions
 from metadata.errors import InvalidArgument
 from metadata.groups.model import Generation
 from metadata.model import Partition, TopicId, TopicPartition

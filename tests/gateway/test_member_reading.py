@@ -9,11 +9,11 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from gateway.doors import Broker
-from gateway.group_cursor import Cursor
-from gateway.group_lag import LATER_PART_S
-from gateway.member_reading import PART, MemberReading
-from gateway.named_partitions import BOUNDS_WAIT_S
+from gateway.api import Broker
+from gateway.groups.admin.lag import LATER_PART_S
+from gateway.http.groups.cursor import Cursor
+from gateway.http.groups.member_fetch import PART, MemberReading
+from gateway.topics.names import BOUNDS_WAIT_S
 from metadata.errors import Corrupt, NoLeader, UnknownTopic
 from metadata.groups.model import Generation
 from metadata.groups.offsets import CommittedOffset, StoredOffsets

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.membership import Membership
+from gateway.cluster.broker_lease import Membership
 from metadata.cluster.broker_registry import Registration, encode_registration, read_brokers, write_draining
 from metadata.errors import Denied, Rejected
 from metadata.model import SessionId

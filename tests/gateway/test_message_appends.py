@@ -11,14 +11,15 @@ import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
-from gateway import grpc_produce, message_appends
-from gateway.long_work import THREADS_MAX
-from gateway.message_appends import alone_in_memory
-from gateway.named_partitions import partition_of
-from gateway.peers import FORWARDED_BY
+from gateway.concurrency.offload import THREADS_MAX
+from gateway.grpc.produce import appender
+from gateway.grpc.produce import service as produce_service
+from gateway.grpc.produce.appender import alone_in_memory
+from gateway.grpc.produce.record_decoder import THREAD_BYTES
 from gateway.proto import log_pb2
-from gateway.record_routing import RECORDS_MAX, Plan
-from gateway.structured_records import THREAD_BYTES
+from gateway.records.partitioning import RECORDS_MAX, Plan
+from gateway.routing.peer_channels import FORWARDED_BY
+from gateway.topics.names import partition_of
 from tests.gateway.small_broker import SmallBroker, until
 from tests.gateway.test_grpc_produce import ready, reasons, request, serve, structured, values
 from tests.segments.batches import batch_of, sequenced_batch
@@ -154,7 +155,7 @@ def test_long_appends_of_records_are_taken_apart_and_told_in_threads_in_the_orde
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_threads: list[tuple[str, int]] = []
-    plan, tell = message_appends._plan, grpc_produce._tell
+    plan, tell = appender._plan, produce_service._tell
 
     def noted_plan(*arguments: Any) -> Plan:
         if threading.current_thread() is not threading.main_thread():
@@ -166,8 +167,8 @@ def test_long_appends_of_records_are_taken_apart_and_told_in_threads_in_the_orde
             in_threads.append(("tell", taken.partition))
         tell(result, taken, *arguments)
 
-    monkeypatch.setattr(message_appends, "_plan", noted_plan)
-    monkeypatch.setattr(grpc_produce, "_tell", noted_tell)
+    monkeypatch.setattr(appender, "_plan", noted_plan)
+    monkeypatch.setattr(produce_service, "_tell", noted_tell)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         many = structured(*[log_pb2.Record()] * THREAD_BYTES, partition=0)
@@ -189,7 +190,7 @@ def test_while_records_are_taken_apart_others_are_served_and_only_so_many_thread
 ) -> None:
     busy = 0
     may_go_on = threading.Event()
-    plan = message_appends._plan
+    plan = appender._plan
 
     def slow(*arguments: Any) -> Plan:
         nonlocal busy
@@ -198,7 +199,7 @@ def test_while_records_are_taken_apart_others_are_served_and_only_so_many_thread
             may_go_on.wait(60)
         return plan(*arguments)
 
-    monkeypatch.setattr(message_appends, "_plan", slow)
+    monkeypatch.setattr(appender, "_plan", slow)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         many = request(structured(*[log_pb2.Record()] * THREAD_BYTES, partition=0))
@@ -223,7 +224,7 @@ def test_a_million_empty_records_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_records_of_all_appends_of_a_message_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_appends, "RECORDS_MAX", 5)
+    monkeypatch.setattr(appender, "RECORDS_MAX", 5)
 
     async def scenario(broker: SmallBroker, stub: Any) -> None:
         response = await stub.Produce(request(*[structured(to(partition, b"a"), to(partition, b"b")) for partition in range(3)]))

@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import tidelog
 from docs import metrics_page
 from gateway.broker import Broker
-from gateway.broker_process import running
-from gateway.metrics import Metrics
+from gateway.process.broker_process import running
 from gateway.settings import load_settings
+from gateway.telemetry.registry import Metrics
 from metadata.errors import Unavailable, UnknownTopic
 from segments.object_store.instrumented import MeteredStore
 from tests.gateway.http_client import Client

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.open_connections import TOLD_MAX, OpenConnections, Place
+from gateway.net.connection_limiter import TOLD_MAX, OpenConnections, Place
 
 
 def taken(place: Place | None) -> Place:

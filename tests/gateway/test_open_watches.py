@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.open_watches import FEW, TAKE_S, OpenWatches
+from gateway.grpc.anonymous_streams import FEW, TAKE_S, OpenWatches
 from metadata.errors import Throttled
 from tests.simulation.virtual_loop import run
 

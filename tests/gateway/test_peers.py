@@ -8,9 +8,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway import peers
-from gateway.peers import WRITES_AT_ONCE, Peers
 from gateway.proto import log_pb2
+from gateway.routing import peer_channels as peers
+from gateway.routing.peer_channels import WRITES_AT_ONCE, Peers
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, NotCoordinator, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from metadata.model import SessionId

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.broker_process import running
 from gateway.net.addresses import host_and_port
-from gateway.ports import take_port, take_ports
+from gateway.net.ports import take_port, take_ports
+from gateway.process.broker_process import running
 from gateway.settings import load_settings
 from metadata.errors import InvalidArgument, Unavailable
 

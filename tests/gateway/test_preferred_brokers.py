@@ -8,8 +8,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from gateway.cluster_settings import ClusterSettings
-from gateway.preferred_brokers import PreferredBrokers
+from gateway.cluster.settings import ClusterSettings
+from gateway.routing.preferred_replica import PreferredBrokers
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import InvalidArgument
 from metadata.model import SessionId

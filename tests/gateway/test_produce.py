@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.long_work import WorkThreads
-from gateway.named_partitions import partition_of
-from gateway.produce import OPENED_AT_ONCE_BYTES, THREAD_BYTES, check_ready_batch, outcomes
+from gateway.concurrency.offload import WorkThreads
+from gateway.records.append import OPENED_AT_ONCE_BYTES, THREAD_BYTES, check_ready_batch, outcomes
+from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
 from segments.log.doubted_refusal import DoubtedRefusal
 from segments.log.session_log import Acks
@@ -40,7 +40,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
         opened.append((threading.current_thread() is not threading.main_thread(), decompressed_bytes_max))
         return check_produced(batch, message_bytes_max=message_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
 
-    monkeypatch.setattr("gateway.produce.check_produced", noted)
+    monkeypatch.setattr("gateway.records.append.check_produced", noted)
     return opened
 
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.produce import Outcome
-from gateway.produce_results import (
+from gateway.http.records.produce_results import (
     answer_bytes_max,
     ready_batch_as_json,
     results_as_arrow,
@@ -16,7 +15,8 @@ from gateway.produce_results import (
     results_as_lines,
     shared_error,
 )
-from gateway.record_routing import Plan, PlannedBatch, outcome_by_record
+from gateway.records.append import Outcome
+from gateway.records.partitioning import Plan, PlannedBatch, outcome_by_record
 from metadata.errors import NoLeader, OutcomeUnknown, TidelogError
 from metadata.model import LeaderEpoch, Offset
 from segments.log.session_log import Acks

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.produce_wire import (
+from gateway.grpc.produce.request_decoder import (
     APPENDS_MAX,
     UNUSUAL_BYTES_MAX,
     AppendRequest,

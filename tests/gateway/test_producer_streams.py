@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from gateway.producer_streams import ProducerStreams
+from gateway.grpc.produce.open_streams import ProducerStreams
 from tests.simulation.virtual_loop import run, virtual_loop
 
 

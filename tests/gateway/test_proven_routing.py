@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from gateway.proven_routing import PAUSE_S, ProvenRouting
+from gateway.cluster.proven_routing import PAUSE_S, ProvenRouting
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import LeaderEpoch, Partition, TopicId, TopicPartition
 from metadata.topics.cache import TopicCache

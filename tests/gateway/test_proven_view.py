@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from gateway.proven_view import ANSWER_S, FORMER_MAX, PROOF_S, REFRESH_S, ProvenView, SeenThere, proven_by_others
+from gateway.groups.coordinator_lease import ANSWER_S, FORMER_MAX, PROOF_S, REFRESH_S, ProvenView, SeenThere, proven_by_others
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoCoordinator, Unavailable
 from metadata.model import Revision, SessionId

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from gateway import rack_reads
-from gateway.places_wire import located_from, places_of
-from gateway.rack_reads import Answer, Named, RackReads
+from gateway.routing import follower_fetch
+from gateway.routing.follower_fetch import Answer, Named, RackReads
+from gateway.routing.places_wire import located_from, places_of
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
@@ -118,7 +118,7 @@ def test_a_leader_that_has_said_there_is_something_is_asked_for_it_where_nothing
 
 
 def test_a_bucket_that_is_slow_from_here_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rack_reads, "READ_S", 0.01)
+    monkeypatch.setattr(follower_fetch, "READ_S", 0.01)
     world = World()
     world.bucket = []
     assert world.fetched(0) == [RECORDS]

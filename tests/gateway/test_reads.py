@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway import reads
-from gateway.reads import Opened, open_records, takes_long
+from gateway.records import batch_decoder
+from gateway.records.batch_decoder import Opened, open_records, takes_long
 from metadata.errors import Corrupt, InvalidArgument
 from metadata.model import LeaderEpoch, Offset
 from segments.read.log_reader import Fetched
@@ -62,8 +62,8 @@ def test_answer_after_answer_reads_every_record_once(
         batches.append(encode_records([(b"k", None, [("h", b"v")], 7)] * size, base_offset=end))
         end += size
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reads, "SLICE_RECORDS", slice_records)
-        patched.setattr(reads, "TUPLES_MAX", tuples_max)
+        patched.setattr(batch_decoder, "SLICE_RECORDS", slice_records)
+        patched.setattr(batch_decoder, "TUPLES_MAX", tuples_max)
         found, offset = [], 0
         while offset < end:
             first = next(at for at in range(len(batches)) if offset < sum(batch_sizes[: at + 1]))
@@ -83,7 +83,7 @@ def test_a_batch_of_very_many_records_is_opened_as_columns_to_the_same_records(m
         ("n\u00efve".encode(), b"\xff", [("", b"")], 7),
     ]
     batch = encode_records(new, base_offset=4, codec=Codec.GZIP)
-    monkeypatch.setattr(reads, "TUPLES_MAX", 0)
+    monkeypatch.setattr(batch_decoder, "TUPLES_MAX", 0)
     seen: list[RecordTuple] = []
 
     def seeing(records: list[RecordTuple]) -> bytes:

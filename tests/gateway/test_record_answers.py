@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.record_answers import (
+from gateway.http.records.encoding import (
     ARROW_SCHEMA,
     Formats,
     as_arrow,

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gateway.produce import ReadyBatch, Target, check_dates
+from gateway.records.append import ReadyBatch, Target, check_dates
 from metadata.errors import InvalidTimestamp
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.settings import INT64_MAX, TopicSettings

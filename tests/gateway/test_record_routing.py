@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.idempotency_key import ProducerFields
-from gateway.record_routing import Plan, PlannedBatch, cut, outcome_by_record, plan_records, route, single_partition
+from gateway.records.idempotency_key import ProducerFields
+from gateway.records.partitioning import Plan, PlannedBatch, cut, outcome_by_record, plan_records, route, single_partition
 from metadata.errors import InvalidArgument, NoLeader, TooLarge, UnknownPartition
 from metadata.model import LeaderEpoch, Offset, ProducerId
 from segments.partition.partition_log import Appended

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.led_here import LedHere
-from gateway.produce import ReadyBatch, Target, append
+from gateway.records.append import ReadyBatch, Target, append
+from gateway.routing.local_log import LedHere
 from metadata.errors import ConditionFailed, NoLeader, StaleRouting, Throttled, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
 
-from gateway.cluster_view import ClusterView
-from gateway.leaders import Leaders
-from gateway.rack_reads import RackReads
-from gateway.routed_fetch import LAGGARD_S, SILENT_S, RoutedFetch
+from gateway.cluster.view import ClusterView
+from gateway.routing.cluster_fetch import LAGGARD_S, SILENT_S, RoutedFetch
+from gateway.routing.follower_fetch import RackReads
+from gateway.routing.leader_lookup import Leaders
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import Corrupt, NoLeader, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SessionId, TopicPartition
@@ -196,7 +196,7 @@ def test_what_waiting_does_not_mend_is_told_at_once() -> None:
 
 
 def test_a_caller_that_gives_up_sooner_is_answered_before() -> None:
-    from gateway.caller_deadline import note_deadline
+    from gateway.telemetry.caller_deadline import note_deadline
 
     async def scenario(world: World) -> None:
         note_deadline(3.0)

@@ -12,9 +12,9 @@ import grpc.aio
 import pytest
 
 from gateway.broker import Broker
-from gateway.cluster_view import partitions_of
-from gateway.peers import FORWARDED_BY
+from gateway.cluster.view import partitions_of
 from gateway.proto import groups_pb2
+from gateway.routing.peer_channels import FORWARDED_BY
 from metadata.errors import (
     InvalidGroupName,
     NoCoordinator,

@@ -13,11 +13,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway import led_here
 from gateway.broker import Broker
-from gateway.grpc_status import error_of
-from gateway.peers import FORWARDED_BY
 from gateway.proto import admin_pb2, log_pb2
+from gateway.proto.status import error_of
+from gateway.routing import local_log
+from gateway.routing.peer_channels import FORWARDED_BY
 from metadata.errors import NotLeader, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topics.topic import Topic
@@ -132,7 +132,7 @@ def test_what_was_forwarded_once_is_refused_with_the_leader_s_name_and_never_sen
 
 
 def test_what_is_forwarded_during_a_takeover_is_written_when_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(led_here, "TAKEOVER_S", 60.0)
+    monkeypatch.setattr(local_log, "TAKEOVER_S", 60.0)
 
     async def scenario(cluster: Cluster) -> None:
         may_serve = hold_takeovers(monkeypatch)

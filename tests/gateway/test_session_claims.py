@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster_identity import check_knows_who_wrote
-from gateway.session_claims import SessionClaims
+from gateway.cluster.identity import check_knows_who_wrote
+from gateway.cluster.session_opener import SessionClaims
 from metadata.cluster.counters import next_session
 from metadata.errors import AlreadyExists, Rejected, SessionFenced, Unavailable
 from metadata.model import SegmentSeq, SessionId

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import snapshots
-from gateway.snapshots import SNAPSHOTS_KEPT, Snapshots, snapshot_revisions, take_snapshot
+from gateway.controller import metadata_snapshots
+from gateway.controller.metadata_snapshots import SNAPSHOTS_KEPT, Snapshots, snapshot_revisions, take_snapshot
 from metadata.backup.snapshot import parse_snapshot
 from metadata.errors import OutcomeUnknown, Unavailable
 from metadata.model import Revision
@@ -75,7 +75,7 @@ def test_a_snapshot_holds_every_key_of_the_cluster_but_the_leased_ones_and_no_ke
 
 
 def test_it_is_of_one_revision_though_changes_come_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "PAGE_KEYS", 2)
+    monkeypatch.setattr(metadata_snapshots, "PAGE_KEYS", 2)
 
     class Changing(FaultyStore):
         async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:

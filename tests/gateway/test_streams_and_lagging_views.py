@@ -86,7 +86,7 @@ def test_a_consume_stream_reads_partitions_whose_leader_had_not_heard_of_them_wh
 def test_an_http_stream_reads_partitions_whose_leader_had_not_heard_of_them_when_they_were_added(
     tmp_path: Path, accept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.http_stream.PING_MS", 50)  # so soon the stream looks at the topic again
+    monkeypatch.setattr("gateway.http.records.stream.PING_MS", 50)  # so soon the stream looks at the topic again
 
     async def scenario(cluster: Cluster) -> None:
         topic, _, _ = await made(cluster)

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.proto import log_pb2
-from gateway.record_routing import HEADERS_MAX
-from gateway.structured_records import (
+from gateway.grpc.produce.record_decoder import (
     THREAD_BYTES,
     THREAD_RECORDS,
     RecordLimits,
@@ -23,6 +21,8 @@ from gateway.structured_records import (
     tags_at_most,
     takes_long,
 )
+from gateway.proto import log_pb2
+from gateway.records.partitioning import HEADERS_MAX
 from metadata.errors import InvalidArgument, TidelogError, TooLarge
 from tests.gateway.wire_fields import wire_fields
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.takeover import TakeOver
+from gateway.cluster.takeover import TakeOver
 from metadata.cluster.leadership import PartitionState, SessionSpan
 from metadata.cluster.leadership_cache import PartitionCache
 from metadata.errors import SessionFenced

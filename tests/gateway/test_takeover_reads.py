@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence, Set
 
-from gateway.cluster_view import partitions_of
+from gateway.cluster.view import partitions_of
 from metadata.cluster.broker_registry import write_draining
 from metadata.errors import Unavailable, UnknownTopic
 from metadata.model import SegmentSeq, SessionId, TopicId, TopicPartition

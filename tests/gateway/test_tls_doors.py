@@ -13,15 +13,15 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from gateway.access.calls import METRICS_PATHS
+from gateway.access.permissions import METRICS_PATHS
 from gateway.access.settings import AccessSettings
-from gateway.http_app import HttpApp
-from gateway.http_request import Receive, Scope, Send
-from gateway.peers import Peers, Unreachable
+from gateway.http.app import HttpApp
+from gateway.http.request import Receive, Scope, Send
+from gateway.net.tls.client_subject import TlsSubject, grpc_subject, http_subject
+from gateway.net.tls.identity import TlsFiles
+from gateway.net.tls.settings import TlsSettings
 from gateway.proto import admin_pb2, admin_pb2_grpc
-from gateway.tls_files import TlsFiles
-from gateway.tls_settings import TlsSettings
-from gateway.tls_subject import TlsSubject, grpc_subject, http_subject
+from gateway.routing.peer_channels import Peers, Unreachable
 from metadata.cluster.broker_registry import Registration
 from metadata.model import SessionId
 from tests.certificates import make_certificates

@@ -13,10 +13,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gateway import system_authorities
-from gateway.key_pair import load_key_pair
-from gateway.tls_files import TlsFiles
-from gateway.tls_settings import TlsSettings
+from gateway.net.tls import system_authorities
+from gateway.net.tls.identity import TlsFiles
+from gateway.net.tls.key_pair import load_key_pair
+from gateway.net.tls.settings import TlsSettings
 from metadata.errors import InvalidArgument
 from tests.certificates import Authority, Certificates, make_certificates
 
@@ -232,7 +232,7 @@ def test_whatever_new_files_do_to_those_who_read_them_the_old_ones_go_on(
         raise MemoryError("too many")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.tls_files.read_identity", failing)
+        patch.setattr("gateway.net.tls.identity.read_identity", failing)
         for _ in range(2):
             assert not look(files)
     assert files.identity is before

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.tls_settings import TlsSettings, check_listeners, is_loopback
+from gateway.net.tls.settings import TlsSettings, check_listeners, is_loopback
 from metadata.errors import InvalidArgument
 
 CERT, KEY, CA = Path("cert.pem"), Path("key.pem"), Path("ca.pem")

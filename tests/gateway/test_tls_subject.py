@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from gateway.tls_subject import TlsSubject, grpc_subject, http_subject, subject_of_der
+from gateway.net.tls.client_subject import TlsSubject, grpc_subject, http_subject, subject_of_der
 from tests.certificates import Authority
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway import topic_mirror
-from gateway.snapshots import take_snapshot
-from gateway.topic_mirror import TopicMirror
+from gateway.controller import topic_mirror
+from gateway.controller.metadata_snapshots import take_snapshot
+from gateway.controller.topic_mirror import TopicMirror
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.store.interface import KeyValue, Put

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.doors import Broker
-from gateway.named_partitions import LOOK_UP_S
-from gateway.topic_states import PartitionState, described_topic, partition_leaders
+from gateway.api import Broker
+from gateway.topics.describe import PartitionState, described_topic, partition_leaders
+from gateway.topics.names import LOOK_UP_S
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.model import SessionId, TopicId, TopicPartition

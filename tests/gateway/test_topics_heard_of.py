@@ -9,15 +9,15 @@ from typing import cast
 
 import pytest
 
-from gateway.consume_wire import ConsumeTerms
-from gateway.consumed_partitions import Whence
-from gateway.doors import Broker
-from gateway.group_cursor import Cursor, Place
-from gateway.grpc_consume import GrpcConsume
-from gateway.http_group_call import AsMember
-from gateway.http_group_offsets import HttpGroupOffsets
-from gateway.member_reading import MemberReading
-from gateway.named_partitions import LOOK_UP_S, LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
+from gateway.api import Broker
+from gateway.grpc.consume.messages import ConsumeTerms
+from gateway.grpc.consume.partitions import Whence
+from gateway.grpc.consume.service import GrpcConsume
+from gateway.http.groups.cursor import Cursor, Place
+from gateway.http.groups.member_fetch import MemberReading
+from gateway.http.groups.offsets import HttpGroupOffsets
+from gateway.http.groups.request import AsMember
+from gateway.topics.names import LOOK_UP_S, LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
 from metadata.errors import Unavailable, UnknownTopic
 from metadata.groups.model import NO_INSTANCE, Generation, MemberId
 from metadata.members.settings import MemberSettings

@@ -14,13 +14,13 @@ import pytest
 import uvloop
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
-import gateway.tracing
+import gateway.telemetry.otlp
 import tidelog
 from gateway.broker import Broker
-from gateway.broker_process import running
-from gateway.observability_settings import ObservabilitySettings
+from gateway.process.broker_process import running
 from gateway.settings import load_settings
-from gateway.tracing import OtlpTracing
+from gateway.telemetry.otlp import OtlpTracing
+from gateway.telemetry.settings import ObservabilitySettings
 from tests.gateway.otlp_receiver import Receiver, receiving
 
 pytestmark = pytest.mark.slow
@@ -125,7 +125,7 @@ def test_the_sdk_gives_records_the_span_in_which_they_were_sent(tmp_path: Path) 
 
 
 def test_a_collector_that_answers_nobody_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway.tracing, "CLOSE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(gateway.telemetry.otlp, "CLOSE_TIMEOUT_S", 0.0)
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.proven_view import PROOF_S
+from gateway.groups.coordinator_lease import PROOF_S
 from metadata.errors import NoCoordinator, StaleGeneration, UnknownMember
 from metadata.groups.model import Phase
 from tests.gateway.coordinated_groups import Cluster, outcome, with_cluster

@@ -6,7 +6,7 @@ import pytest
 from grpc import StatusCode
 
 from gateway import http_rejections
-from gateway.wire_errors import WIRE_CODES, wire_codes
+from gateway.error_codes import WIRE_CODES, wire_codes
 from metadata import errors
 from metadata.errors import (
     Corrupt,

@@ -16,8 +16,8 @@ import uvloop
 
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
+from gateway.net.tls.settings import TlsSettings
 from gateway.settings import GatewaySettings
-from gateway.tls_settings import TlsSettings
 from tests.certificates import Authority, Certificates, make_certificates
 from tests.gateway.broker_cluster import Cluster, broker_cluster
 from tests.gateway.small_broker import PATIENCE_S

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 
-from gateway.led_here import LedHere
+from gateway.routing.local_log import LedHere
 from metadata.errors import NoLeader, TidelogError, UnknownTopic
 from metadata.model import LeaderEpoch, Offset, Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic

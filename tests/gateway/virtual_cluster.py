@@ -17,10 +17,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.cluster_identity import identify_cluster
-from gateway.cluster_settings import ClusterSettings
-from gateway.cluster_view import ClusterView, partitions_of
-from gateway.leadership import Leadership
+from gateway.cluster.identity import identify_cluster
+from gateway.cluster.session_manager import Leadership
+from gateway.cluster.settings import ClusterSettings
+from gateway.cluster.view import ClusterView, partitions_of
 from metadata.cluster.broker_registry import Registration, read_brokers
 from metadata.cluster.leadership import Decision, PartitionState, moving, read_all, write
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable

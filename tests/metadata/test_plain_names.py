@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from gateway.cluster_settings import ClusterSettings
+from gateway.cluster.settings import ClusterSettings
 from metadata.access.acl import Scope, check_principal, check_scope
 from metadata.errors import InvalidArgument, InvalidGroupName, TidelogError
 from metadata.groups.model import check_group_name

@@ -20,8 +20,9 @@ from compaction.gc import collector
 from compaction.maintenance import key_compaction, key_pass, maintainer, retention
 from compaction.maintenance.key_compaction import KeyPassPlan
 from compaction.wal.state import SessionState
-from gateway import controller, handover, session_claims, takeover
-from gateway.bucket_reach import BucketReach
+from gateway.cluster import handover, session_opener, takeover
+from gateway.cluster.bucket_isolation import BucketReach
+from gateway.controller import controller
 from metadata.cluster import leadership
 from metadata.cluster.counters import next_session
 from metadata.cluster.leadership import PartitionState
@@ -213,7 +214,7 @@ def _session_reused() -> list[tuple[Any, str, Callable[..., Any]]]:
     async def is_ours(store: ObjectStore, key: str, writer: bytes) -> bool:
         return True
 
-    return [(session_claims, "next_session", number_of_last_time), (session, "_is_ours", is_ours)]
+    return [(session_opener, "next_session", number_of_last_time), (session, "_is_ours", is_ours)]
 
 
 async def _released_at_once(log: Log, partition: TopicPartition, state: PartitionState) -> Released:

@@ -15,9 +15,9 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gateway.cluster_settings import ClusterSettings
-from gateway.cluster_view import ClusterView
-from gateway.leadership import Leadership
+from gateway.cluster.session_manager import Leadership
+from gateway.cluster.settings import ClusterSettings
+from gateway.cluster.view import ClusterView
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, Rejected, TidelogError, Unavailable
 from metadata.model import Revision, SessionId

@@ -5,8 +5,8 @@
                      sessions, write; each may crash at any step and begin again
     bucket           of each session: who has claimed it, and what stands at its first place: nothing, a segment, a seal
 
-Each step is one request to the bucket or one transaction of the metadata, as in gateway/session_claims.py. A broker that is frozen
-is a broker that takes no more steps, so every such run is among those explored. A write stands for an acknowledgement, at an
+Each step is one request to the bucket or one transaction of the metadata, as in gateway/cluster/session_opener.py. A broker that is
+frozen is a broker that takes no more steps, so every such run is among those explored. A write stands for an acknowledgement, at an
 offset that a broker of the other copy gives to a record of its own.
 
 Invariant: brokers of one copy alone write.

@@ -23,8 +23,8 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from gateway.cluster_identity import next_number
-from gateway.cluster_settings import ClusterSettings
+from gateway.cluster.identity import next_number
+from gateway.cluster.settings import ClusterSettings
 from metadata.cluster.leadership import decode_state
 from metadata.errors import TidelogError
 from metadata.model import LeaderEpoch, SessionId, TopicPartition

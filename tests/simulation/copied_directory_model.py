@@ -6,7 +6,7 @@
                     step and begin again
     bucket          of each session: who has claimed it, whether it has written, whether it is sealed
 
-Each step is one request to the bucket or one transaction of the metadata, as in gateway/session_claims.py without etcd. In
+Each step is one request to the bucket or one transaction of the metadata, as in gateway/cluster/session_opener.py without etcd. In
 clone_model.py the copies part before any session begins, and have several brokers each.
 
 Invariant: whoever writes knows of every session that has written to the partition before.

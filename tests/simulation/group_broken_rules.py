@@ -12,11 +12,11 @@ from enum import Enum
 from typing import Any
 from unittest.mock import patch
 
-from gateway import group_coordinator
-from gateway.coordinated_group import CoordinatedGroup
-from gateway.group_coordinator import GroupCoordinator
-from gateway.group_timer import uptime_ms
-from gateway.landed_offsets import OffsetWrite, operation_of
+from gateway.groups import coordinator
+from gateway.groups.coordinator import GroupCoordinator
+from gateway.groups.group import CoordinatedGroup
+from gateway.groups.landed_offsets import OffsetWrite, operation_of
+from gateway.groups.timer import uptime_ms
 from metadata.errors import NotCoordinator
 from metadata.groups import join, rebalance_barrier, state_machine
 from metadata.groups.assignors import TopicPartitionName
@@ -73,11 +73,11 @@ def _patches(rule: BrokenGroupRule) -> list[tuple[Any, str, Any]]:
         case BrokenGroupRule.COMMITS_UNGUARDED:
             return [(CoordinatedGroup, "write_offsets", _written_unguarded)]
         case BrokenGroupRule.OLD_GENERATION_COMMITS:
-            return [(group_coordinator, "check_commit", _never_refused)]
+            return [(coordinator, "check_commit", _never_refused)]
         case BrokenGroupRule.BARRIER_OPENS_EARLY:
             return [(module, "open_if_all_are_here", _opened_early) for module in (join, state_machine)]
         case BrokenGroupRule.ANY_GENERATION_STAYS:
-            return [(group_coordinator, "check_heartbeat", _refused_while_preparing)]
+            return [(coordinator, "check_heartbeat", _refused_while_preparing)]
         case BrokenGroupRule.TOLD_BEFORE_STORED:
             return [(CoordinatedGroup, "step", _told_before_stored(CoordinatedGroup.step))]
         case BrokenGroupRule.KEEPS_WHAT_MOVES:

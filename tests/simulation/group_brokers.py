@@ -1,7 +1,7 @@
 """Three brokers that coordinate groups: the real coordinator, registration and view of each, as processes over one etcd model.
 
 Of a broker only what groups need is there: no bucket, no partitions, no doors. A call that reaches the wrong broker makes one hop,
-as gateway/routed_groups.py lets it.
+as gateway/groups/router.py lets it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from gateway.coordinators import Coordinators
-from gateway.group_coordinator import GroupCoordinator
-from gateway.membership import Membership
-from gateway.proven_view import ANSWER_S as VIEW_ANSWER_S
-from gateway.proven_view import ProvenView, SeenThere
+from gateway.cluster.broker_lease import Membership
+from gateway.groups.coordinator import GroupCoordinator
+from gateway.groups.coordinator_lease import ANSWER_S as VIEW_ANSWER_S
+from gateway.groups.coordinator_lease import ProvenView, SeenThere
+from gateway.groups.coordinator_lookup import Coordinators
 from metadata.cluster.broker_registry import BrokerCache, Registration, read_revisions, write_draining
 from metadata.errors import NoCoordinator, NotCoordinator, NotFound, OutcomeUnknown, Rejected, Unavailable
 from metadata.groups.model import Joined, MemberId
@@ -92,7 +92,7 @@ class GroupBroker(CalledProcess):
         self.tasks = [self.start(each) for each in work]
 
     async def _register(self) -> None:
-        """Session after session, as gateway/leadership.py has them."""
+        """Session after session, as gateway/cluster/session_manager.py has them."""
         sessions: set[SessionId] = set()
         while True:
             number = SessionId(next(self._site.sessions))

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from gateway.group_coordinator import GroupCoordinator
-from gateway.proven_view import PROOF_S
+from gateway.groups.coordinator import GroupCoordinator
+from gateway.groups.coordinator_lease import PROOF_S
 from metadata.errors import Fenced, InstanceFenced, OutcomeUnknown, RebalanceInProgress, TidelogError, Unavailable
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest

@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.proven_view import PROOF_S
+from gateway.groups.coordinator_lease import PROOF_S
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Phase
 from metadata.groups.settings import GroupSettings

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 import grpc
 import grpc.aio
 
-from gateway.http_request import Message, Request
+from gateway.http.request import Message, Request
 from metadata.errors import TidelogError
 
 GrpcMethod = Any  # grpc.RpcMethodHandler, whose stubs leave out the functions

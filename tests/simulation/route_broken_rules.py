@@ -11,20 +11,22 @@ from enum import Enum
 from typing import Any
 from unittest.mock import patch
 
-from gateway import http_produce, message_appends, produce
-from gateway.consume_alone import Alone
-from gateway.forwarded_produce import forward
-from gateway.forwarding import Forwarding
-from gateway.http_stream import RecordStream
-from gateway.leaders import Leaders
-from gateway.led_here import LedHere, Pending, WrittenOnce
-from gateway.message_appends import MessageAppends
-from gateway.outbox import Load
-from gateway.produce import ReadyBatch, Target
-from gateway.produce_wire import AppendRequest
-from gateway.proven_routing import ProvenRouting
-from gateway.routed_log import RoutedLog
-from gateway.session_claims import SessionClaims
+from gateway.cluster.proven_routing import ProvenRouting
+from gateway.cluster.session_opener import SessionClaims
+from gateway.grpc.consume.standalone import Alone
+from gateway.grpc.produce import appender
+from gateway.grpc.produce.appender import MessageAppends
+from gateway.grpc.produce.request_decoder import AppendRequest
+from gateway.http.records import produce as records_produce
+from gateway.http.records.stream import RecordStream
+from gateway.records import append as records_append
+from gateway.records.append import ReadyBatch, Target
+from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.forward_sender import Load
+from gateway.routing.forwarded_produce import forward
+from gateway.routing.forwarder import Forwarding
+from gateway.routing.leader_lookup import Leaders
+from gateway.routing.local_log import LedHere, Pending, WrittenOnce
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError
 from metadata.model import ProducerId, Revision, SessionId, TopicPartition
@@ -69,7 +71,7 @@ def _patches(rule: BrokenRouteRule) -> list[tuple[Any, str, Callable[..., Any]]]
         case BrokenRouteRule.STALE_ROUTING_TAKEN:
             return [(ProvenRouting, "check", _any_routing)]
         case BrokenRouteRule.WRITTEN_BEHIND_REFUSED:
-            return [(doors, "append", _each_by_itself) for doors in (http_produce, message_appends)]
+            return [(doors, "append", _each_by_itself) for doors in (records_produce, appender)]
         case BrokenRouteRule.LATE_ANSWERS_TAKEN:
             return [(Forwarding, "_send", _send_and_take_any_answer)]
         case BrokenRouteRule.UNHEARD_IS_UNKNOWN:
@@ -95,7 +97,7 @@ def _any_routing(self: ProvenRouting, partition: TopicPartition, partition_count
 def _each_by_itself(
     log: LedHere, target: Target, batches: Sequence[ReadyBatch], admission: Admission, **how: Any
 ) -> list[Pending | TidelogError]:
-    return [pending for batch in batches for pending in produce.append(log, target, [batch], admission, **how)]
+    return [pending for batch in batches for pending in records_append.append(log, target, [batch], admission, **how)]
 
 
 async def _send_and_take_any_answer(self: Forwarding, leader: Registration, load: Load) -> None:

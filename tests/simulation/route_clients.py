@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from gateway.grpc_status import error_of
 from gateway.proto import log_pb2
+from gateway.proto.status import error_of
 from metadata.errors import NotFound, OutcomeUnknown, TidelogError
 from metadata.model import Partition, TopicId, TopicPartition
 from metadata.topics.topic import Topic

@@ -7,7 +7,7 @@ import contextlib
 import random
 from collections.abc import Iterator, Sequence
 
-from gateway.cluster_view import partitions_of
+from gateway.cluster.view import partitions_of
 from metadata.model import TopicPartition
 from metadata.store.interface import MetadataStore
 from metadata.topics.registry import Topics

@@ -13,8 +13,8 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
-from gateway.grpc_status import error_of
 from gateway.proto import log_pb2
+from gateway.proto.status import error_of
 from metadata.errors import NotFound, OutcomeUnknown, TidelogError, UnknownPartition, UnknownTopic
 from metadata.topics.topic import Topic
 from segments.records.batch import split_batches

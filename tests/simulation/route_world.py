@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from unittest.mock import patch
 
-from gateway.cluster_settings import ClusterSettings
+from gateway.cluster.settings import ClusterSettings
 from metadata.errors import TidelogError
 from metadata.model import TopicPartition
 from metadata.store.keys import EtcdLayout

@@ -19,20 +19,20 @@ import grpc
 import grpc.aio
 import msgspec
 
-from gateway.cluster_view import ClusterView
-from gateway.doors import Broker
-from gateway.forwarding import Forwarding
-from gateway.grpc_log import SERVICE, LogService
-from gateway.http_fetch import HttpFetch
-from gateway.http_produce import HttpProduce
-from gateway.led_here import LedHere
-from gateway.long_waits import LongWaits
-from gateway.metrics import Metrics
-from gateway.peer_reads import PeerReads
-from gateway.peers import CONNECT_TIMEOUT_S, WRITES_AT_ONCE, Peers, _unreachable
-from gateway.producer_streams import ProducerStreams
-from gateway.routed_log import RoutedLog
+from gateway.api import Broker
+from gateway.cluster.view import ClusterView
+from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.produce.open_streams import ProducerStreams
+from gateway.grpc.services.log import SERVICE, LogService
+from gateway.http.records.fetch import HttpFetch
+from gateway.http.records.produce import HttpProduce
+from gateway.routing.cluster_log import RoutedLog
+from gateway.routing.forwarder import Forwarding
+from gateway.routing.local_log import LedHere
+from gateway.routing.peer_channels import CONNECT_TIMEOUT_S, WRITES_AT_ONCE, Peers, _unreachable
+from gateway.routing.peer_reader import PeerReads
 from gateway.settings import GatewaySettings
+from gateway.telemetry.registry import Metrics
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import TopicPartition
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class Served:
-    """What the listeners need of a broker (gateway/doors.py), without groups, access control and commands."""
+    """What the listeners need of a broker (gateway/api.py), without groups, access control and commands."""
 
     tracing = None
     guard = None
@@ -188,7 +188,8 @@ class PeerChannels(dict[str, Any]):
 
 
 class PeerChannel:
-    """In place of `_Channel` in gateway/peers.py: calls of one broker to another, which come late, get lost, or break."""
+    """In place of `_Channel` in gateway/routing/peer_channels.py: calls of one broker to another, which come late, get lost, or
+    break."""
 
     def __init__(self, caller: RoutedBroker, called: RoutedBroker | None) -> None:
         self._caller = caller

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from gateway.cluster_settings import ClusterSettings
-from gateway.event_ids import encode_event_id
+from gateway.cluster.settings import ClusterSettings
+from gateway.http.records.event_ids import encode_event_id
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
 from tests.simulation.appointments import Recorder

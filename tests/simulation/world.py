@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
-from gateway.bucket_reach import LOOKS_S, PROOFS
-from gateway.cluster_settings import ClusterSettings
+from gateway.cluster.bucket_isolation import LOOKS_S, PROOFS
+from gateway.cluster.settings import ClusterSettings
 from metadata.errors import TidelogError
 from metadata.model import TopicId, TopicPartition
 from metadata.store.keys import EtcdLayout

@@ -14,9 +14,9 @@ from typing import Any
 
 import grpc.aio
 
-from gateway.grpc_status import DETAILS_TRAILER, status_of
+from gateway.error_codes import wire_codes
 from gateway.proto import admin_pb2, admin_pb2_grpc, log_pb2, log_pb2_grpc
-from gateway.wire_errors import wire_codes
+from gateway.proto.status import DETAILS_TRAILER, status_of
 from metadata.errors import (
     FencedLeaderEpoch,
     NoLeader,

@@ -7,9 +7,9 @@ from typing import Any
 import grpc.aio
 from google.protobuf.message import Message
 
-from gateway.grpc_status import DETAILS_TRAILER, status_of
+from gateway.error_codes import wire_codes
 from gateway.proto import groups_pb2_grpc
-from gateway.wire_errors import wire_codes
+from gateway.proto.status import DETAILS_TRAILER, status_of
 from metadata.errors import TidelogError
 from tests.tidelog.small_broker import SmallBroker
 

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import pytest
 
 import tidelog
-from gateway.routed_log import RoutedLog
+from gateway.routing.cluster_log import RoutedLog
 from metadata.errors import Corrupt, InvalidArgument, NotLeader, OutOfRange, Throttled, TidelogError
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.tidelog.consuming import QUICK, read

@@ -12,11 +12,11 @@ from typing import Protocol
 import msgspec
 import pytest
 
-from gateway.cluster_identity import identify_cluster
-from gateway.cluster_settings import ClusterSettings
-from gateway.cluster_view import partitions_of
-from gateway.session_claims import SessionClaims
-from gateway.snapshots import take_snapshot
+from gateway.cluster.identity import identify_cluster
+from gateway.cluster.session_opener import SessionClaims
+from gateway.cluster.settings import ClusterSettings
+from gateway.cluster.view import partitions_of
+from gateway.controller.metadata_snapshots import take_snapshot
 from metadata.backup.restore_state import Restoring, encode_restoring
 from metadata.cluster.counters import next_session
 from metadata.cluster.id_allocation import ProducerIds

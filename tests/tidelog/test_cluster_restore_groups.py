@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster_view import partitions_of
-from gateway.group_coordinator import GroupCoordinator
-from gateway.snapshots import take_snapshot
+from gateway.cluster.view import partitions_of
+from gateway.controller.metadata_snapshots import take_snapshot
+from gateway.groups.coordinator import GroupCoordinator
 from metadata.errors import StaleGeneration
 from metadata.groups.model import NO_INSTANCE, Generation, Joined, MemberId, SyncRequest
 from metadata.groups.offsets import CommittedOffset

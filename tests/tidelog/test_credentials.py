@@ -17,9 +17,9 @@ import uvloop
 
 import tidelog
 from gateway.access.settings import AccessSettings
-from gateway.broker_process import running as running_broker
+from gateway.net.tls.settings import TlsSettings
+from gateway.process.broker_process import running as running_broker
 from gateway.settings import BrokerSettings
-from gateway.tls_settings import TlsSettings
 from metadata.errors import Denied, InvalidArgument, NotAuthorized, Rejected, TidelogError, Unauthenticated, Unavailable
 from metadata.secret import Secret
 from tests.certificates import Authority, make_certificates

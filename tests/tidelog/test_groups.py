@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import tidelog
-from gateway.grpc_status import status_of
 from gateway.proto import groups_pb2 as wire
+from gateway.proto.status import status_of
 from metadata.errors import (
     GroupNotEmpty,
     InvalidArgument,

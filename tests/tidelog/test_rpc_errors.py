@@ -13,7 +13,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
-from gateway.grpc_status import DETAILS_TRAILER, status_of
+from gateway.proto.status import DETAILS_TRAILER, status_of
 from metadata import errors
 from metadata.errors import (
     Denied,

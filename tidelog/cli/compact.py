@@ -64,7 +64,7 @@ def compact(
     failed          steps that could not be done; the next run does them
     damaged         partitions left as they are for damage: exit code 3
     """
-    from gateway.json_logs import TEXT, start_logging
+    from gateway.process.logging import TEXT, start_logging
     from gateway.settings import load_settings
 
     flags = given({"bucket": bucket, "etcd": etcd, "data_dir": data_dir, **extra_flags(context.args)})
@@ -132,7 +132,7 @@ async def _run(settings: BrokerSettings, http: str) -> None:
 
 
 async def _work(settings: BrokerSettings, http: str) -> None:
-    from gateway.compactor_process import compacting
+    from gateway.process.compactor_process import compacting
 
     async with compacting(settings, told=log.info, http=http, waits=True) as (service, _):
         log.info("compactor %s is at work on %s", settings.broker_id, shown_url(settings.bucket_url))
@@ -141,7 +141,7 @@ async def _work(settings: BrokerSettings, http: str) -> None:
 
 async def _once(settings: BrokerSettings, *, everything: bool) -> tuple[TickReport, int]:
     """With the bytes that wait still."""
-    from gateway.compactor_process import compacting
+    from gateway.process.compactor_process import compacting
 
     async with compacting(settings, told=log.info) as (service, _):
         report = await service.once(everything=everything)

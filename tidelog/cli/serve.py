@@ -143,13 +143,13 @@ def _run(
     tell: Callable[[str], None],
     is_dev: bool = False,
 ) -> None:
-    from gateway.garbage_collection import look_seldom
+    from gateway.process.garbage_collection import look_seldom
 
     look_seldom()  # before the rest is loaded
-    from gateway.json_logs import TEXT, start_logging
     from gateway.net.addresses import host_and_port
+    from gateway.net.tls.settings import check_listeners
+    from gateway.process.logging import TEXT, start_logging
     from gateway.settings import DEV, load_settings
-    from gateway.tls_settings import check_listeners
 
     check_names(flags)
     defaults = DEV if is_dev else {}
@@ -193,7 +193,7 @@ async def _serve(settings: BrokerSettings, on_ready: Callable[[Broker], None], t
     """A broker until SIGTERM or Ctrl-C, which ends it cleanly; a second Ctrl-C ends it at once, as a crash does."""
     import asyncio
 
-    from gateway.broker_process import serve as serve_broker
+    from gateway.process.broker_process import serve as serve_broker
     from tidelog.owned_tasks import OwnedTasks
 
     async with OwnedTasks() as tasks:

@@ -16,10 +16,10 @@ from google.rpc.status_pb2 import Status
 
 from gateway.access.settings import AccessSettings
 from gateway.broker import Broker
-from gateway.broker_process import running
-from gateway.grpc_status import DETAILS_TRAILER, error_of
-from gateway.observability_settings import ObservabilitySettings
+from gateway.process.broker_process import running
+from gateway.proto.status import DETAILS_TRAILER, error_of
 from gateway.settings import BrokerSettings
+from gateway.telemetry.settings import ObservabilitySettings
 from metadata.errors import TidelogError
 from segments.settings import SegmentSettings
 from tests.gateway.http_client import Client

@@ -14,8 +14,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from gateway.access import bearer_tokens
-from gateway.access.bearer_tokens import BearerTokens
+from gateway.access import oidc
+from gateway.access.oidc import BearerTokens
 from gateway.access.settings import AccessSettings
 from metadata.errors import InvalidArgument, Unauthenticated, Unavailable
 from tests.simulation.virtual_loop import run
@@ -86,7 +86,7 @@ def test_a_token_of_the_provider_names_its_principal_until_it_expires() -> None:
     async def scenario(tokens: BearerTokens, provider: Provider) -> None:
         expires = int(time.time()) + 600
         found = await tokens.verify(token(exp=expires))
-        assert (found.principal, found.expires_at_ms) == ("billing", 1000 * (expires + bearer_tokens.LEEWAY_S))
+        assert (found.principal, found.expires_at_ms) == ("billing", 1000 * (expires + oidc.LEEWAY_S))
         provider.keys["two"] = EC_KEY.public_key()
         await asyncio.sleep(60)
         assert (await tokens.verify(token(EC_KEY, "ES256", "two", sub="reports"))).principal == "reports"
@@ -144,7 +144,7 @@ def test_a_rotated_key_is_found_and_one_that_was_taken_away_is_forgotten() -> No
     async def scenario(tokens: BearerTokens, provider: Provider) -> None:
         await tokens.verify(token())
         provider.keys = {"two": OTHER_KEY.public_key()}
-        await asyncio.sleep(bearer_tokens.ASK_AGAIN_S)
+        await asyncio.sleep(oidc.ASK_AGAIN_S)
         assert await tokens.verify(token(OTHER_KEY, kid="two"))
         await refused(tokens, token())
         assert provider.asked == 2
@@ -155,7 +155,7 @@ def test_a_rotated_key_is_found_and_one_that_was_taken_away_is_forgotten() -> No
 def test_a_crowd_with_unknown_keys_asks_the_provider_once() -> None:
     async def scenario(tokens: BearerTokens, provider: Provider) -> None:
         await tokens.verify(token())
-        await asyncio.sleep(bearer_tokens.ASK_AGAIN_S)
+        await asyncio.sleep(oidc.ASK_AGAIN_S)
         await asyncio.gather(*(refused(tokens, token(kid=f"k{number}")) for number in range(50)))
         assert provider.asked == 2
 
@@ -180,10 +180,10 @@ def test_a_token_holds_no_longer_than_the_key_that_has_signed_it() -> None:
         found = await tokens.verify(token())
         tokens.subscribe(lambda: told.append(found.holds()))
         provider.keys["two"] = OTHER_KEY.public_key()
-        await asyncio.sleep(2 * bearer_tokens.KEYS_AGE_S)
+        await asyncio.sleep(2 * oidc.KEYS_AGE_S)
         assert found.holds()
         provider.keys = {"one": OTHER_KEY.public_key()}
-        await asyncio.sleep(2 * bearer_tokens.KEYS_AGE_S)
+        await asyncio.sleep(2 * oidc.KEYS_AGE_S)
         assert told == [False]
 
     verify(scenario)
@@ -211,13 +211,13 @@ def test_known_keys_hold_while_the_provider_is_away() -> None:
         with pytest.raises(Unavailable):
             await tokens.verify(token())
         provider.away = False
-        await asyncio.sleep(bearer_tokens.ASK_AGAIN_S)
+        await asyncio.sleep(oidc.ASK_AGAIN_S)
         assert await tokens.verify(token())
         provider.away = True
-        await asyncio.sleep(10 * bearer_tokens.KEYS_AGE_S)
+        await asyncio.sleep(10 * oidc.KEYS_AGE_S)
         assert await tokens.verify(token(exp=time.time() + 100_000))
         provider.away, provider.issuer, provider.keys = False, "https://evil.example", {"one": OTHER_KEY.public_key()}
-        await asyncio.sleep(10 * bearer_tokens.KEYS_AGE_S)
+        await asyncio.sleep(10 * oidc.KEYS_AGE_S)
         assert await tokens.verify(token(exp=time.time() + 100_000))
 
     verify(scenario)

@@ -12,13 +12,13 @@ import grpc.aio
 import pytest
 import uvloop
 
-from gateway.access.opening import NO_ACCESS, Access, open_access, prepare_access
+from gateway.access.bootstrap import NO_ACCESS, Access, open_access, prepare_access
 from gateway.access.peer_tokens import PeerTokens
 from gateway.access.settings import AccessSettings
 from gateway.broker import wall_clock_ms
-from gateway.grpc_status import error_of
-from gateway.named_partitions import partition_of
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
+from gateway.proto.status import error_of
+from gateway.topics.names import partition_of
 from metadata.access.acl import Acl
 from metadata.errors import Denied, NotAuthorized, TidelogError, Unauthenticated
 from metadata.secret import Secret

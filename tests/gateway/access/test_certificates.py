@@ -12,10 +12,10 @@ import grpc.aio
 import pytest
 
 from gateway.access.settings import AccessSettings
-from gateway.broker_process import running
+from gateway.net.tls.settings import TlsSettings
+from gateway.process.broker_process import running
 from gateway.proto import admin_pb2
 from gateway.settings import BrokerSettings
-from gateway.tls_settings import TlsSettings
 from metadata.access.acl import Acl
 from metadata.errors import NotAuthorized
 from tests.certificates import Authority, make_certificates

@@ -17,9 +17,9 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gateway.access import authentication, bearer_tokens
+from gateway.access import authentication, oidc
 from gateway.access.authentication import Authentication
-from gateway.access.bearer_tokens import fetched
+from gateway.access.oidc import fetched
 from gateway.access.settings import AccessSettings
 from gateway.proto import admin_pb2
 from metadata.access.acl import Rights
@@ -75,7 +75,7 @@ async def provider() -> AsyncIterator[str]:
         raise web.HTTPFound("/keys")
 
     async def endless(_: web.Request) -> web.Response:
-        return web.Response(body=b" " * (bearer_tokens.ANSWER_BYTES_MAX + 1))
+        return web.Response(body=b" " * (oidc.ANSWER_BYTES_MAX + 1))
 
     app = web.Application()
     app.router.add_get("/.well-known/openid-configuration", about)
@@ -105,7 +105,7 @@ def test_a_token_of_the_provider_opens_what_an_acl_allows_its_subject(tmp_path: 
             await at.allow("billing", "read", "topic", "orders")
             assert (await at.http.get("/v1/topics/orders", **bearer(token))).status == 200
             await at.call("/tidelog.v1.Topics/GetTopic", admin_pb2.GetTopicRequest(name="orders"), token)
-            soon = said | {"exp": time.time() - bearer_tokens.LEEWAY_S + 1}
+            soon = said | {"exp": time.time() - oidc.LEEWAY_S + 1}
             ends = jwt.encode(soon, PROVIDER_KEY, algorithm="ES256", headers={"kid": "k"})
             path = "/v1/topics/orders/partitions/0/records?wait_ms=50000"
             assert (await at.http.get(path, **bearer(ends))).status == 401

@@ -1,4 +1,4 @@
-"""Every route and every method, by the rows of gateway/access/calls.py: refused without, with wrong, expired, revoked and too
+"""Every route and every method, by the rows of gateway/access/permissions.py: refused without, with wrong, expired, revoked and too
 narrow credentials; nothing told but the refusal; each refusal in the audit log; and no secret anywhere."""
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import grpc.aio
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from gateway.access.calls import GRPC_CALLS, HTTP_CALLS, NO_ROUTE, Needs, http_route
-from gateway.grpc_health import SERVICE as HEALTH
-from gateway.grpc_server import GrpcServer
+from gateway.access.permissions import GRPC_CALLS, HTTP_CALLS, NO_ROUTE, Needs, http_route
+from gateway.grpc.health import SERVICE as HEALTH
+from gateway.grpc.reflection import SERVICE as REFLECTION
+from gateway.grpc.server import GrpcServer
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
-from gateway.reflection import SERVICE as REFLECTION
 from metadata.access.registry import AccessRecords
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, told
@@ -109,7 +109,7 @@ def without_names(path: str) -> str:
 
 def test_every_route_has_a_row_and_every_row_a_route(tmp_path: Path) -> None:
     async def scenario(broker: SmallBroker) -> None:
-        from gateway.http_admin import admin_api
+        from gateway.http.admin.api import admin_api
 
         paths = admin_api(broker).openapi()["paths"]
         routes = {(method.upper(), without_names(path)) for path, operations in paths.items() for method in operations}

@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.access.caller import Caller, CheckedCall, begin
-from gateway.access.calls import GRPC_CALLS, HTTP_CALLS
-from gateway.doors import Broker
-from gateway.group_cursor import Cursor, Place
-from gateway.grpc_calls import Context
-from gateway.grpc_groups import GroupsService
-from gateway.grpc_status import error_of
-from gateway.http_group_call import AsMember
-from gateway.http_group_offsets import HttpGroupOffsets
-from gateway.long_waits import LongWaits
+from gateway.access.authorization import Caller, CheckedCall, begin
+from gateway.access.permissions import GRPC_CALLS, HTTP_CALLS
+from gateway.api import Broker
+from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.calls import Context
+from gateway.grpc.services.groups import GroupsService
+from gateway.http.groups.cursor import Cursor, Place
+from gateway.http.groups.offsets import HttpGroupOffsets
+from gateway.http.groups.request import AsMember
 from gateway.proto import groups_pb2
+from gateway.proto.status import error_of
 from metadata.access.acl import Acl, Operation
 from metadata.errors import NotAuthorized
 from metadata.groups.model import NO_INSTANCE, Generation, MemberId

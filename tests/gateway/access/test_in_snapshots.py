@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.snapshots import take_snapshot
+from gateway.controller.metadata_snapshots import take_snapshot
 from metadata.access.acl import Acl
 from metadata.access.quota import Quota
 from metadata.access.registry import AccessRecords

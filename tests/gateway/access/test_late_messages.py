@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from gateway.grpc_calls import Context, only_message
-from gateway.open_calls import OpenCalls
+from gateway.grpc.calls import Context, only_message
+from gateway.grpc.limits import OpenCalls
 from gateway.proto import admin_pb2
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, serve, told
 from tests.gateway.access.test_rights_that_end import revoke
@@ -42,7 +42,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> Waiting:
         finally:
             seen.ended += 1
 
-    monkeypatch.setattr("gateway.access.grpc_guard.only_message", noted)
+    monkeypatch.setattr("gateway.grpc.guard.only_message", noted)
     return seen
 
 
@@ -156,7 +156,7 @@ def test_silent_calls_of_who_is_known_count_among_the_calls_of_the_door(
         pools.append(OpenCalls(3, **more))
         return pools[-1]
 
-    monkeypatch.setattr("gateway.grpc_server.OpenCalls", three)
+    monkeypatch.setattr("gateway.grpc.server.OpenCalls", three)
 
     def still_open() -> int:
         return sum(pool._open for pool in pools)

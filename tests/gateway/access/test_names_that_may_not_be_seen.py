@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.group_descriptions import GroupDescription, GroupMember, PartitionLag, assigned_partitions, seen_by
+from gateway.groups.admin.descriptions import GroupDescription, GroupMember, PartitionLag, assigned_partitions, seen_by
 from gateway.proto import groups_pb2, log_pb2
 from metadata.groups.consumer_protocol import Subscription, decode_subscription, encode_assignment, encode_subscription
 from metadata.page_token import name_in

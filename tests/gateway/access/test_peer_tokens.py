@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from gateway.access.audit_log import AuditLog
 from gateway.access.authentication import Authentication
-from gateway.access.caller import CheckedCall, begin, check_group
-from gateway.access.calls import FORWARDED_CALLS, GRPC_CALLS
+from gateway.access.authorization import CheckedCall, begin, check_group
+from gateway.access.bootstrap import peer_metadata, unchecked_metadata
 from gateway.access.guard import Guard
-from gateway.access.opening import peer_metadata, unchecked_metadata
 from gateway.access.peer_tokens import (
     ASSERTED,
     CLOCK_SKEW_MS_MAX,
@@ -34,7 +33,8 @@ from gateway.access.peer_tokens import (
     PeerTokens,
     asserted_principal,
 )
-from gateway.access.principal_quotas import PrincipalQuotas
+from gateway.access.permissions import FORWARDED_CALLS, GRPC_CALLS
+from gateway.access.quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
 from metadata.access.cache import AccessCache
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable

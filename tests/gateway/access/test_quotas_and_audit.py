@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from gateway.access.audit_log import ROOM, AuditLog
-from gateway.access.principal_quotas import METERS_MAX, Flow, PrincipalQuotas
+from gateway.access.quotas import METERS_MAX, Flow, PrincipalQuotas
 from gateway.proto import admin_pb2, log_pb2
 from metadata.access.quota import Quota
 from metadata.errors import InvalidArgument, NotAuthorized, Throttled

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from gateway.access.caller import Caller
+from gateway.access.authorization import Caller
 from metadata.access.acl import Acl, Rights, Scope, rights_of_scopes
 from metadata.access.api_key import ApiKey
 from metadata.errors import NotAuthorized

@@ -13,8 +13,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from gateway.grpc_status import error_of
 from gateway.proto import groups_pb2, log_pb2
+from gateway.proto.status import error_of
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 from metadata.groups.consumer_protocol import encode_assignment
 from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.access.caller import Caller, CheckedCall, begin
-from gateway.access.calls import HTTP_CALLS
-from gateway.http_request import Request
+from gateway.access.authorization import Caller, CheckedCall, begin
+from gateway.access.permissions import HTTP_CALLS
+from gateway.http.request import Request
 from metadata.access.acl import Acl, Rights
 from metadata.errors import NotAuthorized
 from tests.gateway.access.test_refusals import Book

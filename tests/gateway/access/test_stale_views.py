@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from gateway.access.authentication import Authentication
-from gateway.access.caller import CheckedCall
-from gateway.access.calls import Needs
+from gateway.access.authorization import CheckedCall
 from gateway.access.guard import Guard
 from gateway.access.peer_tokens import FORWARDED_BY, PEER_KEY, PEER_PRINCIPAL, Claim, PeerTokens
-from gateway.access.principal_quotas import PrincipalQuotas
+from gateway.access.permissions import Needs
+from gateway.access.quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
-from gateway.tls_subject import TlsSubject
+from gateway.net.tls.client_subject import TlsSubject
 from metadata.access.acl import Acl
 from metadata.access.api_key import parse_key
 from metadata.access.cache import AccessCache

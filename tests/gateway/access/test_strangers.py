@@ -13,9 +13,9 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from gateway.access.authentication import read_admin_key
-from gateway.access.calls import GRPC_CALLS
+from gateway.access.permissions import GRPC_CALLS
 from gateway.access.settings import AccessSettings
-from gateway.broker_process import running
+from gateway.process.broker_process import running
 from gateway.settings import BrokerSettings
 from metadata.errors import InvalidArgument
 from tests.gateway.access.guarded_broker import ADMIN_KEY, FAST, Guarded, bearer, serve
@@ -45,7 +45,7 @@ def test_probes_need_no_credentials_and_learn_no_names(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_call_whose_message_never_comes_is_held_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a stranger, of anybody at the methods that are open to all, and of who has credentials."""
-    monkeypatch.setattr("gateway.grpc_calls.MESSAGE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("gateway.grpc.calls.MESSAGE_TIMEOUT_S", 0.05)
 
     async def scenario(at: Guarded) -> None:
         shown = (("authorization", f"Bearer {ADMIN_KEY}"),)

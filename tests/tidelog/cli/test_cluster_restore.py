@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from gateway.broker_process import running
+from gateway.process.broker_process import running
 from gateway.settings import load_settings
 from segments.bucket.layout import WAL
 from tests import etcd_server

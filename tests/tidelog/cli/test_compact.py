@@ -16,8 +16,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.broker_process import running
-from gateway.compactor_process import compacting
+from gateway.process.broker_process import running
+from gateway.process.compactor_process import compacting
 from gateway.settings import DEV, load_settings
 from metadata.model import Partition, TopicPartition
 from metadata.topics.topic import Topic

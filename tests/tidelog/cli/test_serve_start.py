@@ -15,7 +15,7 @@ from tidelog.cli.serve import app
 
 LATER = {
     "tidelog.cli.commands": "for any other command (tidelog/cli/main.py)",
-    "fastapi": "with the first request that administrates over HTTP (gateway/http_app.py)",
+    "fastapi": "with the first request that administrates over HTTP (gateway/http/app.py)",
     "starlette": "as fastapi",
     "compaction.service": "where the broker compacts (gateway/broker.py)",
     "pyarrow.compute": "with the first Arrow body, and as pyarrow.parquet",
@@ -61,7 +61,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Started:
 
 @pytest.mark.slow
 def test_a_broker_is_ready_before_it_loads_what_it_may_never_be_asked_for(started: Started) -> None:
-    assert "gateway.http_app" in started.loaded
+    assert "gateway.http.app" in started.loaded
     assert {name: when for name, when in LATER.items() if name in started.loaded} == {}
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.access.settings import AccessSettings
+from gateway.net.tls.settings import TlsSettings
 from gateway.settings import BrokerSettings
-from gateway.tls_settings import TlsSettings
 from tests.certificates import make_certificates
 from tests.forked_tidelog import ForkedBroker
 from tidelog.cli.main import run

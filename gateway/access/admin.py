@@ -1,0 +1,85 @@
+"""API keys, ACLs and quotas as operators ask for them, over both doors: changed in the store, and in force here when the call
+returns.
+
+At the other brokers a change is in force as soon as their watch tells of it: some milliseconds later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from gateway.access.authorization import note_validate_only, present_principal
+from metadata.access.acl import Acl, Scope
+from metadata.access.api_key import ApiKey
+from metadata.access.cache import AccessCache
+from metadata.access.quota import Quota
+from metadata.access.registry import AccessRecords, NewKey, Page
+from metadata.model import Revision
+
+SEEN_TIMEOUT_S: Final = 5.0
+
+
+class AccessAdministration:
+    def __init__(self, records: AccessRecords, cache: AccessCache | None) -> None:
+        """`cache`: None where authentication is off. Then all of it can be prepared, and nothing of it is in force."""
+        self._records = records
+        self._cache = cache
+
+    async def create_key(
+        self, principal: str, *, expires_at_ms: int, scopes: Iterable[Scope], description: str, validate_only: bool
+    ) -> NewKey:
+        note_validate_only(validate_only)
+        made = await self._records.create_key(
+            principal,
+            expires_at_ms=expires_at_ms,
+            scopes=scopes,
+            description=description,
+            created_by=present_principal(),
+            validate_only=validate_only,
+        )
+        await self._seen(made.revision)
+        return made
+
+    async def revoke_key(self, key_id: str, *, validate_only: bool) -> ApiKey:
+        note_validate_only(validate_only)
+        key, revision = await self._records.revoke_key(key_id, validate_only=validate_only)
+        await self._seen(revision)
+        return key
+
+    async def list_keys(self, *, page_size: int, page_token: str) -> Page[ApiKey]:
+        return await self._records.list_keys(page_size=page_size, page_token=page_token)
+
+    async def add_acl(self, acl: Acl, *, validate_only: bool) -> Acl:
+        note_validate_only(validate_only)
+        added, revision = await self._records.add_acl(acl, validate_only=validate_only)
+        await self._seen(revision)
+        return added
+
+    async def remove_acl(self, acl_id: str, *, validate_only: bool) -> Acl:
+        note_validate_only(validate_only)
+        removed, revision = await self._records.remove_acl(acl_id, validate_only=validate_only)
+        await self._seen(revision)
+        return removed
+
+    async def list_acls(self, *, page_size: int, page_token: str) -> Page[Acl]:
+        return await self._records.list_acls(page_size=page_size, page_token=page_token)
+
+    async def set_quota(self, quota: Quota, *, validate_only: bool) -> Quota:
+        note_validate_only(validate_only)
+        set_, revision = await self._records.set_quota(quota, validate_only=validate_only)
+        await self._seen(revision)
+        return set_
+
+    async def remove_quota(self, principal: str, *, validate_only: bool) -> Quota:
+        note_validate_only(validate_only)
+        removed, revision = await self._records.remove_quota(principal, validate_only=validate_only)
+        await self._seen(revision)
+        return removed
+
+    async def list_quotas(self, *, page_size: int, page_token: str) -> Page[Quota]:
+        return await self._records.list_quotas(page_size=page_size, page_token=page_token)
+
+    async def _seen(self, revision: Revision) -> None:
+        if self._cache is not None and revision:
+            await self._cache.wait_for(revision, SEEN_TIMEOUT_S)

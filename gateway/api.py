@@ -1,0 +1,170 @@
+"""What the doors (gRPC, HTTP) need of the broker, and no more; broker.py is it, tests bring a smaller one.
+
+Invariant: a door holds no state of the log. It asks `broker.routed_log`, or `broker.led_here` for what another broker forwards;
+both ask for the Log of the present session each time, because a session that ends takes its Log with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.cluster.view import BrokerDescription, DrainState
+from gateway.routing.local_log import LedHere
+from gateway.settings import GatewaySettings
+from metadata.cluster.broker_registry import Registration
+from metadata.cluster.id_allocation import ProducerIds
+from metadata.errors import Corrupt
+from metadata.model import TopicPartition
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
+from segments.log.session_log import Log
+from segments.object_store.health_tracking import Trouble
+
+if TYPE_CHECKING:  # they ask what stands below
+    from gateway.access.admin import AccessAdministration
+    from gateway.access.guard import Guard
+    from gateway.groups.admin.admin import GroupOperations
+    from gateway.groups.coordinator import GroupCoordinator
+    from gateway.groups.router import RoutedGroups
+    from gateway.telemetry.registry import Metrics
+    from gateway.telemetry.request_trace import Tracing
+
+
+class Broker(Protocol):
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def broker_id(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def bucket_url(self) -> str: ...
+    @property
+    def http_address(self) -> str: ...
+    @property
+    def grpc_address(self) -> str: ...
+    @property
+    def session(self) -> int | None: ...
+    @property
+    def started(self) -> bool: ...
+
+    @property
+    def serving(self) -> bool:
+        """Whether requests can succeed: False while it starts or stops, and without a session."""
+        ...
+
+    @property
+    def bucket_trouble(self) -> Trouble | None:
+        """Why the bucket takes no writes, while it takes none."""
+        ...
+
+    @property
+    def settings(self) -> GatewaySettings: ...
+
+    @property
+    def log(self) -> Log:
+        """The log of the present session; Unavailable while there is none."""
+        ...
+
+    @property
+    def led_here(self) -> LedHere:
+        """What this broker leads, for requests that another has forwarded."""
+        ...
+
+    @property
+    def routed_log(self) -> LedHere:
+        """The log of the whole cluster, for requests of clients."""
+        ...
+
+    def leader(self, partition: TopicPartition) -> Registration | None:
+        """Who leads the partition, as far as is known here."""
+        ...
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """Of that leader; -1 where none is known."""
+        ...
+
+    def brokers(self) -> list[BrokerDescription]:
+        """All that are registered, by id, as far as is known here."""
+        ...
+
+    @property
+    def metadata_age_ms(self) -> int:
+        """For how long nothing was heard from the metadata store."""
+        ...
+
+    @property
+    def metadata_trouble(self) -> Trouble | None:
+        """Why nothing can be changed, while that is so."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[TopicPartition, Corrupt]:
+        """What this broker should lead and does not serve, since it is damaged."""
+        ...
+
+    @property
+    def groups(self) -> RoutedGroups:
+        """The consumer groups of the whole cluster, for calls of clients."""
+        ...
+
+    @property
+    def coordinated_groups(self) -> GroupCoordinator:
+        """Those that this broker coordinates, for calls that another has forwarded."""
+        ...
+
+    @property
+    def group_operations(self) -> GroupOperations:
+        """What operators ask of the consumer groups of the whole cluster."""
+        ...
+
+    @property
+    def guard(self) -> Guard | None:
+        """What stands before each call; None where authentication is off."""
+        ...
+
+    @property
+    def access(self) -> AccessAdministration:
+        """API keys, ACLs and quotas, as operators ask for them."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """What this broker tells Prometheus."""
+        ...
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """Where calls are traced."""
+        ...
+
+    @property
+    def topics(self) -> Topics: ...
+    @property
+    def topic_cache(self) -> TopicCache: ...
+    @property
+    def producer_ids(self) -> ProducerIds: ...
+
+    async def create_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """Returns when this broker leads the partitions, so that a produce right after works."""
+        ...
+
+    async def alter_topic(
+        self,
+        name: str,
+        *,
+        settings: Mapping[str, str | None] | None = None,
+        replace_settings: bool = False,
+        partition_count: int | None = None,
+        validate_only: bool = False,
+    ) -> Topic: ...
+
+    async def delete_topic(self, name: str, *, validate_only: bool = False) -> Topic: ...
+
+    async def drain(self, broker_id: str, *, draining: bool, validate_only: bool = False) -> DrainState:
+        """Asks any broker of the cluster to hand over what it leads, or (`draining` False) to take partitions again."""
+        ...

@@ -1,0 +1,156 @@
+"""A broker that lives and can't write to the bucket loses its session, if another broker can. If none can, nobody loses anything.
+
+    own writes fail for bucket_timeout_ms ─▶ `unwritable_bytes` in the own registration ◀── taken back with the next write
+                                                     │ seen by every other broker
+                                                     ▼
+    it writes as many bytes itself, PROOFS times ─▶ all succeed: removes the registration ─▶ the controller seals, and appoints
+                                                 └─▶ one fails: nobody knows better, so nothing happens; again after ASIDE_S
+
+Writing is tried only while it is in doubt: here, by others for this broker, or since partitions wait for the bucket. A cluster at
+rest writes nothing. Invariants: a registration is removed only as it was when it said that its broker can't write, and only by a
+broker that has written since; who has lost it comes back by a claim, which is a write: so nobody is removed again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from metadata.cluster.broker_registry import BrokerCache, read_brokers
+from metadata.errors import AlreadyExists, TidelogError
+from metadata.model import SessionId
+from metadata.store.interface import Compare, Delete, MetadataStore
+from metadata.store.keys import EtcdLayout
+from segments.bucket.layout import proof_key
+from segments.object_store.health_tracking import WatchedStore
+
+LOOKS_S = 1.0
+"""Between looks at the own writes, and between tries to write."""
+PROOFS = 4
+"""A broker in trouble tries to write each LOOKS_S: where the bucket is back for all, it has said so before the last proof."""
+ASIDE_S = 5.0
+"""Before a broker that could not prove that it writes tries again."""
+
+log = logging.getLogger(__name__)
+
+
+class Tells(Protocol):
+    """Whoever keeps the own registration: broker_lease.py."""
+
+    def tell_unwritable(self, bytes_min: int) -> None: ...
+
+
+class BucketReach:
+    """Of one session. Its owner runs `run()` as a task, and calls `look` when the brokers have changed."""
+
+    def __init__(
+        self,
+        bucket: WatchedStore,
+        metadata: MetadataStore,
+        brokers: BrokerCache,
+        membership: Tells,
+        *,
+        layout: EtcdLayout,
+        session: SessionId,
+        timeout_s: float,
+        waits_for_s: Callable[[], float],
+        new_nonce: Callable[[], bytes],
+    ) -> None:
+        """`waits_for_s`: for how long something has waited for the bucket that is no write."""
+        self._bucket = bucket
+        self._metadata = metadata
+        self._brokers = brokers
+        self._membership = membership
+        self._layout = layout
+        self._session = session
+        self._timeout_s = timeout_s
+        self._waits_for_s = waits_for_s
+        self._new_nonce = new_nonce
+        self._in_trouble = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    def look(self) -> None:
+        self._changed.set()
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether this broker has said that it can't write."""
+        return self._in_trouble.is_set()
+
+    async def until_in_trouble(self) -> None:
+        await self._in_trouble.wait()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_own_writes(), name="watch own writes")
+            tasks.create_task(self._remove_who_can_not(), name="remove who can't write")
+
+    async def _watch_own_writes(self) -> None:
+        while True:
+            await asyncio.sleep(LOOKS_S)
+            if self.in_trouble or self._waits_for_s() >= self._timeout_s / 2:
+                unwritable = self._bucket.unwritable
+                await self._writes(unwritable.bytes_min if unwritable is not None else 1)
+            unwritable = self._bucket.unwritable
+            failing = unwritable is not None and unwritable.for_s >= (LOOKS_S if self.in_trouble else self._timeout_s)
+            if failing != self.in_trouble:
+                self._in_trouble.set() if failing else self._in_trouble.clear()
+                self._membership.tell_unwritable(unwritable.bytes_min if failing and unwritable is not None else 0)
+
+    async def _remove_who_can_not(self) -> None:
+        while True:
+            self._changed.clear()
+            if not self._others_in_trouble():
+                await self._changed.wait()
+                continue
+            try:
+                await self._remove_if_writing()
+            except TidelogError as error:
+                log.warning("whether other brokers can write to the bucket is not known: %s", error)
+            await asyncio.sleep(ASIDE_S)
+
+    def _others_in_trouble(self) -> bool:
+        brokers = self._brokers.brokers.values()
+        return any(other.unwritable_bytes > 0 and other.session != self._session for other in brokers)
+
+    async def _remove_if_writing(self) -> None:
+        held = await read_brokers(self._metadata, self._layout)
+        others = {broker_id: found for broker_id, found in held.items() if found.registration.session != self._session}
+        troubled = {broker_id: found for broker_id, found in others.items() if found.registration.unwritable_bytes > 0}
+        if not await self._proves(max((found.registration.unwritable_bytes for found in troubled.values()), default=0)):
+            return
+        for broker_id, found in troubled.items():
+            key = self._layout.broker(broker_id)
+            result = await self._metadata.transact([Compare(key, found.revision)], [Delete(key)])
+            if result.succeeded:
+                session = found.registration.session
+                log.error("broker %s can't write to the bucket, and this one can: its session %s is ended", broker_id, session)
+
+    async def _proves(self, size: int) -> bool:
+        """Whether this broker writes objects of so many bytes, again and again, for as long as another says that it can't."""
+        for proof in range(PROOFS):
+            if proof:
+                await asyncio.sleep(LOOKS_S)
+            if self.in_trouble or not self._others_in_trouble() or not await self._writes(size):
+                return False
+        return True
+
+    async def _writes(self, size: int) -> bool:
+        """Whether an object of so many bytes can be written now, in time, and at the first try."""
+        key = proof_key(self._new_nonce().hex())
+        try:
+            async with asyncio.timeout(self._timeout_s / 2):
+                await self._bucket.create(key, [bytes(size)])
+        except AlreadyExists:
+            return False
+        except (TidelogError, TimeoutError) as error:
+            log.info("%s bytes could not be written to the bucket: %s", size, error or "no answer in time")
+            return False
+        try:
+            async with asyncio.timeout(self._timeout_s / 2):
+                await self._bucket.delete(key)
+        except (TidelogError, TimeoutError) as error:
+            log.info("%s is left on the bucket, and of no use: %s", key, error or "no answer in time")
+        return True

@@ -1,0 +1,45 @@
+"""What an operator asks of the cluster through any of its brokers: to drain one of them, and to undo that.
+
+    drain ─▶ `draining` in the broker's registration ─▶ the controller asks it to hand over ─▶ it leads nothing, and lives on
+                     ▲
+                     └── undrain takes it back; so does the broker's next start
+
+The broker that is asked writes into the registration of the one that is meant: no connection between the two is needed, so a
+broker whose doors can't be reached is drained as well. Invariant: nobody is asked to drain where no other broker would take over.
+"""
+
+from __future__ import annotations
+
+from gateway.cluster.view import ClusterView, DrainState
+from metadata.cluster.broker_registry import check_broker_id, write_draining
+from metadata.did_you_mean import did_you_mean
+from metadata.errors import NotFound, Rejected
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+
+FOLLOW_TIMEOUT_S = 5.0
+"""How long the watch may take to tell of what was written here."""
+
+
+async def set_draining(
+    metadata: MetadataStore, layout: EtcdLayout, view: ClusterView, broker_id: str, *, draining: bool, validate_only: bool = False
+) -> DrainState:
+    """Asks the broker to drain, or to take partitions again, and answers how many it leads now. Asking twice changes nothing.
+
+    Raises InvalidArgument, NotFound, Rejected where no other broker could take over, Unavailable, Corrupt.
+    """
+    brokers = view.brokers.brokers
+    held = brokers.get(check_broker_id(broker_id))
+    if held is None:
+        near = did_you_mean(broker_id, brokers) or f"Registered are: {', '.join(sorted(brokers)[:10]) or 'none'}."
+        raise NotFound(f"no broker {broker_id} is registered", hint=near, broker_id=broker_id)
+    if draining and not held.draining and all(other.draining for other in brokers.values() if other != held):
+        raise Rejected(
+            f"no other broker could take over what {broker_id} leads: it is alone, or all others drain",
+            hint="Start another broker first, or undrain one: tidelog cluster undrain BROKER",
+            broker_id=broker_id,
+        )
+    if not validate_only:
+        revision = await write_draining(metadata, layout, broker_id, draining=draining)
+        await view.brokers.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)
+    return DrainState(broker_id, draining, len(view.partitions.led_by(held.session)))

@@ -1,0 +1,256 @@
+"""Which cluster a broker belongs to: the metadata and the bucket must say the same, so that two never share a prefix.
+
+    metadata    bucket      the broker
+    ────────    ────────    ─────────────────────────────────────────────────────────────
+    -           -           makes a new cluster
+    A           -           signs the bucket as A's (its first start was interrupted)
+    A, has led  -           refuses: another bucket, or one that was emptied; what is taken there would be out of sight later
+    A           A           starts
+    A           B           refuses: one of the two is the wrong one
+    -           B           refuses: the metadata were lost, and must be restored; to begin anew would bury every record
+    A at 70     A, copied   refuses: the metadata were set back to a backup, and have forgotten in which sessions records lie
+                at 90
+    A, to give  A, written  refuses, for the same reason: whatever the revision is by now (others may share the etcd, and a restore
+    session 7   in 7        may add a billion to it), a session that wrote had its number from the metadata
+    A, gave 7   A, 7 is     refuses: the metadata exist twice, and the broker of the other copy has written in session 7
+    to b1       another's
+    restoring   any         refuses, until the restore is complete
+
+What can be refused is refused before anything is written, the start-up proof included (`before_writing`).
+
+While it runs, a broker looks again and again whether the metadata are those still that it started with. Where they were emptied,
+restored or set back to a backup, it ends: what it was appointed to is forgotten, and may be given away a second time.
+
+Invariants: a bucket that holds records is never taken for a new one; nobody leads on for long by metadata that are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, NoReturn, Protocol
+
+from gateway.controller.metadata_snapshots import snapshot_revisions
+from metadata.backup.restore_state import RESTORE_COMMAND, check_not_restoring, read_restoration, read_revision_base
+from metadata.cluster.identity import cluster_id
+from metadata.errors import Rejected, TidelogError
+from metadata.model import Revision, SessionId, TopicPartition
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout, parse_number
+from segments.bucket.cluster_record import check_cluster_record, read_cluster_record, sign_bucket
+from segments.bucket.layout import WAL
+from segments.bucket.markers import check_not_superseded
+from segments.object_store.interface import ObjectStore
+from segments.wal.session import first_with_segments, read_claim
+
+MEMORY = "memory://"
+"""A bucket that is gone with its process, which everybody knows who names it."""
+LOOK_INTERVAL_S = 2.0
+"""Between looks at the cluster's id, while the broker runs."""
+
+_RESTORE = (
+    "stop all brokers, make the metadata store empty (etcd; or without it, move metadata.sqlite* out of the data directory), "
+    f"and run `{RESTORE_COMMAND}`."
+)
+
+log = logging.getLogger(__name__)
+
+
+class BeforeWriting(Protocol):
+    async def __call__(self, *, is_new: bool) -> None: ...
+
+
+async def identify_cluster(
+    bucket: ObjectStore,
+    metadata: MetadataStore,
+    layout: EtcdLayout,
+    *,
+    new_id: str,
+    now_ms: int,
+    before_writing: BeforeWriting | None = None,
+) -> str:
+    """The cluster's id, `new_id` where it is a new one. Raises Rejected as drawn above, Unavailable, Corrupt.
+
+    `before_writing` is awaited when nothing that was read speaks against this bucket, with whether no cluster has used it yet.
+    """
+    await check_not_restoring(metadata, layout)
+    # The bucket first: a broker that starts at the same time writes to the metadata first.
+    record = await read_cluster_record(bucket)
+    written_to = record is not None or bool((await bucket.list(WAL, limit=1)).objects)
+    held = await metadata.get(layout.cluster_id)
+    if written_to and held is None:
+        owner = f"belongs to cluster {record.cluster_id}" if record is not None else "holds records, though no cluster.json"
+        raise Rejected(
+            f"{bucket.url} {owner}, but the metadata under {layout.root} are empty",
+            hint=f"If they were lost, stop all brokers and run `{RESTORE_COMMAND}`. Else use another prefix of the bucket, or the "
+            "metadata (--etcd, --data-dir, --cluster) that go with it.",
+            cluster_id=record.cluster_id if record is not None else "",
+        )
+    if held is not None:
+        new_id = await cluster_id(metadata, new_id, layout)
+    if record is not None:
+        check_cluster_record(record, bucket.url, new_id)
+    if not written_to:
+        await _check_never_led(bucket, metadata, layout, new_id)
+    await _check_not_set_back(bucket, metadata, layout, new_id)
+    if before_writing is not None:
+        await before_writing(is_new=not written_to)
+    identity = await cluster_id(metadata, new_id, layout)
+    if not written_to:  # again, since others may start at the same time
+        await _check_never_led(bucket, metadata, layout, identity)
+    await sign_bucket(bucket, identity, now_ms=now_ms)
+    return identity
+
+
+async def _check_never_led(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout, identity: str) -> None:
+    """Who finds nothing on the bucket may go on only where no broker had a session: each signs its bucket before that."""
+    if await metadata.get(layout.next_session) is None or bucket.url == MEMORY:
+        return
+    if await read_cluster_record(bucket) is None:  # else another broker started at the same time
+        raise Rejected(
+            f"{bucket.url} is empty, and brokers of cluster {identity} have written to its bucket already: this is another one, or "
+            "it was emptied",
+            hint="Name the bucket of this cluster (--bucket, or --data-dir). If its records were deleted on purpose, begin with "
+            "empty metadata as well: another --data-dir, --cluster or etcd.",
+            cluster_id=identity,
+        )
+
+
+async def _check_not_set_back(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout, identity: str) -> None:
+    """As far as the copies of the metadata on the bucket tell: the controller writes one every snapshot_interval_ms."""
+    copies = await snapshot_revisions(bucket)
+    now = (await metadata.range(layout.cluster_id, limit=1)).revision + await read_revision_base(metadata, layout)
+    if copies and copies[-1] > now:
+        await check_not_superseded(bucket, await read_restoration(metadata, layout))  # to restore once more would be wrong then
+        raise Rejected(
+            f"the metadata of cluster {identity} are at revision {now}, and were at {copies[-1]} when they were copied to "
+            f"{bucket.url}: they were set back to a backup",
+            hint=f"They have forgotten who led since then: {_RESTORE}",
+            cluster_id=identity,
+        )
+    await check_knows_who_wrote(bucket, metadata, layout)
+
+
+async def check_knows_who_wrote(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout) -> None:
+    """Rejected where a session has written whose number the metadata have yet to give out, or gave to another broker.
+
+    Raises Unavailable.
+    """
+    untaken = await next_number(metadata, layout)
+    written = await first_with_segments(bucket, from_session=untaken)
+    if written is not None and written >= await next_number(metadata, layout):  # else a broker took it a moment ago
+        await check_not_superseded(bucket, await read_restoration(metadata, layout))
+        raise set_back(bucket.url, written)
+    for session in (await foreign_claims(bucket, metadata, layout)).foreign:
+        if await first_with_segments(bucket, from_session=session) == session:
+            await check_not_superseded(bucket, await read_restoration(metadata, layout))
+            raise set_back(bucket.url, session)
+
+
+async def next_number(metadata: MetadataStore, layout: EtcdLayout) -> SessionId:
+    """Returns the first session number that is not taken. Raises Unavailable, Corrupt."""
+    return SessionId(parse_number(await metadata.get(layout.next_session), absent=1))
+
+
+class Claims(NamedTuple):
+    """Session numbers that the metadata note as taken and not yet begun, by the claims on the bucket."""
+
+    own: list[SessionId]
+    """Claimed by the broker that took the number."""
+    foreign: list[SessionId]
+    """Claimed by another process, which had the number from other metadata."""
+
+
+async def foreign_claims(bucket: ObjectStore, metadata: MetadataStore, layout: EtcdLayout) -> Claims:
+    """Compares the session numbers that have yet to begin with the claims on the bucket. Raises Unavailable, Corrupt."""
+    claims = Claims([], [])
+    for item in (await metadata.range(layout.beginning)).items:
+        session = layout.parse_beginning(item.key)
+        claimed_by = await read_claim(bucket, session)
+        if claimed_by is not None:
+            (claims.own if claimed_by == item.value.decode("utf-8", "replace") else claims.foreign).append(session)
+    return claims
+
+
+def set_back(url: str, session: SessionId) -> Rejected:
+    """Returns the error for a session that wrote under a number which the metadata have yet to give out, or gave to another."""
+    return Rejected(
+        f"session {session} has written to {url}, and the metadata know nothing of it: they were set back to a backup, or they "
+        "exist twice (a copy of the data directory, or of etcd)",
+        hint=f"Where another broker runs on a copy of them, it goes on, and this copy must not be used any more. Else {_RESTORE}",
+        session=session,
+    )
+
+
+class Seen(NamedTuple):
+    """The cluster's id, as one look at the metadata found it."""
+
+    cluster_id: str | None
+    """None: there is none."""
+    written_at: Revision
+    revision: Revision
+    """Of the whole store."""
+    next_session: SessionId = SessionId(1)
+    """That nobody has taken yet."""
+
+
+def what_happened(identity: str, before: Seen | None, now: Seen) -> str | None:
+    """To the metadata of cluster `identity`, as a sentence that begins with them; None where all is as it was."""
+    if now.cluster_id is None:
+        return "are gone"
+    if now.cluster_id != identity:
+        return f"are those of cluster {now.cluster_id} now"
+    if before is not None and now.revision < before.revision:
+        return f"were set back from revision {before.revision} to {now.revision}"
+    if before is not None and now.written_at != before.written_at:
+        return "were written anew, as a restore does"
+    if before is not None and now.next_session < before.next_session:
+        return f"were set back: they had given out session {before.next_session - 1}, and would do so again"
+    return None
+
+
+async def stay_in_cluster(
+    metadata: MetadataStore, layout: EtcdLayout, identity: str, *, set_back: Callable[[], TopicPartition | None] = lambda: None
+) -> NoReturn:
+    """Ends only when this broker must: raises Rejected where the metadata are not those any more that it started with.
+
+    `set_back`: as of PartitionCache. While the metadata can't be read nothing follows: leaders go on without them.
+    """
+    before: Seen | None = None
+    while True:
+        try:
+            now = await _look(metadata, layout)
+        except Rejected as error:
+            if "etcd_cluster_id" in error.details:
+                raise _lost(identity, f"can't be asked for: {error}") from error
+            log.warning("whether the metadata are still those of cluster %s is not known: %s", identity, error)
+        except TidelogError as error:
+            log.info("whether the metadata are still those of cluster %s is not known: %s", identity, error)
+        else:
+            happened = what_happened(identity, before, now)
+            fallen = set_back()
+            if happened is None and fallen is not None:
+                happened = f"were set back: the leader epoch of partition {fallen} has fallen"
+            if happened is not None:
+                raise _lost(identity, happened)
+            before = now
+        await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+async def _look(metadata: MetadataStore, layout: EtcdLayout) -> Seen:
+    next_session = await next_number(metadata, layout)  # before the id, which is the last that a restore writes
+    found = await metadata.range(layout.cluster_id, limit=1)
+    held = next((item for item in found.items if item.key == layout.cluster_id), None)
+    if held is None:
+        return Seen(None, Revision(0), found.revision)
+    return Seen(held.value.decode("utf-8", "replace"), held.mod_revision, found.revision, next_session)
+
+
+def _lost(identity: str, happened: str) -> Rejected:
+    return Rejected(
+        f"the metadata of cluster {identity} {happened}: this broker stops, since nobody knows any more what it leads",
+        hint="Nothing acknowledged is lost. If the metadata store was emptied, lost its disk, or was set back to a backup: "
+        f"{_RESTORE} If it was restored just now, start this broker again.",
+        cluster_id=identity,
+    )

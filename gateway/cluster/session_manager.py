@@ -1,0 +1,464 @@
+"""A broker's life in the cluster, one session after the other, and the partitions that it leads meanwhile.
+
+    claim a session ─▶ join the cluster ─▶ take over what is appointed (takeover.py),                ─▶ session ends ─▶ again
+  (session_opener.py)   (broker_lease.py)     hand over what is asked for (handover.py),
+                                            tell whether the bucket is reached (bucket_isolation.py),
+                             follow compactions (manifest_watch.py),
+                                            stand for controller, look for a seal
+
+Who leads what is read from the metadata, where the controller writes it; nothing is led by one's own decision. Invariants: a
+partition is served only when the metadata names this session as its leader, and only after the sessions before it were sealed or
+have released it; a Log is used for one session and then thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Coroutine, Set
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from compaction.notifier import Notices
+from gateway.cluster.broker_lease import Membership
+from gateway.cluster.bucket_isolation import BucketReach
+from gateway.cluster.earlier_sessions import EarlierSessions, written_unknown
+from gateway.cluster.handover import Handover
+from gateway.cluster.identity import set_back
+from gateway.cluster.manifest_watch import FollowCompactions, TellDeletions
+from gateway.cluster.proven_routing import ProvenRouting
+from gateway.cluster.session_opener import SessionClaims
+from gateway.cluster.settings import ClusterSettings
+from gateway.cluster.takeover import TakeOver
+from gateway.cluster.view import ClusterView, partitions_of
+from gateway.controller.controller import Controller
+from metadata.cluster.broker_registry import Registration
+from metadata.errors import NoLeader, OutcomeUnknown, Stopping, TidelogError, Unavailable
+from metadata.model import SessionId, TopicPartition
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.topic import Topic
+from segments.byte_budget import ByteBudget
+from segments.counters import LogCounters
+from segments.log.session_log import Log
+from segments.object_store.health_tracking import WatchedStore
+from segments.read.disk_cache import DiskTier
+from segments.recovery.footer_cache import FooterCache
+from segments.recovery.takeover_prefetch import read_footers_ahead
+from segments.settings import SegmentSettings
+from segments.wal.session import Session
+
+READ_AHEAD_S = 1.0
+"""At most, before a session is registered: what is read now nobody waits for."""
+SEAL_LOOKS_S = 1.0
+"""Between looks for one's own seal, while it is not certain that nobody was appointed in this session's place."""
+# Between looks for the own seal while the lease is sure and nothing is written that would meet the seal. A broker on another copy
+# of the metadata may have set it.
+IDLE_SEAL_LOOKS_S = 60.0
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+
+class _Parts(NamedTuple):
+    """Of the present session, once it has joined: what has to hear of changes."""
+
+    membership: Membership
+    takeover: TakeOver
+    handover: Handover
+    reach: BucketReach
+    routing: ProvenRouting
+
+
+class Leadership:
+    def __init__(
+        self,
+        store: WatchedStore,
+        metadata: MetadataStore,
+        view: ClusterView,
+        settings: SegmentSettings,
+        cluster: ClusterSettings,
+        *,
+        layout: EtcdLayout,
+        registration: Registration,
+        new_writer: Callable[[], bytes],
+        now_ms: Callable[[], int],
+        expires_ms: Callable[[], int] | None = None,
+        disk: DiskTier | None = None,
+        is_alone: bool = False,
+    ) -> None:
+        """`registration`: as this broker registers itself; its session is filled in anew each time. `expires_ms`: as of Log.
+
+        `disk`: what was read from the bucket is kept there, over the end of a session too. `is_alone`: whether no other broker can
+        use these metadata, as without etcd.
+        """
+        self.registration = registration
+        self._store = store
+        self._metadata = metadata
+        self._view = view
+        self._settings = settings
+        self._cluster = cluster
+        self._layout = layout
+        self._new_writer = new_writer
+        self._now_ms = now_ms
+        self._expires_ms = expires_ms
+        self._disk = disk
+        self.budget = ByteBudget(settings.buffer_bytes_max)
+        self.counters = LogCounters()
+        self.sessions_begun = 0
+        self._deletions = TellDeletions(Notices(metadata, layout), new_nonce=new_writer)
+        self._footers = FooterCache(bytes_max=settings.footer_cache_bytes_max)
+        self._log: Log | None = None
+        self._own_sessions: set[SessionId] = set()
+        self._parts: _Parts | None = None
+        self._earlier = EarlierSessions(store, metadata, layout, settings, self._footers, now_ms=now_ms)
+        self._claims = SessionClaims(
+            store,
+            metadata,
+            layout,
+            broker_id=registration.broker_id,
+            new_writer=new_writer,
+            now_ms=now_ms,
+            earlier=self._earlier if is_alone else None,
+        )
+        self._stopping = asyncio.Event()
+        self._advanced = asyncio.Event()
+        self._subscribers: list[Callable[[], None]] = []
+        view.partitions.subscribe(self._partitions_changed)
+        view.brokers.subscribe(self._brokers_changed)
+
+    @property
+    def untold_deletions(self) -> int:
+        """Partitions of which it has yet to tell others that records were deleted."""
+        return self._deletions.untold
+
+    @property
+    def serving(self) -> bool:
+        """Not once the session has ended, either: until the next one begins, nothing that is asked can succeed."""
+        return self._log is not None and not self._log.ended and not self._stopping.is_set()
+
+    @property
+    def session(self) -> SessionId | None:
+        return self._log.session.id if self._log is not None else None
+
+    @property
+    def lease_is_sure(self) -> bool:
+        """Whether the broker is registered, and its lease can't have ended."""
+        return self._parts is not None and self._parts.membership.sure
+
+    @property
+    def left_to_hand_over(self) -> int:
+        """Partitions that are led here, as long as there is another broker to lead them; else 0."""
+        others = (other for other in self._view.brokers.brokers.values() if other.session != self.session)
+        if self._log is None or all(other.draining for other in others):
+            return 0
+        return len(self._view.partitions.led_by(self._log.session.id))
+
+    @property
+    def present_log(self) -> Log | None:
+        """The log of the present session, where there is one."""
+        return self._log
+
+    @property
+    def log(self) -> Log:
+        """The log of the present session. Raises Stopping, or NoLeader between two sessions."""
+        if self._log is None:
+            if self._stopping.is_set():
+                raise Stopping("the broker is shutting down")
+            raise NoLeader("the broker has no session on the bucket yet; it is opening one")
+        return self._log
+
+    def stop(self) -> None:
+        """Hands over what others can take, then refuses new batches; `run` flushes what is buffered, seals and returns."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """One session after the other, until `stop`."""
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(self._deletions.run(), name="tell of deletions")
+            while not self._stopping.is_set():
+                session = await self._unless_stopped(self._claims.next())
+                if session is not None:
+                    log.info("session %s begins", session.id)
+                    await self._run_session(session)
+                    log.info("session %s has ended", session.id)
+            telling.cancel()
+        await self._deletions.tell_at_last()
+
+    async def _run_session(self, session: Session) -> None:
+        session_log = Log(
+            self._store,
+            session,
+            self._settings,
+            budget=self.budget,
+            now_ms=self._now_ms,
+            expires_ms=self._expires_ms,
+            new_writer=self._new_writer,
+            disk=self._disk,
+            counters=self.counters,
+            bucket_state=lambda: self._store.state,
+        )
+        self.sessions_begun += 1
+        registration = msgspec.structs.replace(self.registration, session=session.id)
+        ttl_s = self._cluster.session_timeout_ms / 1000
+        before = frozenset(self._own_sessions)
+        self._own_sessions.add(session.id)
+        membership = Membership(self._metadata, self._layout, registration, ttl_s=ttl_s, own_sessions=before)
+        brokers = self._view.brokers
+        session_log.tell_of_deletion = self._deletions.tell
+        session_log.surely_appointed = lambda: membership.sure and brokers.by_session(session.id) is not None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(session_log.run(), name=f"log of session {session.id}")
+                living = tasks.create_task(self._live(session_log, membership, writing), name=f"life of session {session.id}")
+                await asyncio.wait((writing,))
+                living.cancel()
+        finally:
+            self._log = None
+            self._parts = None
+            self._advance()
+            await membership.leave()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
+        """The result; None where the broker is stopped before there is one."""
+        async with asyncio.TaskGroup() as tasks:
+            stopping = tasks.create_task(self._stopping.wait())
+            working = tasks.create_task(work)
+            await asyncio.wait((stopping, working), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            working.cancel()
+        return None if working.cancelled() else working.result()
+
+    async def first_session(self, timeout_s: float) -> None:
+        """Waits until a session has begun and the watch tells of it, and for a while until what it is to lead is led.
+
+        Without the watch, clients that ask now would hear of no broker.
+        """
+        while self._log is None or self._view.brokers.by_session(self._log.session.id) is None:
+            await self._advanced.wait()
+        for topic in self._view.topics.topics():
+            await self.led(topic, timeout_s=timeout_s)
+
+    async def led(self, topic: Topic, *, timeout_s: float) -> bool:
+        """Whether all partitions of the topic have leaders in time, and those that are to be led here are."""
+        partitions = partitions_of(topic)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while unled := next((partition for partition in partitions if not self._is_led(partition)), None):
+                    while not self._is_led(unled):  # of ten thousand only one is looked at, each time that something has changed
+                        await self._advanced.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def let_go(self, topic: Topic, *, timeout_s: float) -> bool:
+        """Whether nobody leads any of a deleted topic's partitions, in time."""
+        states = self._view.partitions
+        try:
+            async with asyncio.timeout(timeout_s):
+                for partition in partitions_of(topic):
+                    while (state := states.get(partition)) is not None and not state.is_closed:
+                        await self._advanced.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def taken_over(self, partitions: Collection[TopicPartition], *, timeout_s: float) -> None:
+        """Waits while all of these are appointed to this session and none is served yet: who asks has come a moment too early."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while partitions and all(map(self._is_awaited, partitions)):
+                    await self._advanced.wait()
+
+    def _is_awaited(self, partition: TopicPartition) -> bool:
+        leader = self._view.leader(partition)
+        return leader is not None and leader.session == self.session and not self._is_led(partition)
+
+    def _is_led(self, partition: TopicPartition) -> bool:
+        leader = self._view.leader(partition)
+        if leader is None or leader.session != self.session:
+            return leader is not None
+        return self._log is not None and (self._log.leads(partition) or self._log.refuses(partition))
+
+    # ── one session ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _live(self, session_log: Log, membership: Membership, writing: asyncio.Task[None]) -> None:
+        """What a session does beside writing. Ends the writing when the session is no longer wanted, or not wanted here."""
+        await self._unless_stopped(self._read_footers_ahead(session_log.session.id))
+        if not await self._unless_stopped(membership.join()):
+            session_log.close()
+            return
+        assert membership.lease is not None, "it has joined"
+        following = FollowCompactions(
+            session_log, self._store, self._view.topics, self._view.compactions, reads_max=self._settings.footer_reads_max
+        )
+        takeover = TakeOver(
+            session_log,
+            self._store,
+            self._metadata,
+            self._view,
+            layout=self._layout,
+            settings=self._settings,
+            footers=self._footers,
+            now_ms=self._now_ms,
+            took_over=self._took_over,
+            fell_behind=following.look,
+        )
+        handover = Handover(session_log, self._metadata, self._view, layout=self._layout)
+        reach = BucketReach(
+            self._store,
+            self._metadata,
+            self._view.brokers,
+            membership,
+            layout=self._layout,
+            session=session_log.session.id,
+            timeout_s=self._cluster.bucket_timeout_ms / 1000,
+            waits_for_s=lambda: takeover.reading_for_s,
+            new_nonce=self._new_writer,
+        )
+        routing = session_log.routing = ProvenRouting(session_log, self._view.topics)
+        self._log = session_log
+        self._parts = _Parts(membership, takeover, handover, reach, routing)
+        async with asyncio.TaskGroup() as tasks:
+            stopping = tasks.create_task(self._stopping.wait())
+            controller = Controller(
+                self._store,
+                self._metadata,
+                self._view.topics,
+                self._view.brokers,
+                self._view.partitions,
+                layout=self._layout,
+                session=session_log.session,
+                broker_id=self.registration.broker_id,
+                lease=membership.lease,
+                release_timeout_s=self._cluster.release_timeout_ms / 1000,
+                snapshot_interval_s=self._cluster.snapshot_interval_ms / 1000,
+                history_s=self._cluster.metadata_history_ms / 1000,
+                now_ms=self._now_ms,
+            )
+            keeping = tasks.create_task(membership.keep(), name="membership")
+            others = [
+                tasks.create_task(controller.run(), name="controller"),
+                tasks.create_task(takeover.run(), name="take over"),
+                tasks.create_task(handover.run(), name="hand over"),
+                tasks.create_task(reach.run(), name="reach of the bucket"),
+                tasks.create_task(following.run(), name="follow compactions"),
+                tasks.create_task(routing.run(), name="prove routing of keyed requests"),
+                tasks.create_task(_look_for_seal(session_log, membership), name="look for a seal"),
+            ]
+            self._advance()
+            await asyncio.wait((stopping, keeping), return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                membership.drain()
+                draining = tasks.create_task(self._drained())
+                cut_off = tasks.create_task(reach.until_in_trouble())
+                await asyncio.wait((draining, cut_off, keeping), return_when=asyncio.FIRST_COMPLETED)
+                draining.cancel()
+                cut_off.cancel()
+                if not reach.in_trouble:
+                    await controller.resign()
+            session_log.close()
+            if reach.in_trouble and (keeping.done() or self.left_to_hand_over):
+                writing.cancel()  # the bucket decides what became of it, and can't be asked: who waits is told so now
+            for task in (stopping, *others):
+                task.cancel()
+
+    async def _read_footers_ahead(self, own: SessionId) -> None:
+        """Of those who lead: once this session is registered it is given partitions, and their producers wait while it reads."""
+        states = (state for state, _ in self._view.partitions.states.values() if not state.is_closed)
+        sessions = {span.session for state in states for span in state.sessions} - {own}
+        await read_footers_ahead(
+            self._store, sessions, self._footers, reads_max=self._settings.footer_reads_max, timeout_s=READ_AHEAD_S
+        )
+        await self._check_not_set_back()
+
+    async def _check_not_set_back(self) -> None:
+        """Raises Rejected where a session has written in a leader epoch that the metadata don't know, as far as footers were read.
+
+        That is so where etcd was set back to a snapshot of its own, and partitions had moved since between sessions that it knows.
+        """
+        states = {partition: state for partition, (state, _) in self._view.partitions.states.items()}
+        topics = {topic.id for topic in self._view.topics.topics()}
+        for runs in self._footers.known():
+            try:
+                if written_unknown(runs.session, runs.newest_epochs(), states, topics) and not await self._earlier.is_known(runs):
+                    raise set_back(self._store.url, runs.session)
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("whether the metadata know what session %s wrote is not known: %s", runs.session, error)
+
+    async def _drained(self) -> None:
+        """Waits until nothing is led here, as long as there is somebody to lead it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._cluster.drain_timeout_ms / 1000):
+                while self.left_to_hand_over:
+                    await self._advanced.wait()
+
+    def _partitions_changed(self, changed: Set[TopicPartition]) -> None:
+        """Stops serving at once what is led by another now; the rest is for the tasks."""
+        if self._log is None:
+            self._advance()
+            return
+        mine = self._log.session.id
+        for partition in sorted(changed):
+            state = self._view.partitions.get(partition)
+            if state is None or state.leader_session != mine or state.is_closed:
+                self._log.drop(partition)
+                continue
+            if self._log.leads(partition) and self._log.bounds(partition).leader_epoch != state.leader_epoch:
+                self._log.drop(partition)
+            if state.moving_to is None:
+                self._log.resume(partition)
+        if self._parts is not None:
+            self._parts.takeover.look(changed)
+            self._parts.handover.look()
+        self._advance()
+
+    def _brokers_changed(self) -> None:
+        """A drain that an operator has asked for holds for the sessions to come as well."""
+        mine = self._view.brokers.brokers.get(self.registration.broker_id)
+        is_mine = mine is not None and mine.session == self.session
+        if mine is not None and is_mine and not self._stopping.is_set():
+            self.registration = msgspec.structs.replace(self.registration, draining=mine.draining)
+        if self._parts is not None:
+            self._parts.reach.look()
+            if not is_mine:
+                self._parts.membership.look()
+        self._advance()
+
+    def _advance(self) -> None:
+        advanced, self._advanced = self._advanced, asyncio.Event()
+        advanced.set()
+
+    def _took_over(self) -> None:
+        if self._parts is not None:
+            self._parts.routing.look()
+        self._advance()
+        for took_over in tuple(self._subscribers):
+            took_over()
+
+    def subscribe(self, took_over: Callable[[], None]) -> None:
+        """Calls it when partitions have come to be led here, which the metadata said before. It must not block, nor raise."""
+        self._subscribers.append(took_over)
+
+
+async def _look_for_seal(session_log: Log, membership: Membership) -> None:
+    """While the lease may have ended, another may have been appointed: then a seal stands on the bucket.
+
+    Where the metadata exist twice, a seal may stand there while the lease in this copy is sure. A broker that writes meets it. One
+    that is idle looks now and then, so that its readers learn of it.
+    """
+    loop = asyncio.get_running_loop()
+    committed_to, looked_s = session_log.committed_to, loop.time()
+    while True:
+        await asyncio.sleep(SEAL_LOOKS_S)
+        if session_log.committed_to != committed_to:
+            committed_to, looked_s = session_log.committed_to, loop.time()
+        if not membership.sure or loop.time() - looked_s >= IDLE_SEAL_LOOKS_S:
+            looked_s = loop.time()
+            try:
+                await session_log.look_for_seal()
+            except TidelogError as error:
+                log.warning("whether the own session was sealed is not known: %s", error)

@@ -1,0 +1,434 @@
+"""The controller: one broker at a time that seals the sessions of the dead and says who leads what.
+
+    elected (its key is created under the broker's lease) ─▶ look ─▶ plan ─▶ seal, write ─▶ wait for a change ─▶ look …
+
+It decides in metadata/controller/plan.py; here it acts. What waits for the bucket goes on alongside: no slow object holds up a look
+at the cluster. Of 100,000 partitions only those that have changed are looked at, and of changes in quick succession all at once.
+Invariants: a session is sealed only after a reading past every cache has shown that it is not registered, which is then so for
+ever; nothing is written but under the guard that this broker is the controller still, and the metadata are those it began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence, Set
+from functools import partial
+
+from gateway.controller.metadata_snapshots import Snapshots
+from gateway.controller.revision_compaction import HistoryCompaction
+from gateway.controller.topic_mirror import TopicMirror
+from metadata.backup.restore_state import check_not_restoring
+from metadata.cluster import leadership
+from metadata.cluster.broker_registry import BrokerCache, Candidate, read_brokers
+from metadata.cluster.leadership import Decision
+from metadata.cluster.leadership_cache import PartitionCache
+from metadata.controller.ledger import Changes, PartitionLedger
+from metadata.controller.plan import Steps, closed_by_leader, plan
+from metadata.errors import Corrupt, Fenced, OutcomeUnknown, Rejected, TidelogError, Unavailable
+from metadata.model import Revision, SessionId, TopicId, TopicPartition
+from metadata.store.interface import (
+    OPERATIONS_MAX,
+    Compare,
+    Delete,
+    Event,
+    KeyValue,
+    LeaseId,
+    LeaseLost,
+    MetadataStore,
+    Put,
+    RevisionCompacted,
+)
+from metadata.store.keys import EtcdLayout
+from metadata.store.range_watch import WatchedRange
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import read_topic_ids
+from metadata.topics.topic import Topic
+from segments.object_store.interface import ObjectStore
+from segments.wal.session import Session, seal
+
+PAUSE_S = 0.2
+"""Before what failed is tried again; doubled each time that it fails once more."""
+PAUSE_S_MAX = 5.0
+LOOK_INTERVAL_S = 0.02
+"""From one look to the next, at least: many changes in quick succession cost one look, not one each."""
+PLANNING_SHARE = 1 / 3
+"""Of the time, at most: where a plan takes long, such as of ten thousand new partitions, the next one waits for longer."""
+WRITTEN_AT_ONCE = 1000
+"""Decisions, before it is asked whether the brokers that they name are all there still."""
+BEGUN_AT_ONCE = 50
+"""Topics whose partitions get their first leaders in one transaction: it looks at each of them."""
+SEAL_PATIENCE_S = 15.0
+"""For a bucket that does not answer. It may answer another broker: then this one stands aside."""
+ASIDE_S = 5.0
+FORGET_AGAIN_S = 60.0
+"""Before the topics are read again, where what no topic is known for could not be forgotten, and none has changed."""
+FOLLOW_TIMEOUT_S = 5.0
+"""How long the watch may take to tell of what was written here."""
+
+log = logging.getLogger(__name__)
+
+Guard = tuple[Compare, Compare]
+"""What holds while this broker is the controller: of its own key, and of the cluster's id, so that it does nothing in metadata that
+were emptied or restored under it."""
+
+_TRIED_AGAIN = (TidelogError, RevisionCompacted)
+
+
+class Controller:
+    """Of one session of a broker. Its owner runs `run()` as a task, which stands for election for as long as it runs."""
+
+    def __init__(
+        self,
+        bucket: ObjectStore,
+        metadata: MetadataStore,
+        topics: TopicCache,
+        brokers: BrokerCache,
+        partitions: PartitionCache,
+        *,
+        layout: EtcdLayout,
+        session: Session,
+        broker_id: str,
+        lease: LeaseId,
+        release_timeout_s: float,
+        snapshot_interval_s: float,
+        history_s: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._bucket = bucket
+        self._metadata = metadata
+        self._topics = topics
+        self._brokers = brokers
+        self._partitions = partitions
+        self._layout = layout
+        self._session = session
+        self._broker_id = broker_id
+        self._lease = lease
+        self._release_timeout_s = release_timeout_s
+        self._now_ms = now_ms
+        self._ledger: PartitionLedger | None = None
+        self._planned_for_s = 0.0
+        self._stale_partitions: set[TopicPartition] = set()
+        self._stale_topics: dict[TopicId, int] = {}
+        self._broker_changes = 0
+        self._sealed: set[SessionId] = set()
+        self._alongside: set[str] = set()
+        self._asked_s: dict[TopicPartition, tuple[SessionId, float]] = {}
+        self._not_forgotten: tuple[Sequence[TopicPartition], Revision] | None = None
+        self._forget_again_s = 0.0
+        self._aside_until_s = 0.0
+        self._identity: Compare | None = None
+        self._holder: KeyValue | None = None
+        self._told_of: Revision | None = None
+        """The election that the log has told of."""
+        self._mirror: TopicMirror | None = None
+        self._copying: asyncio.Task[None] | None = None
+        self._snapshots = Snapshots(bucket, metadata, layout=layout, interval_s=snapshot_interval_s, now_ms=now_ms)
+        self._history = HistoryCompaction(metadata, layout, kept_s=history_s)
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        watched = WatchedRange(self._metadata, self._layout.controller, replace=self._holder_is, apply=self._holder_changed)
+        forget = [
+            self._brokers.subscribe(self._brokers_changed),
+            self._partitions.subscribe(self._partitions_changed),
+            self._topics.subscribe(self._topic_changed),
+        ]
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(watched.run())
+                await watched.wait_for(Revision(1), timeout_s=None)
+                pause_s = PAUSE_S
+                while True:
+                    self._changed.clear()
+                    looked_s = loop.time()
+                    try:
+                        guard = await self._elected()
+                        mirror = self._copies(tasks, elected=guard is not None)
+                        if guard is not None and mirror is not None:
+                            await self._look_and_act(tasks, guard, mirror)
+                        else:  # all is read anew at an election
+                            self._ledger = None
+                            self._asked_s.clear()
+                            self._stale_partitions.clear()
+                            self._stale_topics.clear()
+                    except _TRIED_AGAIN as error:
+                        log.warning("the controller tries again: %s", error)
+                        await asyncio.sleep(pause_s)
+                        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+                        continue
+                    pause_s = PAUSE_S
+                    await self._wait()
+                    await asyncio.sleep(looked_s + max(LOOK_INTERVAL_S, self._planned_for_s / PLANNING_SHARE) - loop.time())
+        finally:
+            for unsubscribe in forget:
+                unsubscribe()
+
+    # ── election ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _holder_is(self, items: Sequence[KeyValue]) -> None:
+        self._holder = next((item for item in items if item.key == self._layout.controller), None)
+        self._wake()
+
+    def _holder_changed(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.key == self._layout.controller:
+                put = KeyValue(event.key, event.value, event.mod_revision, event.mod_revision, version=1)
+                self._holder = put if event.kind == "put" else None
+                self._wake()
+
+    async def _elected(self) -> Guard | None:
+        """What guards the controller's writes, where this broker is it; None where another is."""
+        if self._identity is None:
+            stored = await self._metadata.get(self._layout.cluster_id)
+            self._identity = Compare(self._layout.cluster_id, stored.mod_revision if stored is not None else 0)
+        name = f"{self._broker_id} {self._session.id}".encode()
+        key = self._layout.controller
+        held = self._holder
+        mine = Compare(key, held.mod_revision) if held is not None and held.value == name else None
+        if self._aside_until_s > asyncio.get_running_loop().time():
+            if mine is not None:
+                await self._metadata.transact([mine], [Delete(key)])
+            return None
+        if held is not None:
+            return self._guard(held.mod_revision, self._identity) if mine is not None else None
+        try:
+            unled = [Compare(key, 0), Compare(self._layout.restoring, 0), self._identity]
+            result = await self._metadata.transact(unled, [Put(key, name, self._lease)])
+        except LeaseLost:
+            return None
+        if not result.succeeded:
+            await check_not_restoring(self._metadata, self._layout)
+            held = await self._metadata.get(key)
+            if held is None or held.value != name:
+                return None
+            result = type(result)(True, held.mod_revision)
+        return self._guard(result.revision, self._identity)
+
+    def _guard(self, elected_at: Revision, identity: Compare) -> Guard:
+        if elected_at != self._told_of:  # an election may be met more than once: the watch comes later, an answer is lost
+            log.info("%s is the controller", self._broker_id)
+            self._told_of = elected_at
+        return Compare(self._layout.controller, elected_at), identity
+
+    def _copies(self, tasks: asyncio.TaskGroup, *, elected: bool) -> TopicMirror | None:
+        """Begins, goes on with or ends what the controller does from time to time: copies to the bucket, and compaction."""
+        if elected and self._mirror is None:
+            self._mirror = TopicMirror(self._bucket, self._metadata, self._topics, self._layout, now_ms=self._now_ms)
+            self._copying = tasks.create_task(self._copy(self._mirror), name="copies of the metadata")
+        elif not elected and self._copying is not None:
+            self._copying.cancel()
+            self._mirror = self._copying = None
+        return self._mirror
+
+    async def _copy(self, mirror: TopicMirror) -> None:
+        async with asyncio.TaskGroup() as copies:
+            copies.create_task(mirror.run(), name="mirror of topics")
+            copies.create_task(self._snapshots.run(), name="snapshots")
+            copies.create_task(self._history.run(), name="compaction of history")
+
+    async def resign(self) -> None:
+        """What is left to do at a stop in order, while others wait."""
+        if self._mirror is not None:
+            await self._snapshots.last()
+
+    # ── what the controller does ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _look_and_act(self, tasks: asyncio.TaskGroup, guard: Guard, mirror: TopicMirror) -> None:
+        broker_changes = self._broker_changes
+        steps = await self._plan()
+        if steps.unregistered:
+            await self._seal_the_dead(tasks, steps.unregistered)
+        await self._write([decision for decision in steps.decisions if decision.read_at], guard, planned_at=broker_changes)
+        first = [decision for decision in steps.decisions if not decision.read_at]
+        if first:
+            self._start(tasks, "first leaders", partial(self._begin, first, guard, mirror, broker_changes))
+        ownerless = [*steps.closing, *steps.forgotten]
+        if ownerless and self._may_forget(ownerless):
+            self._start(tasks, "forget deleted topics", partial(self._forget, steps.closing, steps.forgotten, guard, mirror))
+        await self._expel_who_does_not_release(guard)
+
+    def _start(self, tasks: asyncio.TaskGroup, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """What waits for the bucket, beside the look that goes on; once at a time. It is planned again when it is done."""
+        if what not in self._alongside:
+            self._alongside.add(what)
+            tasks.create_task(self._finish(what, work), name=what)
+
+    async def _finish(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except _TRIED_AGAIN as error:
+            log.error("%s: not done, and tried again: %s", what, error)
+            await asyncio.sleep(PAUSE_S_MAX if isinstance(error, Rejected) else PAUSE_S)
+        finally:
+            self._alongside.discard(what)
+            self._changed.set()
+
+    async def _begin(self, first: Sequence[Decision], guard: Guard, mirror: TopicMirror, planned_at: int) -> None:
+        """Appoints the first leaders of partitions, once their topics are on the bucket, and while these are as they are known.
+
+        Of a topic that was deleted, the controller before may have forgotten the states of its partitions, and this one may have
+        heard of that, and not of the topic yet: epochs would begin anew.
+        """
+        await mirror.ensure(self._topics_of(first))
+        topics = self._topics_of(first)
+        for start in range(0, len(topics), BEGUN_AT_ONCE):
+            part = topics[start : start + BEGUN_AT_ONCE]
+            begun = {topic.id: Compare(self._layout.topic(topic.name), topic.revision) for topic in part}
+            decisions = [decision for decision in first if decision.partition.topic_id in begun]
+            await self._write(decisions, [*guard, *begun.values()], planned_at=planned_at)
+
+    async def _write(self, decisions: Sequence[Decision], guard: Sequence[Compare], *, planned_at: int) -> None:
+        """A part at a time: where a broker has come or gone since the plan, the rest is planned anew."""
+        revision = Revision(0)
+        for start in range(0, len(decisions), WRITTEN_AT_ONCE):
+            if start and self._broker_changes != planned_at:
+                break
+            part = decisions[start : start + WRITTEN_AT_ONCE]
+            revision = await leadership.write(self._metadata, part, self._layout, guards=guard)
+        if revision:
+            await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)
+
+    def _topics_of(self, decisions: Sequence[Decision]) -> list[Topic]:
+        topic_ids = {decision.partition.topic_id for decision in decisions}
+        return [topic for topic in self._topics.topics() if topic.id in topic_ids]
+
+    async def _plan(self) -> Steps:
+        """In a thread: where much has changed it takes a tenth of a second and more."""
+        self._sealed = {session for session in self._sealed if self._partitions.led_by(session)}
+        candidates = [registration.candidate for registration in self._brokers.brokers.values()]
+        ledger, changes = self._ledger or PartitionLedger(), self._changes(everything=self._ledger is None)
+        self._ledger = None  # until it is told of the changes, whatever comes between
+        begun_s = asyncio.get_running_loop().time()
+        steps = await asyncio.to_thread(_planned, ledger, changes, candidates, frozenset(self._sealed))
+        self._ledger, self._planned_for_s = ledger, asyncio.get_running_loop().time() - begun_s
+        return steps
+
+    def _changes(self, *, everything: bool) -> Changes:
+        """What the caches have heard of since the last time."""
+        known, corrupt = self._partitions.states, self._partitions.corrupt
+        partitions, topics = self._stale_partitions, self._stale_topics
+        self._stale_partitions, self._stale_topics = set(), {}
+        if everything:
+            counts = {topic.id: topic.partition_count for topic in self._topics.topics()}
+            return Changes(counts, {**dict.fromkeys(corrupt), **known}, frozenset(corrupt))
+        return Changes(topics, {partition: known.get(partition) for partition in partitions}, partitions & corrupt)
+
+    async def _seal_the_dead(self, tasks: asyncio.TaskGroup, sessions: Sequence[SessionId]) -> None:
+        alive = {registered.registration.session for registered in (await read_brokers(self._metadata, self._layout)).values()}
+        for session in sessions:
+            if session not in alive:
+                self._start(tasks, f"seal session {session}", partial(self._seal, session))
+
+    async def _seal(self, session: SessionId) -> None:
+        log.warning("session %s has no broker any more: it is sealed, and its partitions are given to others", session)
+        try:
+            await seal(self._bucket, session, by=self._session, now_ms=self._now_ms, patience_s=SEAL_PATIENCE_S)
+        except (Unavailable, OutcomeUnknown):
+            self._aside_until_s = asyncio.get_running_loop().time() + ASIDE_S
+            raise
+        self._sealed.add(session)
+
+    async def _forget(
+        self, closing: Sequence[TopicPartition], forgotten: Sequence[TopicPartition], guard: Guard, mirror: TopicMirror
+    ) -> None:
+        """Of partitions whose topic is gone: asks who leads some to let go, and deletes the states of those that nobody leads.
+
+        The topics are read anew: the cache may be behind the states.
+        """
+        try:
+            known = await read_topic_ids(self._metadata, self._layout)
+        except Corrupt as error:
+            log.error("partitions of deleted topics are kept, since not all topics can be read: %s", error)
+            self._keep([*closing, *forgotten])
+            return
+        led = [partition for partition in closing if partition.topic_id not in known]
+        gone = [partition for partition in forgotten if partition.topic_id not in known]
+        if not led and not gone:
+            self._keep([*closing, *forgotten])
+            return
+        states = self._partitions.states
+        asked = [closed_by_leader(*states[partition], partition) for partition in led if partition in states]
+        revision = await leadership.write(self._metadata, asked, self._layout, guards=guard)
+        gone = await self._with_states(gone, guard)
+        if gone:
+            await mirror.ensure_deleted(sorted({partition.topic_id for partition in gone}))
+            revision = await leadership.forget(self._metadata, gone, self._layout, guards=guard)
+        await self._partitions.wait_for(revision, timeout_s=FOLLOW_TIMEOUT_S)  # else it would all be done once more
+
+    async def _with_states(self, gone: Sequence[TopicPartition], guard: Guard) -> list[TopicPartition]:
+        """Those that have states still. Fenced where the metadata have none of a topic's: what is known here is of before.
+
+        What is marked is deleted from the bucket. Where a topic was deleted, its states stand. It may also be gone with all the
+        metadata, or never have been in those of a backup: then no state of it is there, either. Of which none is known any more,
+        since the plan, was marked by who deleted them, or is gone in the same way.
+        """
+        states, corrupt = self._partitions.states, self._partitions.corrupt
+        there = [partition for partition in gone if partition in states or partition in corrupt]
+        one_of_each = {partition.topic_id: self._layout.partition(partition) for partition in there}
+        compares = [Compare(key, 0, "!=") for key in one_of_each.values()]
+        room = OPERATIONS_MAX - len(guard)
+        for first in range(0, len(compares), room):
+            if not (await self._metadata.transact([*guard, *compares[first : first + room]], [])).succeeded:
+                raise Fenced("topics were not marked as deleted: this broker is the controller no more, or knows too little by now")
+        return there
+
+    def _keep(self, partitions: Sequence[TopicPartition]) -> None:
+        self._not_forgotten = partitions, self._topics.revision
+        self._forget_again_s = asyncio.get_running_loop().time() + FORGET_AGAIN_S
+
+    def _may_forget(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Whether it is worth the while to read all topics for these."""
+        again = asyncio.get_running_loop().time() >= self._forget_again_s
+        return again or self._not_forgotten != (partitions, self._topics.revision)
+
+    async def _expel_who_does_not_release(self, guard: Guard) -> None:
+        """A leader that was asked to hand over, and has not in time, loses its registration, and so its session."""
+        now_s = asyncio.get_running_loop().time()
+        asked = {}
+        for partition in self._partitions.moving:
+            leader = self._partitions.states[partition][0].leader_session
+            since = self._asked_s.get(partition)
+            asked[partition] = since if since and since[0] == leader else (leader, now_s)
+        self._asked_s = asked
+        late = {session for session, since_s in asked.values() if now_s - since_s >= self._release_timeout_s}
+        for broker_id, registered in (await read_brokers(self._metadata, self._layout)).items() if late else ():
+            if registered.registration.session in late:
+                session = registered.registration.session
+                log.error("broker %s does not hand over its partitions: its session %s is ended", broker_id, session)
+                key = self._layout.broker(broker_id)
+                await self._metadata.transact([*guard, Compare(key, registered.revision)], [Delete(key)])
+
+    async def _wait(self) -> None:
+        """For a change, or for when somebody is late, or this broker may stand again."""
+        now_s = asyncio.get_running_loop().time()
+        look_at_s = [since_s + self._release_timeout_s for _, since_s in self._asked_s.values()]
+        look_at_s += [at_s for at_s in (self._aside_until_s, self._forget_again_s) if at_s > now_s]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(max(min(look_at_s), now_s + PAUSE_S) if look_at_s else None):
+                await self._changed.wait()
+
+    def _brokers_changed(self) -> None:
+        self._broker_changes += 1
+        self._changed.set()
+
+    def _partitions_changed(self, changed: Set[TopicPartition]) -> None:
+        self._stale_partitions |= changed
+        self._changed.set()
+
+    def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
+        if old is not None:
+            self._stale_topics[old.id] = 0
+        if new is not None:
+            self._stale_topics[new.id] = new.partition_count
+        self._changed.set()
+
+    def _wake(self) -> None:
+        self._changed.set()
+
+
+def _planned(ledger: PartitionLedger, changes: Changes, candidates: Sequence[Candidate], sealed: Set[SessionId]) -> Steps:
+    ledger.apply(changes)
+    return plan(ledger, candidates, sealed)

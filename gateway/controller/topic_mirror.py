@@ -1,0 +1,183 @@
+"""Copies the registration of each topic to the bucket, for who reads without the metadata: Spark, and a restore.
+
+    topic made ─────▶ topic-{revision}.json ─▶ its partitions get leaders ─▶ records
+    topic altered ──▶ topic-{revision}.json    of a higher revision
+    topic deleted ──▶ deleted-{revision} ────▶ the states of its partitions are forgotten
+
+Of the controller, from its election on. Each change is an object of its own, create-only, named by the revision that made it, and
+the newest counts: a controller that was replaced and does not know it can only write again what is there.
+
+Invariants: no record lies on the bucket whose topic is not mirrored; a topic whose partitions had leaders and that was deleted is
+marked so before that is forgotten. So a new controller has little to do: a topic whose partitions have states was mirrored before,
+and it looks only at what has changed since the last snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+
+from gateway.controller.metadata_snapshots import snapshot_revisions
+from metadata.backup.restore_state import read_revision_base
+from metadata.errors import AlreadyExists, OutcomeUnknown, TidelogError, Unavailable
+from metadata.model import Revision, TopicId
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.cache import TopicCache
+from metadata.topics.topic import Topic, encode_topic
+from segments.bucket.deleted_topic import DeletedTopic, encode_deleted_topic, parse_deleted_topic
+from segments.bucket.layout import TOPICS, deleted_topic_key, end_of_topic, parse_topic_key, topic_mirror_key
+from segments.concurrency import all_of
+from segments.object_store.interface import ObjectStore
+
+PUTS_MAX = 16
+"""At the same time."""
+PAUSE_S = 1.0
+"""Before what failed is tried again."""
+ATTEMPTS_MAX = 3
+
+log = logging.getLogger(__name__)
+
+
+class TopicMirror:
+    """Of one election: its owner runs `run()` as a task for as long as this broker is the controller."""
+
+    def __init__(
+        self, bucket: ObjectStore, metadata: MetadataStore, topics: TopicCache, layout: EtcdLayout, *, now_ms: Callable[[], int]
+    ) -> None:
+        """`now_ms`: the wall clock."""
+        self._bucket = bucket
+        self._now_ms = now_ms
+        self._metadata = metadata
+        self._topics = topics
+        self._layout = layout
+        self._base: int | None = None
+        self._mirrored: dict[TopicId, Revision] = {}
+        self._names: dict[TopicId, str] = {}
+        self._due: dict[TopicId, Topic] = {}
+        self._changed = asyncio.Event()
+        self._ensuring = asyncio.Lock()  # so that no topic is written twice at the same time
+        self._turns = asyncio.Semaphore(PUTS_MAX)
+
+    async def run(self) -> None:
+        """Mirrors every alteration of a topic, also those from before that no snapshot tells of, until cancelled."""
+        forget = self._topics.subscribe(self._topic_changed)
+        try:
+            caught_up = False
+            while True:
+                self._changed.clear()
+                try:
+                    if not caught_up:
+                        await self._catch_up()
+                        caught_up = True
+                    while self._due:  # a few at a time, so that a topic that waits for its leaders comes in between
+                        await self.ensure(list(islice(self._due.values(), PUTS_MAX)))
+                except TidelogError as error:
+                    log.warning("changes of topics are not on the bucket yet; trying again: %s", error)
+                    await asyncio.sleep(PAUSE_S)
+                    continue
+                await self._changed.wait()
+        finally:
+            forget()
+
+    async def ensure(self, topics: Iterable[Topic]) -> None:
+        """Returns when these are on the bucket. Raises Unavailable, Denied, Corrupt."""
+        asked = list(topics)
+        async with self._ensuring:
+            base = await self._revision_base()
+            missing = [topic for topic in asked if self._mirrored.get(topic.id, -1) < topic.revision]
+            await all_of(self._mirror(topic, base) for topic in missing)
+            self._mirrored |= {topic.id: topic.revision for topic in missing}
+        for topic in asked:
+            due = self._due.get(topic.id)
+            if due is not None and due.revision <= topic.revision:
+                del self._due[topic.id]
+
+    async def ensure_deleted(self, topic_ids: Collection[TopicId]) -> None:
+        """Returns when the topics of these ids, which were deleted, are marked so. Raises Unavailable, Denied, Corrupt."""
+        names = {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
+        if len(names) < len(topic_ids):
+            names |= await self._names_on_the_bucket(frozenset(topic_ids) - names.keys())
+        if names:
+            now = (await self._metadata.range(self._layout.topics, limit=1)).revision
+            revision = Revision(now + await self._revision_base())
+            await all_of(self._mark_one(name, topic_id, revision) for topic_id, name in names.items())
+        for topic_id in topic_ids:
+            self._names.pop(topic_id, None)
+
+    # ── what is written ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _mirror(self, topic: Topic, base: int) -> None:
+        await self._create(topic_mirror_key(topic.name, topic.id, Revision(topic.revision + base)), encode_topic(topic))
+
+    async def _mark_one(self, name: str, topic_id: TopicId, revision: Revision) -> None:
+        marker = DeletedTopic(name=name, id=topic_id, gone_at_revision=revision, marked_at_ms=self._now_ms())
+        await self._create(deleted_topic_key(name, topic_id, revision), encode_deleted_topic(marker))
+
+    async def _create(self, key: str, body: bytes) -> None:
+        async with self._turns:
+            unknown: OutcomeUnknown | None = None
+            for _ in range(ATTEMPTS_MAX):
+                try:
+                    await self._bucket.create(key, [body])
+                except AlreadyExists:
+                    if not _says_the_same(await self._bucket.get(key), body):
+                        log.error("%s holds something else: was etcd set back to a backup? Restore it from the bucket instead", key)
+                except OutcomeUnknown as error:
+                    unknown = error
+                    continue
+                return
+            raise Unavailable(f"{key} could not be written in {ATTEMPTS_MAX} attempts") from unknown
+
+    # ── what is known ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
+        """One that was made waits for `ensure`: nobody writes to it before."""
+        if new is None:
+            assert old is not None, "what is gone was there"
+            self._due.pop(old.id, None)
+            self._mirrored.pop(old.id, None)
+            return
+        self._names[new.id] = new.name
+        if old is not None:
+            self._due[new.id] = new
+            self._changed.set()
+
+    async def _catch_up(self) -> None:
+        base = await self._revision_base()
+        snapshots = await snapshot_revisions(self._bucket)
+        told_to = snapshots[-1] - base if snapshots else 0
+        topics = self._topics.topics()
+        self._names |= {topic.id: topic.name for topic in topics}
+        self._due |= {topic.id: topic for topic in topics if topic.revision > told_to}
+
+    async def _revision_base(self) -> int:
+        if self._base is None:
+            self._base = await read_revision_base(self._metadata, self._layout)
+        return self._base
+
+    async def _names_on_the_bucket(self, wanted: Collection[TopicId]) -> dict[TopicId, str]:
+        """The names of topics that were deleted before this broker started: one listing for each topic, which is seldom needed."""
+        names: dict[TopicId, str] = {}
+        start_after = ""
+        while len(names) < len(wanted):
+            page = await self._bucket.list(TOPICS, start_after=start_after, limit=1)
+            if not page.objects:
+                break
+            start_after = page.objects[0].key
+            found = parse_topic_key(start_after)
+            if found is not None:
+                start_after = end_of_topic(found.name, found.topic_id)
+                if found.topic_id in wanted:
+                    names[found.topic_id] = found.name
+        return names
+
+
+def _says_the_same(stored: bytes, body: bytes) -> bool:
+    """Of a deletion, two controllers may tell with a time each."""
+    ours, theirs = parse_deleted_topic(body), parse_deleted_topic(stored)
+    if ours is None or theirs is None:
+        return stored == body
+    return (theirs.name, theirs.id, theirs.gone_at_revision) == (ours.name, ours.id, ours.gone_at_revision)

@@ -1,0 +1,190 @@
+"""How far a group is behind: in records, and in seconds, the age of the first record that it has not read yet.
+
+    committed ─▶ lag_records = high watermark − committed          below the log start: counted from the log start
+    none      ─▶ counted from the log start, too                   nothing says that anything was read
+    lag_seconds = now − the time of the first unread record        never below 0, as clocks differ
+
+What has no commit counts wholly, since a group that fails at its first record shall be seen. Who begins at `latest` commits where
+it began, or shows as behind until it has. The seconds are told by the record's timestamp: of one that was made long before it was
+appended, they tell when it was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from gateway.concurrency.offload import LoopTurns, WorkThreads, in_turns
+from gateway.groups.admin.descriptions import PartitionLag
+from gateway.records.batch_decoder import open_records, takes_long
+from gateway.routing.local_log import LedHere
+from gateway.telemetry.caller_deadline import caller_waits_s
+from gateway.topics.names import BOUNDS_WAIT_S, named
+from metadata.errors import TidelogError, Unavailable, UnknownTopic
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
+from metadata.model import TopicId, TopicPartition
+from metadata.topics.topic import Topic
+from segments.log.session_log import FetchTarget
+from segments.partition.partition_log import Bounds
+from segments.read.log_reader import Fetched
+from segments.records.batch_kernel import RecordTuple
+
+READS_AT_ONCE: Final = 16
+READ_TIMEOUT_S: Final = 5.0
+"""For one record, which may lie on the bucket."""
+READS_TIMEOUT_S: Final = 10.0
+"""For all that is read for one answer."""
+Place = tuple[TopicPartition, int]
+"""A partition, and an offset in it."""
+FIRST_BATCH: Final = 1
+"""Bytes that are asked for: an answer holds a whole batch at least."""
+
+
+def lag_records(committed: int | None, bounds: Bounds) -> int:
+    return max(0, bounds.high_watermark - first_unread(committed, bounds))
+
+
+def first_unread(committed: int | None, bounds: Bounds) -> int:
+    return int(bounds.log_start_offset) if committed is None else max(committed, bounds.log_start_offset)
+
+
+def lag_seconds(timestamp_ms: int | None, *, now_ms: int) -> float:
+    """`timestamp_ms`: of the first unread record; None where there is none."""
+    return 0.0 if timestamp_ms is None else max(0, now_ms - timestamp_ms) / 1000
+
+
+def first_timestamp_ms(fetched: Fetched, offset: int, *, decompressed_bytes_max: int) -> int | None:
+    """Of the first record from `offset` on; None where the answer holds none. Raises Corrupt."""
+    found: list[int] = []
+
+    def look(records: list[RecordTuple]) -> bytes:
+        found.append(records[0][1])
+        return b"."
+
+    open_records(fetched, offset, look, records_max=1, bytes_max=1, decompressed_bytes_max=decompressed_bytes_max)
+    return found[0] if found else None
+
+
+UNREAD: Final = Unavailable("the age of the first unread record was not found in time", hint="Ask again, or ask less often.")
+
+
+PART: Final = 1_000
+"""Partitions that are asked for at a time: ten times as many would hold the event loop for a tenth of a second."""
+LATER_PART_S: Final = 0.2
+"""Leaders of the later parts have so long, whatever those before took."""
+
+
+async def bounds_by_parts(log: LedHere, partitions: Sequence[TopicPartition]) -> list[Bounds | TidelogError]:
+    """As `log.bounds_of`, with turns for others between the parts. What nobody leads is waited for as if it were one question."""
+    clock, found = asyncio.get_running_loop().time, list[Bounds | TidelogError]()
+    ends_s = clock() + BOUNDS_WAIT_S
+    for start in range(0, len(partitions), PART):
+        wait_s = max(LATER_PART_S, ends_s - clock())
+        found += await log.bounds_of(partitions[start : start + PART], wait_s=wait_s)
+        await asyncio.sleep(0)
+    return found
+
+
+class KnownTopics(Protocol):
+    """What metadata/topics/cache.py's TopicCache tells."""
+
+    def get(self, name: str) -> Topic: ...
+
+    def by_id(self, topic_id: TopicId) -> Topic: ...
+
+
+class GroupLag:
+    """Asks the leaders."""
+
+    def __init__(self, log: LedHere, topics: KnownTopics, *, now_ms: Callable[[], int]) -> None:
+        """`log`: of the whole cluster. `now_ms`: milliseconds since 1970."""
+        self._log = log
+        self._topics = topics
+        self._now_ms = now_ms
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._threads = WorkThreads()
+
+    def topic_of(self, partition: TopicPartition) -> Topic | None:
+        """None where the topic was deleted, or has no such partition."""
+        try:
+            topic = self._topics.by_id(partition.topic_id)
+        except UnknownTopic:
+            return None
+        return topic if 0 <= partition.partition < topic.partition_count else None
+
+    async def lags(self, stored: StoredOffsets, owners: Mapping[TopicPartition, str]) -> list[PartitionLag]:
+        """Of all partitions that were committed or are owned, by topic and number; those of deleted topics are left out."""
+        committed, damaged = stored
+        asked = list({*committed, *damaged, *owners})
+        topics = {at: topic for at, topic in zip(asked, await in_turns(self.topic_of, asked), strict=True) if topic is not None}
+        await asyncio.sleep(0)
+        places = sorted(topics, key=lambda at: (topics[at].name, at))
+        found = await bounds_by_parts(self._log, places)
+        unread: dict[TopicPartition, Place] = {}
+        turns = LoopTurns()
+        for at, bounds in zip(places, found, strict=True):
+            if not isinstance(bounds, TidelogError) and at not in damaged and lag_records(_offset(committed, at), bounds) > 0:
+                unread[at] = at, first_unread(_offset(committed, at), bounds)
+            await turns.give()
+        timestamps = await self.timestamps(unread.values())
+        now_ms = self._now_ms()
+
+        def told(at: TopicPartition, answer: Bounds | TidelogError) -> PartitionLag:
+            offset, topic = committed.get(at), topics[at]
+            row = PartitionLag(topic.name, topic.id, at.partition, member_id=owners.get(at, ""))
+            if offset is not None:
+                row = row._replace(committed_offset=offset.offset, metadata=offset.metadata, committed_at_ms=offset.committed_at_ms)
+            if isinstance(answer, TidelogError):
+                return row._replace(error=named(answer, topic))
+            row = row._replace(high_watermark=int(answer.high_watermark), log_start_offset=int(answer.log_start_offset))
+            if (why := damaged.get(at)) is not None:
+                return row._replace(error=named(why, topic))
+            row = row._replace(lag_records=lag_records(row.committed_offset, answer))
+            read = timestamps.get(unread[at], UNREAD) if at in unread else None
+            if isinstance(read, TidelogError):
+                return row._replace(error=named(read, topic))
+            return row._replace(lag_seconds=lag_seconds(read, now_ms=now_ms))
+
+        return await in_turns(lambda row: told(*row), zip(places, found, strict=True))
+
+    async def timestamps(self, places: Collection[Place]) -> dict[Place, int | TidelogError | None]:
+        """Of the first record from each place on, None where there is none. A few are read at a time; those that were not read in
+        time are left out."""
+        found: dict[Place, int | TidelogError | None] = {}
+        waiting = iter(places)
+
+        async def reader() -> None:
+            for place in waiting:
+                async with self._reads:
+                    try:
+                        found[place] = await self._timestamp(*place)
+                    except TidelogError as error:
+                        found[place] = error.with_traceback(None)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(READS_TIMEOUT_S, caller_waits_s())), asyncio.TaskGroup() as readers:
+                for _ in range(min(READS_AT_ONCE, len(places))):
+                    readers.create_task(reader())
+        return found
+
+    async def _timestamp(self, partition: TopicPartition, offset: int) -> int | None:
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                [fetched] = await self._log.fetch([FetchTarget(partition, offset, FIRST_BATCH)], bytes_max=FIRST_BATCH)
+        except TimeoutError:
+            raise Unavailable(f"{partition} was not read at offset {offset} within {READ_TIMEOUT_S:g} s") from None
+        if isinstance(fetched, TidelogError):
+            raise fetched
+        decompressed_bytes_max = self._log.settings.decompressed_bytes_max
+
+        def look() -> int | None:
+            return first_timestamp_ms(fetched, offset, decompressed_bytes_max=decompressed_bytes_max)
+
+        return await self._threads.run(look) if takes_long([fetched]) else look()
+
+
+def _offset(committed: Mapping[TopicPartition, CommittedOffset], partition: TopicPartition) -> int | None:
+    found = committed.get(partition)
+    return None if found is None else found.offset

@@ -1,0 +1,79 @@
+"""Where the committed offsets of a group are moved to: earliest, latest, a time, an offset, or so many records on. Pure.
+
+    earliest   the log start           timestamp_ms   the first record of that time or later, else the high watermark
+    latest     the high watermark      offset, shift  what was asked for, brought within the log
+
+What does not lie in the log is told beside where the group is moved to: a place beyond the end is more often a slip than a wish.
+
+    BEYOND_END        an offset behind the high watermark       BEFORE_START   one before the log start: those records are gone
+    NO_RECORD_SINCE   a time after that of all records
+
+Invariant: what a group is moved to lies within the log, so that nobody begins out of range.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from gateway.groups.admin.descriptions import SeekTo
+from metadata.errors import InvalidArgument
+from metadata.model import TopicPartition
+from segments.partition.partition_log import Bounds
+
+BEYOND_END: Final = "BEYOND_END"
+BEFORE_START: Final = "BEFORE_START"
+NO_RECORD_SINCE: Final = "NO_RECORD_SINCE"
+_OFFSETS: Final = -(2**63), 2**63 - 1
+"""What fits on the wire."""
+
+
+class Sought(NamedTuple):
+    after: int
+    """Within the log."""
+    reason: str = ""
+    """Why it is not what was asked for; empty where it is."""
+    asked: int | None = None
+    """The offset that was asked for then; None of a time."""
+
+
+def check_seek(to: SeekTo) -> None:
+    """Raises InvalidArgument for what no log could answer."""
+    if to.kind == "offset" and to.value < 0:
+        raise InvalidArgument(
+            f"there is no offset {to.value}", hint="Seek to an offset of 0 or more, or by a shift.", field="offset"
+        )
+    if to.kind == "timestamp_ms" and to.value < 0:
+        raise InvalidArgument(
+            f"{to.value} is no time in milliseconds since 1970", hint="Seek to 0 or more, or to earliest.", field="timestamp_ms"
+        )
+
+
+def sought_offset(
+    to: SeekTo, partition: TopicPartition, *, bounds: Bounds, committed: int | None, of_timestamp: int | None = None
+) -> Sought:
+    """`of_timestamp`: offset of the first record of the time that was asked for, where there is one.
+
+    Raises InvalidArgument for a shift of a partition without a committed offset.
+    """
+    if to.kind == "shift" and committed is None:
+        raise InvalidArgument(
+            f"{partition} has no committed offset to shift from",
+            hint="Leave the partition out, or seek it to earliest, latest, a time or an offset.",
+        )
+    match to.kind:
+        case "earliest":
+            return Sought(int(bounds.log_start_offset))
+        case "offset":
+            asked = to.value
+        case "shift":
+            asked = (committed or 0) + to.value
+        case "timestamp_ms" if of_timestamp is not None:
+            # Looked for after the bounds were read, in a log that goes on: one beyond their end is in it by now.
+            return Sought(max(int(bounds.log_start_offset), of_timestamp))
+        case _:
+            return Sought(int(bounds.high_watermark), NO_RECORD_SINCE if to.kind == "timestamp_ms" else "")
+    after = int(max(bounds.log_start_offset, min(asked, bounds.high_watermark)))
+    if asked == after:
+        return Sought(after)
+    least, most = _OFFSETS
+    return Sought(after, BEYOND_END if asked > after else BEFORE_START, max(least, min(asked, most)))

@@ -1,0 +1,427 @@
+"""The consumer groups that this broker coordinates: loaded at the first call for them, and given up when they are another's.
+
+    a call ─▶ load: read, and adopt ─▶ group.py: decide, store, tell
+                       └ its record is written anew, which raises its revision: what a former coordinator still sends compares false
+
+Heartbeats ask for nothing but memory; records and commits of all groups are coalesced; one timer serves all.
+
+Invariants: only the broker that wrote a group's record last writes its offsets; a committed offset goes back only when asked to; a
+call that ends, or hangs up, leaves nothing behind but a member whose session runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from gateway.concurrency.detached_tasks import OwnedWork
+from gateway.groups.coordinator_lease import PROOF_S
+from gateway.groups.deletion import Deletion, Forgotten, half_deleted
+from gateway.groups.group import CoordinatedGroup, GroupCounts, not_coordinator
+from gateway.groups.landed_offsets import OffsetWrite, key_of
+from gateway.groups.offset_cache import KnownOffsets
+from gateway.groups.timer import GroupTimer, uptime_ms
+from metadata.errors import (
+    GroupNotEmpty,
+    OutcomeUnknown,
+    RebalanceInProgress,
+    Throttled,
+    TidelogError,
+    UnknownGroup,
+)
+from metadata.groups.join import join
+from metadata.groups.model import (
+    Generation,
+    Group,
+    InstanceId,
+    Joined,
+    JoinRequest,
+    MemberId,
+    Phase,
+    Synced,
+    SyncRequest,
+    Waiter,
+    check_group_name,
+)
+from metadata.groups.offsets import CommittedOffset, StoredOffsets, encode_offset, read_offset_keys, read_offsets, why_not
+from metadata.groups.rebalance_barrier import Step
+from metadata.groups.record import decode_group, encode_group
+from metadata.groups.settings import GroupSettings
+from metadata.groups.state_machine import check_commit, check_heartbeat, leave, sync
+from metadata.model import Revision, SessionId, TopicPartition
+from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.write_batcher import CoalescedWrites, CompareFailed
+
+LOADS_AT_ONCE: Final = 64
+
+
+class GroupCoordinator:
+    """Its owner runs `run()` as a task."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: EtcdLayout,
+        settings: GroupSettings,
+        *,
+        session: Callable[[], SessionId],
+        coordinates: Callable[[str], bool],
+        make_sure: Callable[[], Awaitable[None]],
+        now_ms: Callable[[], int],
+        new_member_id: Callable[[str], MemberId],
+    ) -> None:
+        """`coordinates`: whether a group is this broker's, as it sees the cluster. `make_sure` raises NoCoordinator where that was
+        not proven lately (coordinator_lease.py): then members can't be answered. `new_member_id` makes one from a client id or an
+        instance id. `now_ms` is the wall clock."""
+        self._store = store
+        self._layout = layout
+        self._settings = settings
+        self._session = session
+        self._coordinates = coordinates
+        self._make_sure = make_sure
+        self._now_ms = now_ms
+        self._new_member_id = new_member_id
+        self.counts = GroupCounts()
+        self.known_offsets = KnownOffsets()
+        self._writes = CoalescedWrites(store, linger_s=settings.commit_linger_ms / 1000, unknown=self._outcome_unknown)
+        self._timer = GroupTimer(self._due, slept=self._slept)
+        self._groups: dict[str, CoordinatedGroup] = {}
+        self._loading: dict[str, asyncio.Future[CoordinatedGroup]] = {}
+        self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
+        self._work = OwnedWork()
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._work.tasks = tasks
+                try:
+                    tasks.create_task(self._writes.run(), name="writes of groups")
+                    await self._timer.run()
+                finally:
+                    self._work.tasks = None
+        finally:
+            for held in list(self._groups.values()):
+                held.give_up("the broker is shutting down")
+
+    def brokers_changed(self) -> None:
+        """Gives up the groups that are another broker's now."""
+        for held in [held for held in self._groups.values() if not self._coordinates(held.name)]:
+            held.hand_over("it is another broker's now")
+
+    def proven(self, after_s: float) -> None:
+        """It is proven that what is coordinated here is, so long after it was proven last. While it was not, nobody was answered.
+
+        Groups of which others may have given something away meanwhile are given up.
+        """
+        if after_s <= PROOF_S:
+            return
+        self._slept()
+        for held in list(self._groups.values()):
+            unproven_ms = min(1000 * after_s, uptime_ms() - held.began_ms)
+            if held.shortest_ms is not None and unproven_ms > max(held.shortest_ms, 1000 * PROOF_S):
+                held.give_up("another may have coordinated it while nothing was heard of the cluster")
+
+    def __len__(self) -> int:
+        """Groups that are loaded."""
+        return len(self._groups)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for other members of their group."""
+        return sum(held.waiting for held in self._groups.values())
+
+    def is_loaded(self, name: str) -> bool:
+        return name in self._groups
+
+    def groups(self) -> Iterable[tuple[str, Group]]:
+        """Those that are loaded and stored, as they are now."""
+        return [(name, held.group) for name, held in self._groups.items() if held.is_stored]
+
+    # ── what members ask ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def join(self, name: str, request: JoinRequest) -> Joined:
+        new = self._new_member_id(request.instance_id or request.client_id)
+
+        def decide(group: Group, waiter: Waiter) -> Step:
+            return join(group, request, waiter, new_member_id=new, now_ms=uptime_ms(), settings=self._settings)
+
+        answer = await self._answered(name, decide, request.member_id)
+        assert isinstance(answer, Joined)
+        return answer
+
+    async def sync(self, name: str, request: SyncRequest) -> Synced:
+        answer = await self._answered(
+            name, lambda group, waiter: sync(group, request, waiter, settings=self._settings), request.member_id
+        )
+        assert isinstance(answer, Synced)
+        return answer
+
+    async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
+        held = await self._loaded(name)
+        await self._make_sure()
+        held.check_here()
+        try:
+            check_heartbeat(held.group, member_id, instance_id, generation)
+        except RebalanceInProgress:
+            held.heard(member_id)
+            raise
+        held.heard(member_id)
+
+    async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
+        """One answer for each, in order."""
+        held = await self._loaded(name)
+        answers: list[TidelogError | None] = []
+        for member_id, instance_id in leaving:
+
+            def decide(group: Group, at: MemberId = member_id, instance: InstanceId = instance_id) -> Step:
+                return leave(group, at, instance, now_ms=uptime_ms(), settings=self._settings)
+
+            try:
+                await self._work.done(held.step(decide))
+                answers.append(None)
+            except TidelogError as error:
+                answers.append(error)
+        return answers
+
+    async def _answered(self, name: str, decide: Callable[[Group, Waiter], Step], member_id: MemberId) -> Joined | Synced:
+        held = await self._loaded(name)
+        waiter, told = held.wait()
+
+        def unless_it_hung_up(group: Group) -> Step:  # before its turn came: else a crowd that flaps would be served one by one
+            return decide(group, waiter) if held.waits(waiter) else Step(group)
+
+        try:
+            await self._work.done(held.step(unless_it_hung_up, heard=member_id))
+            answer = await told
+            await self._make_sure()
+            held.check_here()
+            return answer
+        finally:
+            if held.stop_waiting(waiter) and not held.is_gone:
+                self._work.begin_unheard(held.tick(), f"hang-up in group {name}")
+
+    # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def commit(
+        self,
+        name: str,
+        member_id: MemberId,
+        instance_id: InstanceId,
+        generation: Generation,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        only_forward: bool = False,
+    ) -> dict[TopicPartition, TidelogError]:
+        """Answers those that were refused, each with why; at most 128 are written at one instant.
+
+        `only_forward` leaves an offset as it is, without refusing, where a later one was committed in this very generation: so a
+        request that is repeated late takes nothing back. Raises what refuses all of them; OutcomeUnknown where nobody knows.
+        """
+        held = await self._loaded(name)
+        refused = {partition: why for partition, offset in offsets.items() if (why := why_not(offset, self._settings)) is not None}
+        sound = [partition for partition in offsets if partition not in refused]
+
+        def check(group: Group) -> None:
+            check_commit(group, member_id, instance_id, generation)
+
+        check(held.group)
+        at_ms = self._now_ms()
+        for start in range(0, len(sound), OPERATIONS_MAX):
+            part = sound[start : start + OPERATIONS_MAX]
+            dated = {at: replace(offsets[at], committed_at_ms=at_ms, generation=generation) for at in part}
+            writes = {at: self._write_of(name, at, offset) for at, offset in dated.items()}
+            try:
+                written = {*map(key_of, await held.write_offsets([*writes.values()], check, only_forward=only_forward))}
+            except TidelogError as error:
+                if start == 0:
+                    raise
+                return refused | dict.fromkeys(sound[start:], error)
+            self.counts.offsets_committed += len(written)
+            self.known_offsets.committed(name, {at: dated[at] for at in part if key_of(writes[at]) in written})
+        self.counts.commits += 1
+        held.heard(member_id)
+        return refused
+
+    def _write_of(self, name: str, at: TopicPartition, committed: CommittedOffset) -> OffsetWrite:
+        return OffsetWrite(Put(self._layout.offset(name, at), encode_offset(committed)), committed)
+
+    async def _committed_by_key(self, name: str) -> dict[str, CommittedOffset]:
+        """Returns what can be read: a damaged offset bounds nothing, and a commit mends it."""
+        stored = await read_offsets(self._store, self._layout, name)
+        return {self._layout.offset(name, at): committed for at, committed in stored.committed.items()}
+
+    async def offsets(self, name: str) -> StoredOffsets:
+        """What the group has committed. It is adopted first, and what is under way is waited for, so that nothing that was sent
+        before lands after it was read."""
+        held = await self._loaded(name)
+        await held.fence()
+        return await read_offsets(self._store, self._layout, name)
+
+    # ── what operators ask ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def describe(self, name: str) -> Group:
+        """Raises UnknownGroup."""
+        return (await self._known(name)).group
+
+    async def delete(self, name: str) -> None:
+        """The group and its offsets. Raises UnknownGroup, GroupNotEmpty; OutcomeUnknown where some may be gone: repeat it."""
+        held = await self._known(name)
+
+        async def all_of_it(_: Group) -> Forgotten:
+            return Forgotten(await read_offset_keys(self._store, self._layout, name), group=True)
+
+        deletion = Deletion()
+        deleting = held.forget(lambda group: check_empty(name, group), all_of_it, deletion)
+        await self._work.done(deleting, stopped=lambda: deletion.stopped(name))
+        self.known_offsets.forget(name)
+
+    async def forget(
+        self,
+        name: str,
+        decide: Callable[[Group, StoredOffsets], tuple[list[TopicPartition], bool]],
+    ) -> None:
+        """Deletes the offsets that `decide` names, or the group with all of them where it says so. No commit is under way while
+        it decides, so what was committed since the caller looked is kept.
+
+        Raises UnknownGroup; OutcomeUnknown where some may be gone.
+        """
+        held = await self._known(name)
+        partitions, whole = list[TopicPartition](), False
+
+        async def choose(group: Group) -> Forgotten:
+            nonlocal partitions, whole
+            stored = await read_offsets(self._store, self._layout, name)
+            partitions, whole = decide(group, stored)
+            gone = [*stored.committed, *stored.damaged] if whole else partitions
+            return Forgotten([self._layout.offset(name, partition) for partition in gone], whole)
+
+        deletion = Deletion()
+        await self._work.done(held.forget(lambda _: None, choose, deletion), stopped=lambda: deletion.stopped(name))
+        self.known_offsets.deleted(name, partitions)
+        if whole:
+            self.known_offsets.forget(name)
+
+    async def delete_offsets(self, name: str, partitions: Sequence[TopicPartition]) -> None:
+        """Of a group without members. Raises UnknownGroup, GroupNotEmpty; OutcomeUnknown where some may be gone: repeat it."""
+        held = await self._known(name)
+        check_empty(name, held.group)
+        deletes = [Delete(self._layout.offset(name, partition)) for partition in partitions]
+        for start in range(0, len(deletes), OPERATIONS_MAX):
+            try:
+                await held.write_offsets(deletes[start : start + OPERATIONS_MAX], lambda group: check_empty(name, group))
+            except TidelogError as error:
+                if start == 0:
+                    raise
+                raise half_deleted(name, start, len(deletes)) from error
+            self.known_offsets.deleted(name, partitions[start : start + OPERATIONS_MAX])
+
+    async def _known(self, name: str) -> CoordinatedGroup:
+        held = await self._loaded(name)
+        if not held.is_stored and held.group.phase is Phase.EMPTY:
+            raise UnknownGroup(f"there is no group {name}")
+        return held
+
+    # ── which groups are here ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _loaded(self, name: str) -> CoordinatedGroup:
+        """Raises NotCoordinator, NoCoordinator, Unavailable, Corrupt, InvalidGroupName."""
+        held = self._groups.get(name)
+        if held is not None:
+            if held.loaded_by == self._session():
+                return held
+            held.give_up("this broker was without a session, and another may have coordinated it meanwhile")
+        check_group_name(name)
+        if not self._coordinates(name):
+            raise not_coordinator(name)
+        loading = self._loading.get(name)
+        if loading is None:
+            if len(self._groups) + len(self._loading) >= self._settings.groups_max:
+                raise Throttled(
+                    f"this broker coordinates {self._settings.groups_max} groups", hint="Raise groups_max of the brokers."
+                )
+            loading = asyncio.get_running_loop().create_future()
+            self._work.begin(self._load(name, loading), loading)
+            self._loading[name] = loading
+        return await asyncio.shield(loading)
+
+    async def _load(self, name: str, loading: asyncio.Future[CoordinatedGroup]) -> CoordinatedGroup:
+        try:
+            async with self._loads:
+                held = await self._adopted(name)
+            self.known_offsets.forget(name)
+            if not held.is_stored:
+                self.known_offsets.has_none_before(name)
+            self._groups[name] = held
+            return held
+        finally:
+            self._loading.pop(name, None)
+
+    async def _adopted(self, name: str) -> CoordinatedGroup:
+        """The group as it lies in the store, fenced from whoever coordinated it before."""
+        key, session = self._layout.group(name), self._session()
+        kept = await self._store.get(key)
+        group, revision = Group(), Revision(0)
+        if kept is not None:
+            group = decode_group(kept, now_ms=uptime_ms(), proof_ms=int(1000 * PROOF_S))
+            try:
+                revision = await self._writes.write(Compare(key, kept.mod_revision), [Put(key, encode_group(group, session))])
+            except (CompareFailed, OutcomeUnknown) as error:
+                raise not_coordinator(name) from error
+        if not self._coordinates(name):
+            raise not_coordinator(name)
+        return CoordinatedGroup(
+            name,
+            group,
+            revision,
+            loaded_by=session,
+            key=key,
+            settings=self._settings,
+            writes=self._writes,
+            timer=self._timer,
+            session=self._session,
+            make_sure=self._make_sure,
+            now_ms=self._now_ms,
+            given_up=self._given_up,
+            work=self._work,
+            counts=self.counts,
+            read_offsets=lambda: self._committed_by_key(name),
+        )
+
+    def _given_up(self, held: CoordinatedGroup) -> None:
+        if self._groups.get(held.name) is held:
+            del self._groups[held.name]
+
+    def _outcome_unknown(self, key: str) -> None:
+        """Of a record, whose step gives the group up; or of offsets, which might land over those of the next commit."""
+        name = self._layout.parse_group(key)
+        self.known_offsets.forget(name)
+        held = self._groups.get(name)
+        if held is not None:
+            held.doubt()
+
+    # ── time and tasks ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _due(self, name: str) -> None:
+        held = self._groups.get(name)
+        if held is None:
+            return
+        if held.due_ms <= uptime_ms():
+            self._work.begin_unheard(held.tick(), f"tick of group {name}")
+        elif held.is_idle:
+            held.give_up("nobody has asked for it for long")
+        else:
+            held.wake_when_due()
+
+    def _slept(self) -> None:
+        for held in self._groups.values():
+            held.begin_sessions_anew()
+
+
+def check_empty(name: str, group: Group) -> None:
+    if group.phase is not Phase.EMPTY:
+        count = len(group.members)
+        raise GroupNotEmpty(f"group {name} has {count} member{'s' if count != 1 else ''}")

@@ -1,0 +1,141 @@
+"""Forgets what no group needs any more: offsets whose time is over, offsets of deleted topics, and groups that hold nothing.
+
+    an offset of a group without members   offsets_retention_minutes after it was committed, and after the last member went
+    an offset of a deleted topic           GRACE_MS after it was committed, whoever is a member
+    a group without members and offsets    GRACE_MS after its last change
+    a member that nobody has heard of      its session begins anew here, as if it had called: its coordinator may have died with it
+
+Each coordinator does so for its own groups. It looks at what scan.py brings, and where something seems to be over, it is
+decided once more where no commit can be under way (GroupCoordinator.forget). Offsets of a group with members are kept, also of
+topics that nobody in it reads any more.
+
+Invariant: nothing goes that was committed, or seen with members, within the retention.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from gateway.groups.admin.lag import KnownTopics
+from gateway.groups.coordinator import GroupCoordinator
+from metadata.errors import Corrupt, NoCoordinator, NotCoordinator, Stopping, UnknownGroup, UnknownTopic
+from metadata.groups.model import Group, Phase
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
+from metadata.model import TopicId, TopicPartition
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.registry import read_topic_ids
+
+GRACE_MS: Final = 600_000
+"""For who restores a cluster, or looks for a mistake."""
+GONE_MAX: Final = 10_000
+"""Deleted topics that are remembered as such: finding out costs a reading of all topics."""
+
+log = logging.getLogger(__name__)
+
+
+class Expired(NamedTuple):
+    offsets: Sequence[TopicPartition] = ()
+    group: bool = False
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.offsets and not self.group
+
+
+def expired(
+    group: Group,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    *,
+    damaged: bool = False,
+    deleted: Collection[TopicId],
+    now_ms: int,
+    retention_ms: int,
+) -> Expired:
+    """`damaged`: there are others, of which nobody knows when they were committed. `deleted`: topics that are known not to be there
+    any more. Pure."""
+    is_empty = group.phase is Phase.EMPTY and not group.announced
+
+    def is_over(partition: TopicPartition, offset: CommittedOffset) -> bool:
+        if partition.topic_id in deleted and now_ms - offset.committed_at_ms >= GRACE_MS:
+            return True
+        return is_empty and now_ms - max(offset.committed_at_ms, group.changed_at_ms) >= retention_ms
+
+    over = [partition for partition, offset in offsets.items() if is_over(partition, offset)]
+    kept_ms = max(GRACE_MS, retention_ms) if damaged else GRACE_MS
+    return Expired(over, is_empty and len(over) == len(offsets) and now_ms - group.changed_at_ms >= kept_ms)
+
+
+class GroupExpiry:
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: EtcdLayout,
+        coordinator: GroupCoordinator,
+        topics: KnownTopics,
+        *,
+        retention_ms: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._coordinator = coordinator
+        self._topics = topics
+        self._retention_ms = retention_ms
+        self._now_ms = now_ms
+        self._deleted: set[TopicId] = set()
+        self.offsets_expired = self.groups_expired = 0
+
+    async def look(self, name: str, group: Group) -> None:
+        """At a group as it lies in the store. Raises Unavailable, OutcomeUnknown, Corrupt."""
+        if group.members and not self._coordinator.is_loaded(name):
+            with suppress(UnknownGroup, NotCoordinator, NoCoordinator, Stopping):  # it is looked at again
+                await self._coordinator.describe(name)
+        offsets = self._coordinator.known_offsets[name]
+        await self._find_deleted({partition.topic_id for partition in offsets})
+        if self._expired(group, offsets).is_nothing:
+            return
+        gone = Expired()
+
+        def decide(present: Group, stored: StoredOffsets) -> tuple[list[TopicPartition], bool]:
+            nonlocal gone
+            gone = self._expired(present, stored.committed, damaged=bool(stored.damaged))
+            return list(gone.offsets), gone.group
+
+        try:
+            await self._coordinator.forget(name, decide)
+        except UnknownGroup:
+            return  # deleted meanwhile
+        self.offsets_expired += len(gone.offsets)
+        self.groups_expired += gone.group
+        if not gone.is_nothing:
+            log.info("group %s: %d offsets have expired%s", name, len(gone.offsets), ", and so has the group" if gone.group else "")
+
+    def _expired(self, group: Group, offsets: Mapping[TopicPartition, CommittedOffset], *, damaged: bool = False) -> Expired:
+        now_ms, retention_ms = self._now_ms(), self._retention_ms
+        return expired(group, offsets, damaged=damaged, deleted=self._deleted, now_ms=now_ms, retention_ms=retention_ms)
+
+    async def _find_deleted(self, topic_ids: Collection[TopicId]) -> None:
+        """A topic that is not in the cache may have been made this moment; one that the store does not have once its offsets were
+        read was deleted, and its id never comes back."""
+        unknown = {topic_id for topic_id in topic_ids if topic_id not in self._deleted and not self._is_known(topic_id)}
+        if not unknown:
+            return
+        try:
+            there = await read_topic_ids(self._store, self._layout)
+        except Corrupt as error:
+            log.error("offsets of deleted topics are kept for now: %s", error)
+            return
+        if len(self._deleted) >= GONE_MAX:
+            self._deleted.clear()
+        self._deleted |= unknown - there
+
+    def _is_known(self, topic_id: TopicId) -> bool:
+        try:
+            self._topics.by_id(topic_id)
+        except UnknownTopic:
+            return False
+        return True

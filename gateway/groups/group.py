@@ -1,0 +1,441 @@
+"""One consumer group at its coordinator: a step is decided (metadata/groups/state_machine.py), stored, and only then told to those
+who wait.
+
+    decide ─▶ store, guarded by the revision of the group's record ─▶ the new state ─▶ answers
+                 ├ unavailable: the step has not happened; its caller is told, the others wait on
+                 └ written by somebody else, or nobody knows: the group is given up, all are told NOT_COORDINATOR
+    offsets, guarded likewise ─▶ nobody knows: its caller is told; the record is written anew before any others, which fences them
+    offsets that only move forward ─▶ wait for writes of the same keys, compare with what has landed, and are sent in that same step
+
+Invariants: steps that store happen one after the other, while it is proven that the group is coordinated here
+(coordinator_lease.py); what a member is told of its group was stored before; after it was given up, a group answers nobody, and
+writes nothing more but what it leaves to the next coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from gateway.concurrency.detached_tasks import OwnedWork
+from gateway.groups.deletion import Deletion, Forgotten, half_deleted
+from gateway.groups.landed_offsets import LandedOffsets, OffsetWrite, key_of, operation_of
+from gateway.groups.timer import GroupTimer, uptime_ms
+from metadata.errors import NotCoordinator, OutcomeUnknown, TidelogError
+from metadata.groups.model import NO_INSTANCE, Group, Joined, Member, MemberId, Phase, Synced, Waiter
+from metadata.groups.offsets import CommittedOffset
+from metadata.groups.rebalance_barrier import Answer, Step, begun_when_stored
+from metadata.groups.record import encode_group, encode_handover
+from metadata.groups.settings import GroupSettings
+from metadata.groups.state_machine import hang_up, tick, wakes_at_ms
+from metadata.model import Revision, SessionId
+from metadata.store.interface import OPERATIONS_MAX, Compare, Delete, Put
+from metadata.store.write_batcher import CoalescedWrites, CompareFailed
+
+STORE_AGAIN_MS: Final = 500
+"""After a step of the timer could not be stored."""
+IDLE_MS: Final = 600_000
+IDLE_UNKNOWN_MS: Final = 10_000
+"""So long a group without members is kept in memory, and one that is not even stored."""
+
+Told = asyncio.Future[Joined | Synced]
+log = logging.getLogger(__name__)
+_waiters = itertools.count(1)
+
+
+@dataclass(slots=True)
+class GroupCounts:
+    """What the groups of one broker have done so far."""
+
+    rebalances: int = 0
+    """Generations that began."""
+    commits: int = 0
+    offsets_committed: int = 0
+
+
+class CoordinatedGroup:
+    def __init__(
+        self,
+        name: str,
+        group: Group,
+        revision: Revision,
+        *,
+        loaded_by: SessionId,
+        key: str,
+        settings: GroupSettings,
+        writes: CoalescedWrites,
+        timer: GroupTimer,
+        session: Callable[[], SessionId],
+        make_sure: Callable[[], Awaitable[None]],
+        now_ms: Callable[[], int],
+        given_up: Callable[[CoordinatedGroup], None],
+        work: OwnedWork,
+        counts: GroupCounts,
+        read_offsets: Callable[[], Awaitable[Mapping[str, CommittedOffset]]],
+    ) -> None:
+        """`read_offsets` reads from the store what the group has committed, by key."""
+        self.name = name
+        self.group = self._stored = replace(group, silent_in_ms={})
+        self.loaded_by = loaded_by
+        """The session that this broker had then."""
+        self.began_ms = uptime_ms()
+        self.is_gone = False
+        self._key = key
+        self._revision = revision
+        self._settings = settings
+        self._writes = writes
+        self._timer = timer
+        self._session = session
+        self._make_sure = make_sure
+        self._now_ms = now_ms
+        self._given_up = given_up
+        self._work = work
+        self._counts = counts
+        self._steps = asyncio.Lock()
+        self._in_doubt = False
+        self._committing: set[asyncio.Future[None]] = set()
+        """Writes of offsets that somebody waits for."""
+        self._landed = LandedOffsets()
+        self._read_offsets = read_offsets
+        self._reading_offsets = asyncio.Lock()
+        self._sent: dict[asyncio.Future[None], Set[str]] = {}
+        """Keys of offsets that are on their way to the store, each with when that has ended."""
+        self._waiting: dict[Waiter, Told] = {}
+        self._silent_at_ms: dict[MemberId, int] = {}  # when a member's session ends if nothing is heard of it
+        self.begin_sessions_anew()
+        for member_id, left_ms in group.silent_in_ms.items():
+            if member_id in group.members:
+                self._silent_at_ms[member_id] = max(uptime_ms(), group.alone_from_ms) + left_ms
+        self._schedule()
+
+    @property
+    def is_stored(self) -> bool:
+        return self._revision > 0
+
+    @property
+    def is_idle(self) -> bool:
+        return self.group.phase is Phase.EMPTY and not (self._waiting or self.group.announced or self._steps.locked())
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for other members."""
+        return len(self._waiting)
+
+    # ── who waits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wait(self) -> tuple[Waiter, Told]:
+        waiter = Waiter(next(_waiters))
+        told = self._waiting[waiter] = asyncio.get_running_loop().create_future()
+        return waiter, told
+
+    def waits(self, waiter: Waiter) -> bool:
+        """Whether somebody still waits for its answer."""
+        return waiter in self._waiting
+
+    def stop_waiting(self, waiter: Waiter) -> bool:
+        """Whether it still waited: `tick` then lets the group know."""
+        told = self._waiting.pop(waiter, None)
+        if told is not None:
+            told.cancel()
+        return told is not None
+
+    def give_up(self, why: str) -> None:
+        """Once: by now there may be another of this name."""
+        if self.is_gone:
+            return
+        log.debug("group %s is not coordinated here any more: %s", self.name, why)
+        self.is_gone = True
+        self._timer.forget(self.name)
+        self._given_up(self)
+        for waiter in list(self._waiting):
+            self._tell(waiter, not_coordinator(self.name))
+
+    def hand_over(self, why: str) -> None:
+        """Gives it up, and tells the next coordinator who is gone: else that one would wait for them anew.
+
+        What is told is true from now on, however late it lands; where the next coordinator was faster, it does not land.
+        """
+        if self.is_gone:
+            return
+        told = encode_handover(self.group, self.loaded_by, stored=self._stored, silent_at_ms=self._silent_at_ms, now_ms=uptime_ms())
+        self.give_up(why)
+        if told is not None and self.is_stored and not self._steps.locked():
+            self._work.begin_unheard(self._leave_behind(told), f"handover of group {self.name}")
+
+    async def _leave_behind(self, record: bytes) -> None:
+        try:
+            await self._writes.write(Compare(self._key, self._revision), [Put(self._key, record)])
+        except (CompareFailed, TidelogError) as error:
+            log.debug("group %s: its next coordinator waits anew for members that are gone: %s", self.name, error)
+
+    # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def step(self, decide: Callable[[Group], Step], *, heard: MemberId | None = None) -> None:
+        """`heard`: the member that asks for it. Raises what refuses it, NotCoordinator, Unavailable."""
+        async with self._steps:
+            self.check_here()
+            before = self.group
+            step = self._decided(decide)
+            after = step.group
+            if step.stored:
+                decided_ms = uptime_ms()
+                await self._make_sure()
+                self.check_here()
+                if uptime_ms() > decided_ms:  # whoever was late then may not be: sessions begin anew where nobody was answered
+                    step = self._decided(decide)
+                    after = step.group
+            if step.stored:
+                after = replace(after, changed_at_ms=self._now_ms())
+                await self._put(after)
+                self.check_here()
+                after = begun_when_stored(before, after, now_ms=uptime_ms())
+            self.group = after
+            self._counts.rebalances += after.generation > before.generation
+            told = {waiter: self._tell(waiter, answer) for waiter, answer in step.answers}
+            waited = {*before.joining, *before.syncing}
+            for member_id in after.members:
+                if member_id == heard or member_id in waited or member_id not in before.members:
+                    self.heard(member_id)
+            for waiter, answer in step.answers:  # hung up while it was stored that they are members: they would be missed at once
+                if isinstance(answer, Joined) and not told[waiter] and _knows_no_id(before, after.members.get(answer.member_id)):
+                    self._silent_at_ms[answer.member_id] = uptime_ms()
+            for member_id in self._silent_at_ms.keys() - after.members.keys():
+                del self._silent_at_ms[member_id]
+            self._schedule()
+
+    def _decided(self, decide: Callable[[Group], Step]) -> Step:
+        """After those that have hung up meanwhile."""
+        group, answers, stored = self.group, tuple[Answer, ...](), False
+        for waiter in sorted({*group.joining.values(), *group.syncing.values()} - self._waiting.keys()):
+            gone = hang_up(group, waiter, now_ms=uptime_ms(), settings=self._settings)
+            group, answers, stored = gone.group, (*answers, *gone.answers), stored or gone.stored
+        step = decide(group)
+        return Step(step.group, (*answers, *step.answers), stored or step.stored)
+
+    async def _put(self, group: Group) -> None:
+        self._revision = await self._written(group)
+        self._in_doubt = False
+
+    async def _written(self, group: Group) -> Revision:
+        """Raises NotCoordinator, and gives the group up, where it is not this broker's any more, or nobody knows."""
+        put = Put(self._key, encode_group(group, self._session()))
+        try:
+            revision = await self._writes.write(Compare(self._key, self._revision), [put])
+            self._stored = group
+            return revision
+        except (CompareFailed, OutcomeUnknown) as error:
+            self.give_up("its record was written by another broker, or it is not known whether it was written")
+            raise not_coordinator(self.name) from error
+
+    def _tell(self, waiter: Waiter, answer: Joined | Synced | TidelogError) -> bool:
+        """Whether it still waited."""
+        told = self._waiting.pop(waiter, None)
+        if told is None or told.done():
+            return False
+        if isinstance(answer, TidelogError):
+            told.set_exception(answer)
+            told.exception()  # its caller may be told of the same by its step
+        else:
+            told.set_result(answer)
+        return True
+
+    # ── what is guarded by the record, and does not change it ───────────────────────────────────────────────────────────
+
+    def doubt(self) -> None:
+        """It is not known whether offsets were written; they may land later. Members need not know."""
+        self._in_doubt = True
+        self._landed.forget()
+
+    async def settle(self) -> None:
+        """Returns when nothing that was sent before lands any more: where there is a doubt, the record is written anew."""
+        if self._in_doubt:
+            await self._work.done(self._settled())
+
+    async def fence(self) -> None:
+        """As `settle`, and what is under way now has landed or never will: what is read after it stays true until somebody asks
+        for something else."""
+        if self._committing:
+            await asyncio.wait(self._committing.copy())
+        await self.settle()
+
+    async def _settled(self) -> None:
+        async with self._steps:
+            self.check_here()
+            if self._in_doubt:
+                await self._put(self.group)
+
+    async def write_offsets(
+        self, writes: Sequence[OffsetWrite | Delete], check: Callable[[Group], None], *, only_forward: bool = False
+    ) -> list[OffsetWrite | Delete]:
+        """Writes at most 128 and returns those that were written. `check` raises what refuses them, and is asked again where the
+        group changed before they were written. `only_forward` leaves out those below what was committed in their generation."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._committing.add(ended)
+        try:
+            return await self._write_offsets(writes, check, ended, only_forward=only_forward)
+        finally:
+            self._committing.discard(ended)
+            self._sent.pop(ended, None)
+            ended.set_result(None)
+
+    async def _write_offsets(
+        self,
+        writes: Sequence[OffsetWrite | Delete],
+        check: Callable[[Group], None],
+        ended: asyncio.Future[None],
+        *,
+        only_forward: bool,
+    ) -> list[OffsetWrite | Delete]:
+        while True:
+            await self.settle()
+            self.check_here()
+            check(self.group)
+            if not self.is_stored:
+                await self._work.done(self.step(lambda group: Step(group, stored=not self.is_stored)))
+                continue
+            if only_forward and await self._waited_to_compare(writes):
+                continue
+            due = self._landed.forward(writes) if only_forward else list(writes)
+            if not due:
+                return []
+            revision = self._revision
+            self._sent[ended] = {key_of(write) for write in due}
+            try:  # nothing may come between the comparison and this call, which puts the write in its place in the queue
+                await self._writes.write(Compare(self._key, revision), [operation_of(write) for write in due])
+                self._landed.note(due)
+                return due
+            except asyncio.CancelledError:
+                self.doubt()  # it is written all the same, and nobody is told when
+                raise
+            except CompareFailed as error:
+                del self._sent[ended]
+                if self._in_doubt:  # of what was under way before this
+                    continue
+                if self._revision == revision and not self._steps.locked():
+                    self.give_up("its record was written by another broker")
+                    raise not_coordinator(self.name) from error
+                async with self._steps:  # a step of this group has written its record meanwhile, or is about to
+                    pass
+
+    async def _waited_to_compare(self, writes: Sequence[OffsetWrite | Delete]) -> bool:
+        """Waits until it is known what has landed of these keys. Whether there was anything to wait for: then look again."""
+        keys = {key_of(write) for write in writes}
+        if others := [ended for ended, sent in self._sent.items() if not keys.isdisjoint(sent)]:
+            await asyncio.wait(others)
+            return True
+        if self._landed.is_known:
+            return False
+        async with self._reading_offsets:
+            if not self._landed.is_known:
+                self._landed.begin()
+                self._landed.read(await self._read_offsets())
+        return True
+
+    async def forget(
+        self, check: Callable[[Group], None], choose: Callable[[Group], Awaitable[Forgotten]], deletion: Deletion
+    ) -> None:
+        """Deletes the offsets that `choose` reads, and the record where it says so. `check` raises what refuses it.
+
+        First the record is written anew, so that no commit that is under way lands after its key was read, or deleted. Until the
+        end, commits compare with the record before, and wait. OutcomeUnknown where some of it may be gone: it may be repeated.
+        """
+        async with self._steps:
+            self.check_here()
+            check(self.group)
+            revision = await self._written(self.group)
+            self._in_doubt = False
+            whole = False
+            try:
+                chosen = await choose(self.group)
+                whole = chosen.group
+                await self._delete([*map(Delete, chosen.offsets), *([Delete(self._key)] if whole else [])], revision, deletion)
+            finally:
+                self._revision = revision
+                self._landed.forget()
+                if whole and not self.is_gone:
+                    self.give_up("it was deleted, or half of it: whoever comes next reads what is left")
+
+    async def _delete(self, deletes: Sequence[Delete], revision: Revision, deletion: Deletion) -> None:
+        deletion.of = len(deletes)
+        for start in range(0, len(deletes), OPERATIONS_MAX):
+            part = deletes[start : start + OPERATIONS_MAX]
+            try:
+                deletion.is_sent = True
+                await self._writes.write(Compare(self._key, revision), part)
+                deletion.deleted, deletion.is_sent = start + len(part), False
+            except (CompareFailed, TidelogError) as error:
+                if isinstance(error, CompareFailed):
+                    self.give_up("its record was written by another broker")
+                if start or isinstance(error, OutcomeUnknown):
+                    raise half_deleted(self.name, start, len(deletes)) from error
+                if isinstance(error, CompareFailed):
+                    raise not_coordinator(self.name) from error
+                raise
+
+    # ── time ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def heard(self, member_id: MemberId) -> None:
+        if (member := self.group.members.get(member_id)) is not None:
+            self._silent_at_ms[member_id] = max(uptime_ms(), self.group.alone_from_ms) + member.session_timeout_ms
+
+    @property
+    def shortest_ms(self) -> int | None:
+        """In less time nothing of a member that is not heard of is given away; None where there are no members."""
+        members = self.group.members.values()
+        return min((min(each.session_timeout_ms, each.rebalance_timeout_ms) for each in members), default=None)
+
+    def begin_sessions_anew(self) -> None:
+        """Of a coordinator that begins, or that was not running for a while: nobody could be heard of."""
+        for member_id in self.group.members:
+            self.heard(member_id)
+
+    @property
+    def due_ms(self) -> int:
+        group = self.group
+        due_ms = [at for member, at in self._silent_at_ms.items() if member not in group.joining and member not in group.syncing]
+        if (at_ms := wakes_at_ms(group)) is not None:
+            due_ms.append(at_ms)
+        return min(due_ms, default=uptime_ms() + (IDLE_MS if self.is_stored else IDLE_UNKNOWN_MS))
+
+    def _schedule(self) -> None:
+        if not self.is_gone:
+            self._timer.wake(self.name, self.due_ms)
+
+    def wake_when_due(self) -> None:
+        self._schedule()
+
+    async def tick(self) -> None:
+        """What time has brought, and hang-ups. It is tried again where it can't be stored."""
+
+        def decide(group: Group) -> Step:
+            now_ms = uptime_ms()
+            late = [member_id for member_id, at_ms in self._silent_at_ms.items() if at_ms <= now_ms]
+            return tick(group, late, now_ms=now_ms, settings=self._settings)
+
+        try:
+            await self.step(decide)
+        except TidelogError as error:
+            if not self.is_gone:
+                log.warning("group %s: %s; it is tried again", self.name, error)
+                self._timer.wake(self.name, uptime_ms() + STORE_AGAIN_MS)
+
+    def check_here(self) -> None:
+        if self.is_gone:
+            raise not_coordinator(self.name)
+
+
+def not_coordinator(name: str) -> NotCoordinator:
+    return NotCoordinator(f"this broker does not coordinate group {name}")
+
+
+def _knows_no_id(before: Group, member: Member | None) -> bool:
+    """A member that was not told its id before this step, and can't be found by an instance id: it never asks again."""
+    if member is None or member.instance_id != NO_INSTANCE or member.member_id in before.announced:
+        return False
+    return member.member_id in before.unnamed or member.member_id not in before.members

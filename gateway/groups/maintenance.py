@@ -1,0 +1,74 @@
+"""What a broker does for the groups that it coordinates without being asked: expiry, and figures for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gateway.groups.admin.lag import KnownTopics
+from gateway.groups.coordinator import GroupCoordinator
+from gateway.groups.expiry import GroupExpiry
+from gateway.groups.metrics import GroupMetrics, GroupsByPartition, GroupsByTopic
+from gateway.groups.scan import GroupScan
+from gateway.routing.local_log import LedHere
+from gateway.telemetry.registry import Metrics
+from metadata.groups.settings import GroupSettings
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+
+
+class GroupUpkeep:
+    """Its owner runs `run()` as a task, and calls `brokers_changed` when groups may have moved here."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: EtcdLayout,
+        coordinator: GroupCoordinator,
+        log: LedHere,
+        topics: KnownTopics,
+        settings: GroupSettings,
+        *,
+        coordinates: Callable[[str], bool],
+        now_ms: Callable[[], int],
+        expires_ms: Callable[[], int] | None = None,
+    ) -> None:
+        """`log`: of the whole cluster. `coordinates`: whether a group is this broker's, with a session or without. `expires_ms`:
+        the time by which offsets and groups are forgotten, `now_ms` where it is left out (segments/object_store/store_clock.py)."""
+        self._coordinator = coordinator
+        self._expiry = GroupExpiry(
+            store,
+            layout,
+            coordinator,
+            topics,
+            retention_ms=60_000 * settings.offsets_retention_minutes,
+            now_ms=expires_ms or now_ms,
+        )
+        self.figures = GroupMetrics(
+            store,
+            layout,
+            coordinator,
+            log,
+            topics,
+            coordinates=coordinates,
+            interval_s=settings.group_metrics_interval_ms / 1000,
+            now_ms=now_ms,
+        )
+        self._scan = GroupScan(
+            store,
+            layout,
+            coordinator.known_offsets,
+            (self.figures.look, self._expiry.look),
+            interval_s=settings.group_scan_interval_ms / 1000,
+            coordinates=coordinates,
+            now_ms=now_ms,
+        )
+        self.brokers_changed = self._scan.soon
+
+    def tell(self, metrics: Metrics) -> None:
+        metrics.tell(GroupsByTopic(self.figures, self._coordinator, self._expiry), GroupsByPartition(self.figures))
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._scan.run(), name="scan of groups")
+            tasks.create_task(self.figures.run(), name="metrics of groups")

@@ -1,0 +1,335 @@
+"""The consumer groups that a broker coordinates, as it tells Prometheus of them: told from memory, refreshed in the background.
+
+    groups: those loaded, and those that scan.py has seen    offsets: offset_cache.py
+    ─▶ ends of the logs, all partitions at once ─▶ times of the first unread records that are not known yet ─▶ Told
+
+A refresh costs a call to each leader, and a record read for each group and partition that is behind and has moved; at most
+READS_MAX in one, so of very many groups that are behind some tell their seconds only now and then. A leader that does not answer
+leaves the ends that it told last. Names of groups and topics are labels; numbers of partitions only on /metrics/detail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.concurrency.offload import LoopTurns
+from gateway.groups.admin.lag import GroupLag, KnownTopics, Place, first_unread, lag_records, lag_seconds
+from gateway.groups.admin.local_admin import owners
+from gateway.groups.coordinator import GroupCoordinator
+from gateway.groups.expiry import GroupExpiry
+from gateway.routing.local_log import LedHere
+from gateway.topics.names import BOUNDS_WAIT_S
+from metadata.errors import Corrupt, TidelogError
+from metadata.groups.model import Group, Member, MemberId
+from metadata.groups.offsets import read_offsets
+from metadata.groups.record import decode_group
+from metadata.model import TopicPartition
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from segments.partition.partition_log import Bounds
+
+READS_MAX: Final = 1_000
+"""Records that are read in one refresh for their time; and groups whose offsets are."""
+PARTITIONS_AT_ONCE: Final = 5_000
+"""Of which the leaders are asked in one call."""
+REFRESH_TIMEOUT_S: Final = 120.0
+
+log = logging.getLogger(__name__)
+
+
+class ToldGroup(NamedTuple):
+    state: str
+    generation: int
+    members: int
+
+
+class ToldPartition(NamedTuple):
+    group: str
+    topic: str
+    partition: int
+    committed_offset: int | None
+    lag_records: int
+    lag_seconds: float | None
+    """None where it is not known in time."""
+
+
+class Told(NamedTuple):
+    """Never changed once it is told."""
+
+    groups: Mapping[str, ToldGroup] = {}
+    partitions: Sequence[ToldPartition] = ()
+    at_s: float = 0.0
+    """Since 1970."""
+
+
+class _Owned(NamedTuple):
+    members: Mapping[MemberId, Member]
+    partitions: frozenset[TopicPartition]
+
+
+class GroupMetrics:
+    """Its owner runs `run()` as a task, and has `look` called by a GroupScan."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: EtcdLayout,
+        coordinator: GroupCoordinator,
+        log: LedHere,
+        topics: KnownTopics,
+        *,
+        coordinates: Callable[[str], bool],
+        interval_s: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`log`: of the whole cluster. `coordinates`: whether a group is this broker's."""
+        self.told = Told()
+        self._store = store
+        self._layout = layout
+        self._coordinator = coordinator
+        self._known = coordinator.known_offsets
+        self._log = log
+        self._topics = topics
+        self._coordinates = coordinates
+        self._interval_s = interval_s
+        self._now_ms = now_ms
+        self._lag = GroupLag(log, topics, now_ms=now_ms)
+        self._seen: dict[str, ToldGroup] = {}  # those that nobody calls for as well
+        self._owned: dict[str, _Owned] = {}
+        self._bounds: dict[TopicPartition, Bounds] = {}
+        self._timestamps: dict[Place, int | None] = {}
+        self._turn = 0
+
+    async def look(self, name: str, group: Group) -> None:
+        """At a group as it lies in the store."""
+        self._seen[name] = _told(group)
+
+    async def run(self) -> None:
+        """One refresh after each interval, until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                async with asyncio.timeout(REFRESH_TIMEOUT_S):
+                    await self.refresh()
+            except TimeoutError:
+                log.warning("the lag of the consumer groups was not told: finding out took longer than %g s", REFRESH_TIMEOUT_S)
+            except TidelogError as error:
+                log.warning("the lag of the consumer groups was not told: %s", error)
+
+    async def refresh(self) -> None:
+        """Raises Unavailable, Corrupt."""
+        loaded = dict(self._coordinator.groups())
+        self._seen |= {name: _told(group) for name, group in loaded.items()}
+        self._keep_only({name for name in {*self._seen, *self._known} if self._coordinates(name)})
+        await self._read(loaded)
+        groups = {name: told for name, told in self._seen.items() if self._known.is_whole(name)}
+        places = await self._places(groups, loaded)
+        await self._ask_leaders({partition for partitions in places.values() for partition in partitions})
+        unread = await self._unread(places)
+        await self._read_timestamps(unread.values())
+        now_ms = self._now_ms()
+        partitions: list[ToldPartition] = []
+        turns = LoopTurns()
+        for name, its in places.items():
+            partitions += [row for at in its if (row := self._row(name, at, unread, now_ms)) is not None]
+            await turns.give()
+        self.told = Told(groups, partitions, now_ms / 1000)
+
+    def _keep_only(self, names: Collection[str]) -> None:
+        for held in (self._seen, self._owned):
+            for name in held.keys() - names:
+                del held[name]
+        self._known.keep_only(names)
+
+    async def _read(self, loaded: Collection[str]) -> None:
+        """Groups that are not wholly known: made, moved, loaded or deleted since they were looked at."""
+        missing = (name for name in {*self._seen, *self._known} if name not in self._seen or not self._known.is_whole(name))
+        for name in list(islice(missing, READS_MAX)):
+            try:
+                await self._read_one(name, is_loaded=name in loaded)
+            except Corrupt as error:
+                log.debug("nothing is told of group %s: %s", name, error)  # the scan says so in the log
+            except TidelogError as error:
+                log.warning("groups that were not read yet are not told: %s", error)
+                return
+
+    async def _read_one(self, name: str, *, is_loaded: bool) -> None:
+        began_ms = self._now_ms()
+        if not is_loaded:
+            kept = await self._store.get(self._layout.group(name))
+            if kept is None:
+                self._seen.pop(name, None)
+                self._known.forget(name)
+                return
+            self._seen[name] = _told(decode_group(kept, now_ms=0))
+        stored = await read_offsets(self._store, self._layout, name)
+        self._known.read(name, stored.committed, began_ms=began_ms)
+
+    async def _places(self, groups: Iterable[str], loaded: Mapping[str, Group]) -> dict[str, list[TopicPartition]]:
+        """What each group has committed, or is assigned, but for topics that are gone."""
+        turns = LoopTurns()
+        places: dict[str, list[TopicPartition]] = {}
+        for name in groups:
+            partitions = {*self._known[name], *self._assigned(name, loaded.get(name))}
+            places[name] = [at for at in partitions if self._lag.topic_of(at) is not None]
+            await turns.give()
+        return places
+
+    def _assigned(self, name: str, group: Group | None) -> frozenset[TopicPartition]:
+        if group is None or not group.members:
+            self._owned.pop(name, None)
+            return frozenset()
+        held = self._owned.get(name)
+        if held is None or held.members is not group.members:
+            held = self._owned[name] = _Owned(group.members, frozenset(owners(group, self._topics)))
+        return held.partitions
+
+    async def _ask_leaders(self, partitions: set[TopicPartition]) -> None:
+        self._bounds = {at: bounds for at, bounds in self._bounds.items() if at in partitions}
+        asked = list(partitions)
+        for start in range(0, len(asked), PARTITIONS_AT_ONCE):
+            part = asked[start : start + PARTITIONS_AT_ONCE]
+            for at, told in zip(part, await self._log.bounds_of(part, wait_s=BOUNDS_WAIT_S), strict=True):
+                if not isinstance(told, TidelogError):
+                    self._bounds[at] = told
+
+    async def _unread(self, places: Mapping[str, Sequence[TopicPartition]]) -> dict[tuple[str, TopicPartition], Place]:
+        """Of each group and partition that is behind, its first unread record."""
+        turns = LoopTurns()
+        unread: dict[tuple[str, TopicPartition], Place] = {}
+        for name, partitions in places.items():
+            for at in partitions:
+                bounds, committed = self._bounds.get(at), self._offset(name, at)
+                if bounds is not None and lag_records(committed, bounds) > 0:
+                    unread[name, at] = at, first_unread(committed, bounds)
+            await turns.give()
+        return unread
+
+    async def _read_timestamps(self, places: Iterable[Place]) -> None:
+        """Those that were not read yet; of too many, others in each turn."""
+        wanted = dict.fromkeys(places)
+        self._timestamps = {place: timestamp for place, timestamp in self._timestamps.items() if place in wanted}
+        missing = [place for place in wanted if place not in self._timestamps]
+        self._turn = self._turn % len(missing) if len(missing) > READS_MAX else 0
+        chosen = (missing[self._turn :] + missing[: self._turn])[:READS_MAX]
+        self._turn += READS_MAX
+        for place, timestamp in (await self._lag.timestamps(chosen)).items():
+            if not isinstance(timestamp, TidelogError):
+                self._timestamps[place] = timestamp
+
+    def _row(
+        self, name: str, at: TopicPartition, unread: Mapping[tuple[str, TopicPartition], Place], now_ms: int
+    ) -> ToldPartition | None:
+        bounds, topic, committed = self._bounds.get(at), self._lag.topic_of(at), self._offset(name, at)
+        if bounds is None or topic is None:
+            return None
+        place = unread.get((name, at))
+        seconds: float | None = 0.0
+        if place is not None:
+            seconds = lag_seconds(self._timestamps[place], now_ms=now_ms) if place in self._timestamps else None
+        return ToldPartition(name, topic.name, at.partition, committed, lag_records(committed, bounds), seconds)
+
+    def _offset(self, name: str, at: TopicPartition) -> int | None:
+        found = self._known[name].get(at)
+        return None if found is None else found.offset
+
+
+def _told(group: Group) -> ToldGroup:
+    return ToldGroup(group.phase.value, group.generation, len(group.members))
+
+
+# ── as Prometheus reads it ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class GroupsByTopic(Collector):
+    """For /metrics."""
+
+    def __init__(self, metrics: GroupMetrics, coordinator: GroupCoordinator, expiry: GroupExpiry) -> None:
+        self._metrics = metrics
+        self._coordinator = coordinator
+        self._expiry = expiry
+
+    def collect(self) -> Iterator[Metric]:
+        told = self._metrics.told
+        records = Counter[tuple[str, str]]()
+        seconds: dict[tuple[str, str], float] = {}
+        for row in told.partitions:
+            key = row.group, row.topic
+            records[key] += row.lag_records
+            if row.lag_seconds is not None:
+                seconds[key] = max(seconds.get(key, 0.0), row.lag_seconds)
+        yield _gauge(
+            "tidelog_group_lag_records", "Records that the group has not committed yet.", ("group", "topic"), records.items()
+        )
+        yield _gauge(
+            "tidelog_group_lag_seconds",
+            "Age of the first record that the group has not committed, of the partition that is furthest behind.",
+            ("group", "topic"),
+            seconds.items(),
+        )
+        by_group = [((name,), group) for name, group in told.groups.items()]
+        members = [(labels, group.members) for labels, group in by_group]
+        yield _gauge("tidelog_group_members", "Members of the group.", ("group",), members)
+        generations = [(labels, group.generation) for labels, group in by_group]
+        yield _gauge("tidelog_group_generation", "Raised by each rebalance of the group.", ("group",), generations)
+        states = Counter((group.state,) for group in told.groups.values())
+        yield _gauge("tidelog_groups", "Groups that this broker coordinates.", ("state",), states.items())
+        yield _gauge(
+            "tidelog_group_lag_refreshed_timestamp_seconds",
+            "When the figures of groups were refreshed last.",
+            (),
+            [((), told.at_s)],
+        )
+        counts = self._coordinator.counts
+        yield CounterMetricFamily("tidelog_group_rebalances", "Generations that began at this broker.", counts.rebalances)
+        yield CounterMetricFamily("tidelog_group_commits", "Commits that this broker has written.", counts.commits)
+        yield CounterMetricFamily("tidelog_group_offsets_committed", "Offsets in these commits.", counts.offsets_committed)
+        yield CounterMetricFamily(
+            "tidelog_group_offsets_expired", "Offsets that this broker has deleted as expired.", self._expiry.offsets_expired
+        )
+        yield CounterMetricFamily("tidelog_groups_expired", "Groups likewise.", self._expiry.groups_expired)
+
+
+class GroupsByPartition(Collector):
+    """For /metrics/detail. The names that begin with kafka_ and their labels are those of kafka_exporter
+    (https://github.com/danielqsj/kafka_exporter), but that a partition without a commit is left out, and not told as -1."""
+
+    def __init__(self, metrics: GroupMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        told = self._metrics.told
+        rows = [((row.group, row.topic, str(row.partition)), row) for row in told.partitions]
+        ours, kafkas = ("group", "topic", "partition"), ("consumergroup", "topic", "partition")
+        records = [(labels, row.lag_records) for labels, row in rows]
+        yield _gauge("tidelog_group_partition_lag_records", "Records that the group has not committed yet.", ours, records)
+        seconds = [(labels, row.lag_seconds) for labels, row in rows if row.lag_seconds is not None]
+        yield _gauge("tidelog_group_partition_lag_seconds", "Age of the first of them.", ours, seconds)
+        committed = [(labels, row.committed_offset) for labels, row in rows if row.committed_offset is not None]
+        yield _gauge("tidelog_group_partition_committed_offset", "The next record to be read.", ours, committed)
+        yield _gauge("kafka_consumergroup_current_offset", "As tidelog_group_partition_committed_offset.", kafkas, committed)
+        lag = [(labels, row.lag_records) for labels, row in rows if row.committed_offset is not None]
+        yield _gauge("kafka_consumergroup_lag", "As tidelog_group_partition_lag_records.", kafkas, lag)
+        sums = Counter[tuple[str, str]]()
+        for (group, topic, _), behind in lag:
+            sums[group, topic] += behind
+        yield _gauge("kafka_consumergroup_lag_sum", "Of all partitions of the topic.", ("consumergroup", "topic"), sums.items())
+        members = [((name,), group.members) for name, group in told.groups.items()]
+        yield _gauge("kafka_consumergroup_members", "As tidelog_group_members.", ("consumergroup",), members)
+
+
+def _gauge(
+    name: str, documentation: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, documentation, labels=labels)
+    for of, value in values:
+        family.add_metric(of, value)
+    return family

@@ -1,0 +1,262 @@
+"""The consumer groups of the whole cluster: every broker takes every member's call, and asks the coordinator where that is another.
+
+    a call ─▶ who coordinates the group? ─┬─ this broker: coordinator.py
+                                          └─ another: one hop, with the caller's deadline; who hangs up here hangs up there
+
+A coordinator that is silent keeps its connections, so calls to it end once another coordinates the group, at the latest after
+OVERTAKEN_S. Invariant: what was forwarded is answered by the one that gets it, or refused there: nothing makes a second hop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
+
+from gateway.groups.coordinator import GroupCoordinator
+from gateway.groups.coordinator_lease import ANSWER_S as VIEW_ANSWER_S
+from gateway.groups.coordinator_lease import ProvenView, SeenThere
+from gateway.groups.coordinator_lookup import Coordinators
+from gateway.groups.group import not_coordinator
+from gateway.proto import group_messages as wire
+from gateway.proto import groups_pb2, member_calls
+from gateway.routing.peer_channels import Peers, Unreachable
+from gateway.telemetry.caller_deadline import caller_waits_s
+from gateway.topics.names import partition_of
+from metadata.cluster.broker_registry import Registration
+from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, TidelogError, Unavailable
+from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
+from metadata.groups.offsets import CommittedOffset, StoredOffsets
+from metadata.model import Revision, TopicId, TopicPartition
+from metadata.topics.cache import TopicCache
+
+SERVICE: Final = "tidelog.v1.Groups"
+SEEN_BROKERS: Final = "SeenBrokers"
+OVERTAKEN_S: Final = 1.0
+"""A coordinator that gives a group up has answered before. One that is silent has so long; then its answer is taken for lost."""
+ANSWER_S: Final = 15.0
+"""For what does not wait for other members: above the time after which etcd's silence is an answer."""
+WAITS_S: Final = 1_800.0
+"""For what does wait: longer than this only where its own member asks for it. Other members may take longer than it does itself."""
+
+_WRITES: Final = frozenset({"OffsetCommit", "DeleteGroup", "DeleteOffsets", "SeekGroup"})
+_REPEATED: Final = frozenset({"JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup"})
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+@dataclass(eq=False, slots=True)
+class _Forwarded:
+    """A call that is at another broker."""
+
+    group: str
+    broker_id: str
+    end: asyncio.Timeout
+
+
+class RoutedGroups:
+    """GroupCoordinator's methods for members, for groups of the whole cluster."""
+
+    def __init__(
+        self, here: GroupCoordinator, coordinators: Coordinators, topics: TopicCache, peers: Peers, view: ProvenView
+    ) -> None:
+        self.view = view
+        self._here = here
+        self._coordinators = coordinators
+        self._topics = topics
+        self._peers = peers
+        self._forwarded: set[_Forwarded] = set()
+        coordinators.subscribe(self._end_overtaken)
+
+    def coordinator(self, name: str) -> Registration:
+        """The broker that coordinates the group. Raises InvalidGroupName, NoCoordinator."""
+        return self._coordinators.of(name)
+
+    async def forward(
+        self, name: str, method: str, request: Message, answer_type: type[_Answer], timeout_s: float
+    ) -> _Answer | None:
+        """What the group's coordinator answers to a method of the service; None where this broker is it.
+
+        Raises what the coordinator raised, NoCoordinator where it can't be reached. Where its answer is lost: OutcomeUnknown of a
+        commit or a change of offsets, NotCoordinator of what members may always repeat, else Unavailable. Where it is too busy to
+        take the call up: Throttled, but of a commit or a change OutcomeUnknown.
+        """
+        coordinator = self._coordinators.elsewhere(name)
+        if coordinator is None:
+            return None
+        return await self._asked(coordinator, name, method, request, answer_type, timeout_s)
+
+    def check_here(self, name: str) -> None:
+        """NotCoordinator where it is another broker's group; NoCoordinator, Stopping where this one can't at the moment."""
+        if self._coordinators.elsewhere(name) is not None:
+            raise self.named(name, not_coordinator(name))
+
+    def named(self, name: str, error: NotCoordinator) -> NotCoordinator:
+        """The error with who coordinates the group, as far as is known here."""
+        return self._coordinators.named(name, error)
+
+    # ── what members ask ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def join(self, name: str, request: JoinRequest) -> Joined:
+        coordinator = self._coordinators.elsewhere(name)
+        if coordinator is None:
+            return await self._here.join(name, request)
+        asked, timeout_s = member_calls.join_request(name, request), wait_timeout_s(request.rebalance_timeout_ms)
+        return member_calls.joined(
+            await self._asked(coordinator, name, "JoinGroup", asked, groups_pb2.JoinGroupResponse, timeout_s)
+        )
+
+    async def sync(self, name: str, request: SyncRequest) -> Synced:
+        coordinator = self._coordinators.elsewhere(name)
+        if coordinator is None:
+            return await self._here.sync(name, request)
+        asked, timeout_s = member_calls.sync_request(name, request), wait_timeout_s()
+        return member_calls.synced(
+            await self._asked(coordinator, name, "SyncGroup", asked, groups_pb2.SyncGroupResponse, timeout_s)
+        )
+
+    async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
+        coordinator = self._coordinators.elsewhere(name)
+        if coordinator is None:
+            await self._here.heartbeat(name, member_id, instance_id, generation)
+            return
+        asked = groups_pb2.HeartbeatRequest(group=name, member_id=member_id, instance_id=instance_id, generation=generation)
+        await self._asked(coordinator, name, "Heartbeat", asked, groups_pb2.HeartbeatResponse, ANSWER_S)
+
+    async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
+        """One answer for each, in order."""
+        coordinator = self._coordinators.elsewhere(name)
+        if coordinator is None:
+            return await self._here.leave(name, leaving)
+        asked = member_calls.leave_request(name, leaving)
+        answer = await self._asked(coordinator, name, "LeaveGroup", asked, groups_pb2.LeaveGroupResponse, ANSWER_S)
+        return wire.errors_of(answer.errors, len(leaving))
+
+    # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def commit(
+        self,
+        name: str,
+        member_id: MemberId,
+        instance_id: InstanceId,
+        generation: Generation,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        only_forward: bool = False,
+    ) -> dict[TopicPartition, TidelogError]:
+        """Answers those that were refused, each with why. Raises what refuses all of them; OutcomeUnknown where nobody knows.
+        `only_forward`: as in GroupCoordinator.commit."""
+        coordinator = self._coordinators.elsewhere(name)
+        refused = {at: why for at in offsets if (why := self._why_unknown(at)) is not None}
+        sound = {at: offset for at, offset in offsets.items() if at not in refused}
+        if coordinator is None:
+            return refused | await self._here.commit(name, member_id, instance_id, generation, sound, only_forward=only_forward)
+        asked = groups_pb2.OffsetCommitRequest(
+            group=name, member_id=member_id, instance_id=instance_id, generation=generation, only_forward=only_forward
+        )
+        asked.offsets.extend(
+            wire.committed_offset(self._topics.by_id(at.topic_id).name, at, offset) for at, offset in sound.items()
+        )
+        answer = await self._asked(coordinator, name, "OffsetCommit", asked, groups_pb2.OffsetCommitResponse, ANSWER_S)
+        errors = wire.errors_of(answer.errors, len(sound))
+        return refused | {at: error for at, error in zip(sound, errors, strict=True) if error is not None}
+
+    async def offsets(self, name: str) -> StoredOffsets:
+        """Returns all that the group has committed, but for topics that are not there any more, by this broker's own view: the
+        coordinator's may be behind, and what it left out would pass for never committed."""
+        coordinator = self._coordinators.elsewhere(name)
+        if coordinator is None:
+            stored = await self._here.offsets(name)
+        else:
+            asked = groups_pb2.OffsetFetchRequest(group=name, of_unknown_topics=True)
+            answer = await self._asked(coordinator, name, "OffsetFetch", asked, groups_pb2.OffsetFetchResponse, ANSWER_S)
+            stored = wire.fetched_offsets(answer.offsets)
+        return StoredOffsets(
+            {at: offset for at, offset in stored.committed.items() if self._is_there(at.topic_id)},
+            {at: error for at, error in stored.damaged.items() if self._is_there(at.topic_id)},
+        )
+
+    def _is_there(self, topic_id: TopicId) -> bool:
+        try:
+            self._topics.by_id(topic_id)
+        except TidelogError:
+            return False
+        return True
+
+    def _why_unknown(self, at: TopicPartition) -> TidelogError | None:
+        try:
+            partition_of(self._topics.by_id(at.topic_id), at.partition)
+        except TidelogError as error:
+            return error.with_traceback(None)
+        return None
+
+    # ── at another broker ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _asked(
+        self, at: Registration, name: str, method: str, request: Message, answer_type: type[_Answer], timeout_s: float
+    ) -> _Answer:
+        def lost(why: str) -> TidelogError:
+            return _lost(at, name, method, why)
+
+        try:
+            async with asyncio.timeout(None) as end:
+                forwarded = _Forwarded(name, at.broker_id, end)
+                self._forwarded.add(forwarded)
+                try:
+                    return await self._peers.call(
+                        at,
+                        f"/{SERVICE}/{method}",
+                        request,
+                        answer_type,
+                        timeout_s=min(timeout_s, caller_waits_s()),
+                        lost=lost,
+                    )
+                finally:
+                    self._forwarded.discard(forwarded)
+        except TimeoutError:
+            if not end.expired():
+                raise
+            raise lost("another broker coordinates the group by now") from None
+        except Unreachable as error:
+            raise NoCoordinator(
+                f"broker {at.broker_id}, which coordinates group {name}, can't be reached at {at.grpc_address}",
+                hint=error.hint,
+                broker_id=at.broker_id,
+            ) from None
+
+    def _end_overtaken(self) -> None:
+        overtaken_s = asyncio.get_running_loop().time() + OVERTAKEN_S
+        for forwarded in self._forwarded:
+            if self._coordinators.id_of(forwarded.group) == forwarded.broker_id:
+                forwarded.end.reschedule(None)
+            elif forwarded.end.when() is None:
+                forwarded.end.reschedule(overtaken_s)
+
+
+async def asked_what_it_sees(peers: Peers, broker: Registration) -> SeenThere:
+    """Which brokers another one sees. Raises TidelogError where it does not say."""
+    answer = await peers.call(
+        broker,
+        f"/{SERVICE}/{SEEN_BROKERS}",
+        groups_pb2.SeenBrokersRequest(),
+        groups_pb2.SeenBrokersResponse,
+        timeout_s=VIEW_ANSWER_S,
+    )
+    proven_s_ago = answer.proven_ms_ago / 1000 if answer.HasField("proven_ms_ago") else float("inf")
+    return SeenThere({each.broker_id: Revision(each.revision) for each in answer.brokers}, Revision(answer.revision), proven_s_ago)
+
+
+def wait_timeout_s(rebalance_timeout_ms: int = 0) -> float:
+    """How long a forwarded join or sync may wait for the other members."""
+    return max(WAITS_S, rebalance_timeout_ms / 1000) + ANSWER_S
+
+
+def _lost(at: Registration, name: str, method: str, why: str) -> TidelogError:
+    told = f"broker {at.broker_id}, which coordinates group {name}, did not answer ({why})"
+    if method in _REPEATED:
+        return NotCoordinator(told, hint="Repeat the call.")
+    if method in _WRITES:
+        return OutcomeUnknown(told, hint="Look at the group's committed offsets, or commit the same again.", broker_id=at.broker_id)
+    return Unavailable(told, broker_id=at.broker_id)

@@ -1,0 +1,99 @@
+"""Consumer groups as one part of a broker: who coordinates which, those that are coordinated here, and the way to the others.
+
+doors ─▶ routed (members) · operations (operators) ─┬─▶ coordinated here: coordinator.py
+                                                    └─▶ one hop to the coordinator
+coordinator_lookup.py follows the brokers of the cluster; when others may coordinate, what is not this broker's any more is given up
+coordinator_lease.py makes sure that they are followed, before a member is answered
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gateway.groups.admin.admin import GroupOperations
+from gateway.groups.admin.local_admin import CoordinatedOperations
+from gateway.groups.coordinator import GroupCoordinator
+from gateway.groups.coordinator_lease import ProvenView, SeenRegistrations
+from gateway.groups.coordinator_lookup import Coordinators
+from gateway.groups.maintenance import GroupUpkeep
+from gateway.groups.router import RoutedGroups, asked_what_it_sees
+from gateway.routing.local_log import LedHere
+from gateway.routing.peer_channels import Peers
+from gateway.telemetry.registry import Metrics
+from metadata.cluster.broker_registry import read_revisions
+from metadata.groups.model import MemberId
+from metadata.groups.settings import GroupSettings
+from metadata.store.interface import MetadataStore
+from metadata.store.keys import EtcdLayout
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
+
+
+class BrokerGroups:
+    """Its owner runs `run()` as a task."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        layout: EtcdLayout,
+        settings: GroupSettings,
+        seen: SeenRegistrations,
+        topics: TopicCache,
+        log: LedHere,
+        peers: Peers,
+        metrics: Metrics,
+        *,
+        broker_id: str,
+        session: Callable[[], int | None],
+        is_stopping: Callable[[], bool],
+        now_ms: Callable[[], int],
+        expires_ms: Callable[[], int] | None = None,
+        new_member_id: Callable[[str], MemberId],
+    ) -> None:
+        """`log`: of the whole cluster. `session`: the present one of this broker, where it has one. `now_ms` is the wall clock;
+        `expires_ms` as of GroupUpkeep."""
+        coordinators = Coordinators(seen, broker_id=broker_id, session=session, is_stopping=is_stopping)
+        self.view = ProvenView(
+            seen,
+            broker_id=broker_id,
+            registered=lambda: read_revisions(store, layout),
+            ask=lambda broker: asked_what_it_sees(peers, broker),
+        )
+        self.coordinated = GroupCoordinator(
+            store,
+            layout,
+            settings,
+            session=coordinators.session,
+            coordinates=coordinators.here,
+            make_sure=self.view.make_sure,
+            now_ms=now_ms,
+            new_member_id=new_member_id,
+        )
+        self.routed = RoutedGroups(self.coordinated, coordinators, topics, peers, self.view)
+        here = CoordinatedOperations(
+            self.coordinated, log, topics, look_up=Topics(store, layout).get, broker_id=broker_id, now_ms=now_ms
+        )
+        self.operations = GroupOperations(store, layout, self.routed, here)
+        self._upkeep = GroupUpkeep(
+            store,
+            layout,
+            self.coordinated,
+            log,
+            topics,
+            settings,
+            coordinates=lambda name: coordinators.id_of(name) == broker_id,
+            now_ms=now_ms,
+            expires_ms=expires_ms,
+        )
+        self._upkeep.tell(metrics)
+        self.view.is_needed = lambda: len(self.coordinated) > 0
+        self.view.subscribe(self.coordinated.proven)
+        coordinators.subscribe(self.coordinated.brokers_changed)
+        coordinators.subscribe(self._upkeep.brokers_changed)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.view.run(), name="proofs of the view")
+            tasks.create_task(self.coordinated.run(), name="coordinator of groups")
+            tasks.create_task(self._upkeep.run(), name="upkeep of groups")

@@ -1,0 +1,235 @@
+"""Consume over gRPC: one stream reads topics, alone or as a member of a group, for clients that have no SDK.
+
+    read ──▶ commits, credits, pauses, what was let go of        one reader, in order: messages.py checks
+    run ───▶ the member of the group                             member.py; alone: standalone.py
+    write ─▶ what is told, records within credits, progress      one writer: delivery.py
+
+    ends    the client leaves, or has no more to say and no credits · it is gone · the broker stops · its connection is old
+            (grpc/connection_ages.py) · nothing can be read, or joined
+            └▶ the member gives up what it owns, and leaves ─▶ what was told is written ─▶ the status of the stream
+
+Invariants: a client stops only itself, and leaves nothing behind: no task, no room, and no member but a static one; what a commit
+was answered for is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from gateway.access.authorization import check_group
+from gateway.api import Broker
+from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.calls import Context, client_host, parse_message
+from gateway.grpc.connection_ages import ConnectionAges
+from gateway.grpc.consume import messages as wire
+from gateway.grpc.consume.delivery import Pusher
+from gateway.grpc.consume.member import RELEASE_AT_STOP_S, StreamMember
+from gateway.grpc.consume.messages import ConsumeTerms, check_request, terms_of
+from gateway.grpc.consume.partitions import ConsumedPartitions
+from gateway.grpc.consume.standalone import Alone
+from gateway.grpc.fetch.service import GrpcFetch
+from gateway.proto import groups_pb2, log_pb2
+from gateway.topics.names import LOOK_UP_S, NamedTopic, topics_named
+from metadata.errors import InvalidArgument, Stopping, TidelogError, TooLarge, Unavailable
+from metadata.groups.model import shown
+from metadata.topics.topic import Topic
+
+NOTHING_SAID: Final = "the stream ended before its first message"
+RELEASE_AT_AGE_S_MAX: Final = 10.0
+"""So long a client may commit and let go where its connection has reached its age; at most half of the grace."""
+
+
+class GrpcConsume:
+    def __init__(self, broker: Broker, waits: LongWaits, fetch: GrpcFetch) -> None:
+        self._broker = broker
+        self._waits = waits
+        self._fetch = fetch
+        age_s, grace_s = (
+            ms / 1000 for ms in (broker.settings.grpc_connection_age_ms, broker.settings.grpc_connection_age_grace_ms)
+        )
+        self._ages = ConnectionAges(age_s=age_s, grace_s=grace_s)
+
+    async def consume(self, context: Context) -> None:
+        async with self._waits.until_stop():
+            message = await context.read()
+            if not isinstance(message, bytes):  # the end of what the client sends
+                raise InvalidArgument(NOTHING_SAID, hint="Say with `start` what is to be read.", field="start")
+            first = _request(message)
+            check_request(first, first=True, in_group=bool(first.start.group))
+            terms = terms_of(first.start, self._broker.settings)
+            if terms.group:
+                check_group(terms.group)
+            topics = await self._topics(terms)
+        stream = _Stream(self._broker, self._waits, self._fetch, context, terms, topics)
+        peer = context.peer()
+        try:
+            await stream.run(first, until_s=self._ages.ends_s(peer, now_s=asyncio.get_running_loop().time()))
+        finally:
+            if stream.has_aged:
+                self._ages.ended(peer)
+
+    async def _topics(self, terms: ConsumeTerms) -> dict[str, Topic]:
+        """All that are named. UnknownTopic and so on with the field."""
+        fields = {each.topic: f"start.starts[{at}].topic" for at, each in enumerate(terms.starts)}
+        fields |= {name: f"start.topics[{at}]" for at, name in enumerate(terms.topics)}
+        found = await topics_named(self._broker, [NamedTopic(name) for name in fields])
+        topics: dict[str, Topic] = {}
+        for (name, field), topic in zip(fields.items(), found, strict=True):
+            if isinstance(topic, TidelogError):
+                topic.details["field"] = field
+                raise topic
+            topics[name] = topic
+        # What was looked up in the metadata store is read by this broker's view: until that has it, the topic would pass for gone.
+        revision = max(topic.revision for topic in topics.values())
+        if not await self._broker.topic_cache.wait_for(revision, timeout_s=LOOK_UP_S):
+            raise Unavailable("this broker has not heard yet of all topics that are named", hint="Retry with back-off.")
+        # As they are now: the stream hears only of what changes from here on, and a topic may have grown while others were awaited.
+        return {name: self._now(name, fields[name]) for name in topics}
+
+    def _now(self, name: str, field: str) -> Topic:
+        try:
+            return self._broker.topic_cache.get(name)
+        except TidelogError as error:
+            error.details["field"] = field
+            raise
+
+
+class _Stream:
+    def __init__(
+        self,
+        broker: Broker,
+        waits: LongWaits,
+        fetch: GrpcFetch,
+        context: Context,
+        terms: ConsumeTerms,
+        topics: dict[str, Topic],
+    ) -> None:
+        self._broker = broker
+        self._waits = waits
+        self._context = context
+        self._terms = terms
+        self._topics = frozenset(topics)
+        self._partitions = ConsumedPartitions()
+        self._pusher = Pusher(broker, fetch, context, terms, self._partitions, used_up=lambda: self._end(None))
+        self._member: StreamMember | None = None
+        if terms.group:
+            self._member = StreamMember(broker, terms, self._partitions, self._pusher, client_host=client_host(context))
+            self._ownership: StreamMember | Alone = self._member
+        else:
+            self._ownership = Alone(broker, terms, topics, self._partitions, self._pusher, ended=self._end)
+        self._pusher.ownership = self._ownership
+        self.has_aged = False
+        """It ended because its connection is old."""
+        self._ending = asyncio.Event()
+        self._why: TidelogError | None = None
+        """It ends with an error."""
+        self._release_s = 0.0
+        """For how long its client may still commit, once it ends."""
+        self._release_at_age_s = min(RELEASE_AT_AGE_S_MAX, broker.settings.grpc_connection_age_grace_ms / 2000)
+        self._is_leaving = False
+        """Its client asked for it."""
+
+    async def run(self, first: log_pb2.ConsumeRequest, *, until_s: float) -> None:
+        """Until then at the latest, by the loop's clock. Raises what ends the stream, but for its client."""
+        unsubscribe = self._broker.topic_cache.subscribe(self._topic_changed)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                pushing = tasks.create_task(self._pusher.run(), name="records of a Consume stream")
+                placing = tasks.create_task(self._pusher.placing.run(), name="beginnings of a Consume stream")
+                reading = tasks.create_task(self._read(first), name="client of a Consume stream")
+                aging = asyncio.get_running_loop().call_at(until_s, self._end_of_age)
+                stopping = tasks.create_task(self._end_at_stop(), name="end of a Consume stream")
+                member = None if self._member is None else tasks.create_task(self._member.run(), name="member of a Consume stream")
+                try:
+                    await self._ending.wait()
+                finally:
+                    aging.cancel()
+                if self._member is not None and member is not None:
+                    self._member.stop(release_s=self._release_s)
+                    await asyncio.wait((member,))
+                self._pusher.finish()
+                await asyncio.wait((pushing,))
+                for beside in (placing, reading, stopping):
+                    beside.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            unsubscribe()
+            if self._member is not None:
+                await self._member.leave(asked=self._is_leaving)
+        if self._why is not None:
+            raise self._why
+
+    def _end(self, why: TidelogError | None) -> None:
+        if not self._ending.is_set():
+            self._why = why
+            self._ending.set()
+            self._pusher.end()
+
+    async def _end_at_stop(self) -> None:
+        try:
+            async with self._waits.until_stop():
+                await self._ending.wait()
+        except Stopping as error:
+            self._release_s = 0.0 if self._pusher.is_closed else RELEASE_AT_STOP_S
+            self._end(error.with_traceback(None))
+
+    def _end_of_age(self) -> None:
+        """Before gRPC cuts it, so that its client may commit what it has processed."""
+        self._release_s = 0.0 if self._pusher.is_closed else self._release_at_age_s
+        self.has_aged = True
+        self._end(Unavailable("the connection has reached its age", hint="Open the stream again; it reads on where it was."))
+
+    def _topic_changed(self, old: Topic | None, new: Topic | None) -> None:
+        changed = new if new is not None else old
+        if changed is not None and changed.name in self._topics:
+            self._ownership.topic_changed(changed.name)
+
+    # ── what the client says ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self, first: log_pb2.ConsumeRequest) -> None:
+        await self._heed(first)
+        while not self._is_leaving and isinstance(message := await self._context.read(), bytes):
+            request = _request(message)
+            check_request(request, first=False, in_group=self._member is not None)
+            self._ownership.took()
+            await self._heed(request)
+        self._pusher.is_closed = True
+        if self._member is not None:
+            self._member.waits_no_longer_than(0)
+        self._pusher.changed()
+
+    async def _heed(self, request: log_pb2.ConsumeRequest) -> None:
+        if self._member is not None:
+            if request.HasField("commit"):
+                await self._member.commit(request.commit)
+            if request.released:
+                self._member.released(request.released)
+        self._pause(request.pause, "pause", paused=True)
+        self._pause(request.resume, "resume", paused=False)
+        if request.credit_bytes:
+            self._pusher.credit_bytes += request.credit_bytes
+        self._pusher.changed()
+        if request.leave:
+            self._is_leaving = True
+            self._end(None)
+
+    def _pause(self, asked: Iterable[groups_pb2.TopicPartitions], field: str, *, paused: bool) -> None:
+        for at, each in enumerate(asked):
+            if each.topic not in self._topics:
+                raise InvalidArgument(
+                    f"topic {shown(each.topic)} is not one of those that the stream reads", field=f"{field}[{at}].topic"
+                )
+            for number in each.partitions:
+                self._partitions.pause((each.topic, number), paused=paused)
+
+
+def _request(message: bytes) -> log_pb2.ConsumeRequest:
+    if len(message) > wire.MESSAGE_BYTES_MAX:
+        raise TooLarge(
+            f"the message has {len(message)} bytes; {wire.MESSAGE_BYTES_MAX} is the most of a Consume stream's client",
+            hint="Send commits in several messages.",
+        )
+    return parse_message(log_pb2.ConsumeRequest, message)

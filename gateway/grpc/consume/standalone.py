@@ -1,0 +1,120 @@
+"""Whose partitions a Consume stream reads without a group: all that it named are its own, from its beginning to its end.
+
+Partitions that are added to a topic later are read from their beginning. Where a topic is deleted, or deleted and made again, that
+is told in the places of its partitions; a stream that has nothing left to read ends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from gateway.api import Broker
+from gateway.grpc.consume.delivery import Pusher
+from gateway.grpc.consume.messages import ConsumeTerms, NamedStart
+from gateway.grpc.consume.partitions import Consumed, ConsumedPartitions, Start, Whence
+from gateway.grpc.fetch.service import PARTITIONS_MAX
+from gateway.topics.names import check_topic_id, partition_of
+from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.offsets import StoredOffsets
+from metadata.topics.topic import Topic
+
+
+class Alone:
+    def __init__(
+        self,
+        broker: Broker,
+        terms: ConsumeTerms,
+        topics: Mapping[str, Topic],
+        partitions: ConsumedPartitions,
+        pusher: Pusher,
+        *,
+        ended: Callable[[TidelogError], None],
+    ) -> None:
+        """`topics`: all that are named, as they were found; InvalidArgument, UnknownTopic, UnknownPartition where that does not
+        hold together. `ended` is called when there is nothing left to read."""
+        self._broker = broker
+        self._terms = terms
+        self._partitions = partitions
+        self._pusher = pusher
+        self._ended = ended
+        partitions.take(self._first(topics))
+        if len(partitions) > PARTITIONS_MAX:
+            raise InvalidArgument(
+                f"{len(partitions)} partitions are named; {PARTITIONS_MAX} is the most of one stream",
+                hint="Read them with several streams.",
+                field="start.topics",
+            )
+
+    def _first(self, topics: Mapping[str, Topic]) -> Iterable[Consumed]:
+        starts = {(each.topic, each.partition): each for each in self._terms.starts}
+        for at, each in enumerate(self._terms.starts):
+            topic = topics[each.topic]
+            try:
+                check_topic_id(topic, each.topic_id)
+                partition_of(topic, each.partition)
+            except TidelogError as error:
+                error.details["field"] = f"start.starts[{at}]"
+                raise
+            yield _begun(topic, each.partition, each, self._terms.reset)
+        for name in self._terms.topics:
+            if self._terms.reset is Whence.ERROR and topics[name].partition_count > sum(at[0] == name for at in starts):
+                raise InvalidArgument(
+                    f"it is not said where topic {name} begins",
+                    hint="Choose earliest or latest, or name all its partitions in starts.",
+                    field="start.auto_offset_reset",
+                )
+            for number in range(topics[name].partition_count):
+                if (name, number) not in starts:
+                    yield _begun(topics[name], number, None, self._terms.reset)
+
+    # ── Ownership ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def owns(self, name: TopicPartitionName) -> bool:
+        return True
+
+    async def committed(self) -> StoredOffsets:
+        raise AssertionError("who reads alone has committed nothing")
+
+    async def keep(self, ends: Mapping[Consumed, int]) -> Collection[Consumed]:
+        return ends
+
+    def waits(self) -> None:
+        pass
+
+    def took(self) -> None:
+        pass
+
+    def failed(self, error: TidelogError) -> None:
+        if all(each.error is not None for each in self._partitions):
+            self._ended(error)
+
+    # ── topics that change ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def topic_changed(self, name: str) -> None:
+        try:
+            topic = self._broker.topic_cache.get(name)
+        except UnknownTopic as error:
+            self._gone(name, error)
+            return
+        except TidelogError:
+            return  # it is damaged, or not known at the moment: what was read before stays in use
+        held = [each for each in self._partitions if each.topic == name]
+        if any(each.topic_id != topic.id for each in held):
+            self._gone(name, UnknownTopic(f"topic {name} was deleted and made again", topic=name))
+        elif name in self._terms.topics:
+            added = [number for number in range(topic.partition_count) if self._partitions.get((name, number)) is None]
+            self._partitions.take(Consumed(name, topic.id, number, Start(Whence.EARLIEST)) for number in added)
+            self._pusher.changed()
+
+    def _gone(self, name: str, error: UnknownTopic) -> None:
+        for each in list(self._partitions):
+            if each.topic == name and each.error is None:
+                self._pusher.fail(each, error)
+
+
+def _begun(topic: Topic, number: int, named: NamedStart | None, reset: Whence) -> Consumed:
+    consumed = Consumed(topic.name, topic.id, number, Start(reset) if named is None else named.start)
+    if named is not None and named.offset is not None:
+        consumed.offset = named.offset
+    return consumed

@@ -1,0 +1,1 @@
+"""Implements Fetch: long polls of several partitions, answered with record batches. Entry: `GrpcFetch` in service.py."""

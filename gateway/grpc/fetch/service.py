@@ -1,0 +1,297 @@
+"""Fetch over gRPC: a long poll over many partitions, as batches or as structured records.
+
+    look: until there are records ─▶ ask for room ─▶ fetch, open ─▶ gRPC sends it ─▶ the call is done: give the room back
+
+Errors of one partition stand in its place, so that one topic that was deleted does not stop a reader of ten.
+
+A call is done when its reader has taken the last byte, or is gone; grpc/slow_readers.py sees to it that one of both happens.
+
+Invariant: a call holds room for its answer while that is on its way, and none while it waits for records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, cast
+
+import grpc
+
+from gateway.api import Broker
+from gateway.concurrency.offload import OneEachTurn
+from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.calls import Context, MethodHandler, is_forwarded, unary_bytes
+from gateway.grpc.fetch.leader_epochs import current_epoch_of
+from gateway.grpc.fetch.response_encoder import PartitionAnswer, encode_fetch_response, encode_records
+from gateway.grpc.slow_readers import Deliveries
+from gateway.proto import log_pb2
+from gateway.proto.status import status_of
+from gateway.records.append import topic_named
+from gateway.records.batch_decoder import RECORDS_MAX, open_records, room_for
+from gateway.records.response_budget import BYTES_LEAST, AnswerPlace, AnswerRoom
+from gateway.routing.local_log import LedHere
+from gateway.routing.places_wire import places_of
+from gateway.topics.names import BOUNDS_WAIT_S, check_topic_id, named, partition_of
+from metadata.cluster.broker_registry import Registration
+from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, TidelogError, UnknownLeaderEpoch
+from metadata.model import Offset
+from metadata.rack import check_client_rack
+from metadata.topics.topic import Topic
+from segments.log.session_log import FetchTarget
+from segments.partition.partition_log import check_epoch
+from segments.read.log_reader import Fetched
+
+PARTITIONS_MAX: Final = 10_000
+LARGE_ANSWER_BYTES: Final = 128 << 10
+"""From these on, an answer is laid out and handed to gRPC in its own turn of the loop: that takes a millisecond for each MiB."""
+COPIES: Final = 2
+"""Of an answer on its way: ours, and gRPC's own."""
+
+
+class Asked(NamedTuple):
+    """One partition of a request: where to read, or why it can't be read."""
+
+    request: log_pb2.FetchPartition
+    topic: Topic | None
+    target: FetchTarget | TidelogError
+    preferred: Registration | None = None
+    """Where to read it, in place of records."""
+
+
+class Terms(NamedTuple):
+    """What a request asks for, within the broker's bounds."""
+
+    bytes_max: int
+    bytes_min: int
+    wait_ms: int
+    structured: bool
+    client_rack: str = ""
+    is_forwarded: bool = False
+
+
+class GrpcFetch:
+    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+        self._broker = broker
+        self._waits = waits
+        self.room = AnswerRoom(broker.settings, waits)
+        self._large_answers = OneEachTurn()
+        self._traffic = broker.metrics.traffic
+        self._deliveries = Deliveries(self.room, pause_s=broker.settings.answer_timeout_ms / 1000)
+
+    def handler(self) -> MethodHandler:
+        """Of the call Fetch."""
+
+        async def call(message: bytes, context: Context) -> bytes:
+            place = self.room.place()
+            context.add_done_callback(lambda _: place.keep(0))  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
+            forwarded = is_forwarded(context)
+            log = self._broker.led_here if forwarded else self._broker.routed_log
+            answered = unary_bytes(
+                log_pb2.FetchRequest, lambda request: self._fetch(request, place, log, forwarded=forwarded)
+            ).unary_unary
+            answer = cast(bytes, await answered(message, context))  # type: ignore[arg-type,misc]  # typed for blocking servers
+            if place.bytes_held:
+                ended = self.under_way(context, len(answer))
+                context.add_done_callback(lambda _: ended())  # type: ignore[arg-type]  # its stubs name a class where a Protocol is meant
+            return answer
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+    def under_way(self, context: Context, size_bytes: int) -> Callable[[], None]:
+        """So many bytes are handed to gRPC for this client; answers what to call once they were taken."""
+        delivery = self._deliveries.begin(context.peer(), local_address=self._broker.grpc_address, size_bytes=size_bytes)
+        return lambda: self._deliveries.end(delivery)
+
+    async def _fetch(self, request: log_pb2.FetchRequest, place: AnswerPlace, log: LedHere, *, forwarded: bool = False) -> bytes:
+        """The FetchResponse; `place` then holds room for it, and none where it has no records."""
+        began_s = asyncio.get_running_loop().time()
+        terms = self._terms(request, forwarded)
+        asked = [self._asked(partition, terms, log) for partition in request.partitions]
+        answers = await self._fetched(asked, terms, place, log)
+        message = await self.laid_out(asked, answers, terms, place, log, encode_fetch_response)
+        self._traffic.over_grpc(is_forwarded=forwarded).fetch_took(answers, began_s=began_s, could_wait=terms.wait_ms > 0)
+        return message
+
+    async def laid_out(
+        self,
+        asked: Sequence[Asked],
+        answers: Sequence[Fetched | TidelogError],
+        terms: Terms,
+        place: AnswerPlace,
+        log: LedHere,
+        encode: Callable[[Sequence[PartitionAnswer]], bytes],
+    ) -> bytes:
+        """The answers as one message, in the order of `asked`, as far as `place` has room; it holds what the message takes then.
+
+        `encode` may run in a thread.
+        """
+        decompressed_bytes_max = log.settings.decompressed_bytes_max
+        if sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched)) >= LARGE_ANSWER_BYTES:
+            await self._large_answers.take()
+        opened = [answer for answer in answers if terms.structured and isinstance(answer, Fetched)]
+
+        def laid() -> tuple[bytes, int]:
+            told = _told(asked, answers, terms, place.bytes_held // COPIES, decompressed_bytes_max)
+            return encode(told), _record_count(asked, told)
+
+        message, records = await self.room.opened(opened, laid)
+        traffic = self._traffic.over_grpc(is_forwarded=terms.is_forwarded)
+        traffic.fetched(records=records, answer_bytes=len(message) if records else 0)
+        for answer in answers:
+            if isinstance(answer, TidelogError):
+                traffic.refused(answer)
+        if place.bytes_held:
+            place.keep(COPIES * len(message))
+        return message
+
+    def _terms(self, request: log_pb2.FetchRequest, forwarded: bool) -> Terms:
+        settings = self._broker.settings
+        if not 1 <= len(request.partitions) <= PARTITIONS_MAX:
+            raise InvalidArgument(
+                f"the request has {len(request.partitions)} partitions; 1 to {PARTITIONS_MAX} are taken", field="partitions"
+            )
+        if request.max_wait_ms > settings.fetch_wait_ms_max:
+            raise InvalidArgument(
+                f"max_wait_ms is {request.max_wait_ms}; at most {settings.fetch_wait_ms_max}", field="max_wait_ms"
+            )
+        if request.format not in log_pb2.FetchFormat.values():
+            raise InvalidArgument(f"format {request.format} is not known", field="format")
+        bytes_max = min(request.max_bytes or settings.fetch_bytes_max, settings.fetch_bytes_max)
+        structured = request.format == log_pb2.FETCH_FORMAT_RECORDS
+        client_rack = check_client_rack(request.client_rack)
+        return Terms(bytes_max, min(request.min_bytes, bytes_max), request.max_wait_ms, structured, client_rack, forwarded)
+
+    def _asked(self, partition: log_pb2.FetchPartition, terms: Terms, log: LedHere) -> Asked:
+        try:
+            topic = topic_named(self._broker, partition.topic)
+            check_topic_id(topic, partition.topic_id)
+            topic_partition = partition_of(topic, partition.partition)
+            current_leader_epoch = current_epoch_of(partition)
+        except TidelogError as error:
+            return Asked(partition, None, error)
+        bytes_max = partition.max_bytes or terms.bytes_max
+        places_bytes_min = log.places_bytes_min(terms.client_rack)
+        if terms.is_forwarded and partition.HasField("places_bytes_min"):
+            places_bytes_min = partition.places_bytes_min
+        target = FetchTarget(topic_partition, partition.offset, bytes_max, current_leader_epoch, places_bytes_min)
+        return Asked(partition, topic, target, log.preferred_broker(topic_partition, terms.client_rack))
+
+    async def _fetched(
+        self, asked: Sequence[Asked], terms: Terms, place: AnswerPlace, log: LedHere
+    ) -> list[Fetched | TidelogError]:
+        """An answer for each partition, as much as there is room for; `place` holds that room, and none where there is nothing."""
+        loop = asyncio.get_running_loop()
+        sent_on = [target for _, _, target, preferred in asked if preferred and isinstance(target, FetchTarget)]
+        bounds = iter(await _bounds_alone(log, sent_on) if sent_on else ())
+        targets = [target for _, _, target, preferred in asked if not preferred and isinstance(target, FetchTarget)]
+        terms = terms if len(targets) == len(asked) else terms._replace(wait_ms=0)
+        ends_s = loop.time() + terms.wait_ms / 1000
+        answers = await self._look(targets, terms, log) if targets else []
+        bytes_there = sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched))
+        if bytes_there:
+            errors = [answer if isinstance(answer, TidelogError) else None for answer in answers]
+            del answers  # who waits for room holds no records
+            readable = [target for target, error in zip(targets, errors, strict=True) if error is None]
+            read = iter(await self.admitted(readable, bytes_there, terms, place, log, timeout_s=ends_s - loop.time()))
+            answers = [next(read) if error is None else error for error in errors]  # an error is told once
+        found = iter(answers)
+        return [
+            target if isinstance(target, TidelogError) else next(bounds if preferred else found)
+            for _, _, target, preferred in asked
+        ]
+
+    async def admitted(
+        self, targets: Sequence[FetchTarget], bytes_there: int, terms: Terms, place: AnswerPlace, log: LedHere, *, timeout_s: float
+    ) -> list[Fetched | TidelogError]:
+        """What there is, as far as `place` gets room for it. `bytes_there`: so many were seen. Throttled without room in time."""
+        one_batch = COPIES * min(bytes_there, self._broker.settings.message_bytes_max)
+        await place.ask(
+            room_for(terms.bytes_max) if terms.structured else COPIES * terms.bytes_max,
+            bytes_least=BYTES_LEAST if terms.structured else max(one_batch, BYTES_LEAST),
+            timeout_s=timeout_s,
+        )
+        return await log.fetch(targets, bytes_max=min(terms.bytes_max, place.bytes_held // COPIES), bytes_min=0)
+
+    async def _look(self, targets: Sequence[FetchTarget], terms: Terms, log: LedHere) -> list[Fetched | TidelogError]:
+        """What there is after the wait, or at a stop: of records the first batch, where that is enough to end the wait."""
+        if terms.wait_ms and terms.bytes_min:
+            bytes_max = terms.bytes_max if terms.bytes_min > 1 else 1
+            try:
+                async with self._waits.until_stop():
+                    return await log.fetch(targets, bytes_max=bytes_max, bytes_min=terms.bytes_min, wait_ms_max=terms.wait_ms)
+            except Stopping:
+                pass
+        return await log.fetch(targets, bytes_max=1, bytes_min=0)
+
+
+def _record_count(asked: Sequence[Asked], told: Sequence[PartitionAnswer]) -> int:
+    return sum(
+        answer.partition.next_offset - partition.offset
+        for (partition, *_), answer in zip(asked, told, strict=True)
+        if answer.size_bytes
+    )
+
+
+async def _bounds_alone(log: LedHere, targets: Sequence[FetchTarget]) -> list[Fetched | TidelogError]:
+    """Answers without records, as their leaders give them at once."""
+    found = await log.bounds_of([target.partition for target in targets], wait_s=BOUNDS_WAIT_S)
+    answers: list[Fetched | TidelogError] = []
+    for target, bounds in zip(targets, found, strict=True):
+        if isinstance(bounds, TidelogError):
+            answers.append(bounds)
+            continue
+        held, current = bounds.leader_epoch, target.current_leader_epoch
+        try:
+            if current is not None:
+                check_epoch(target.partition, held=held, current=current)
+        except FencedLeaderEpoch as error:
+            answers.append(log.fenced(target.partition, error.with_traceback(None)))
+        except UnknownLeaderEpoch as error:
+            answers.append(error.with_traceback(None))
+        else:
+            offset = Offset(target.offset)
+            answers.append(Fetched([], 0, offset, bounds.high_watermark, bounds.log_start_offset, held))
+    return answers
+
+
+def _told(
+    asked: Sequence[Asked], answers: Sequence[Fetched | TidelogError], terms: Terms, bytes_max: int, decompressed_bytes_max: int
+) -> list[PartitionAnswer]:
+    """The answers in the places of the request; opened, where that was asked for, as far as `bytes_max` reach."""
+    told: list[PartitionAnswer] = []
+    records_max = RECORDS_MAX
+    for (partition, topic, _, preferred), answer in zip(asked, answers, strict=True):
+        head = log_pb2.FetchedPartition(topic=partition.topic, partition=partition.partition)
+        if isinstance(answer, TidelogError):
+            head.error.CopyFrom(status_of(named(answer, topic) if topic else answer))
+            told.append(PartitionAnswer(head))
+            continue
+        head.high_watermark, head.log_start_offset = answer.high_watermark, answer.log_start_offset
+        head.next_offset = answer.next_offset
+        if preferred is not None:
+            head.preferred_broker.broker_id = preferred.broker_id
+            head.preferred_broker.grpc_address = preferred.grpc_address
+            head.preferred_broker.http_address = preferred.http_address
+        if answer.located is not None:
+            head.places.CopyFrom(places_of(answer.located))
+            told.append(PartitionAnswer(head, leader_epoch=answer.leader_epoch))
+        elif not terms.structured:
+            told.append(PartitionAnswer(head, answer.batches, answer.size_bytes, leader_epoch=answer.leader_epoch))
+        elif bytes_max <= 0 or records_max == 0:
+            head.next_offset = partition.offset
+            told.append(PartitionAnswer(head, leader_epoch=answer.leader_epoch))
+        else:
+            opened = open_records(
+                answer,
+                partition.offset,
+                partial(encode_records, partition=partition.partition),
+                records_max=records_max,
+                bytes_max=bytes_max,
+                decompressed_bytes_max=decompressed_bytes_max,
+            )
+            head.next_offset = opened.next_offset
+            told.append(PartitionAnswer(head, opened.pieces, opened.size_bytes, structured=True, leader_epoch=answer.leader_epoch))
+            bytes_max -= opened.size_bytes
+            records_max -= opened.record_count
+    return told

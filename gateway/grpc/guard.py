@@ -1,0 +1,125 @@
+"""The guard at the gRPC door: a handler that checks each call before the service's own begins."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import nullcontext
+from typing import Any, Final
+
+import grpc
+
+from gateway.access.authorization import CheckedCall
+from gateway.access.guard import Guard
+from gateway.access.peer_tokens import ASSERTED, FORWARDED_BY, PEER_TOKEN, Claim
+from gateway.access.permissions import GRPC_CALLS
+from gateway.access.quotas import Flow
+from gateway.grpc.calls import Context, MethodHandler, client_host, ended, only_message
+from gateway.grpc.limits import OpenCalls
+from gateway.net.tls.client_subject import grpc_subject
+
+DOOR: Final = "grpc"
+CANCELLED: Final = "CANCELLED"
+"""A client that hung up: what it asked for may be done or not."""
+_HANDLER_OF: Final[dict[bool, Any]] = {False: grpc.stream_unary_rpc_method_handler, True: grpc.stream_stream_rpc_method_handler}
+"""By whether answers are streams; requests are read as streams. On the wire a unary call is one that sends one message."""
+
+
+class GrpcGuard:
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def guarded(self, path: str, handler: MethodHandler, open_calls: OpenCalls) -> MethodHandler:
+        """The same method, /service/name, begun only by who may, and counted among these.
+
+            who is it, and may it? ─▶ counted ─▶ its message ─▶ may it still? ─▶ begun
+
+        A message is read once it is known who sends it: gRPC's own unary methods wait for it first, and a stranger who never sends
+        it would hold a call of the door for ever. It may come long after its head, and what held then may hold no longer.
+        """
+        needs = GRPC_CALLS[path]
+        guard = self._guard
+        reads, lives = bool(handler.request_streaming), bool(handler.response_streaming)
+        behavior: Any = handler.unary_unary or handler.stream_unary or handler.stream_stream
+
+        async def call(request: Any, context: Context) -> Any:
+            return await ended(context, admitted(request, context))
+
+        async def admitted(request: Any, context: Context) -> Any:
+            checked = await self._begun(path, context)
+            meter = guard.meter(checked)
+            flow = guard.flow(checked) if lives or meter is not None else None
+            begun = False
+            try:
+                with guard.as_long_as_it_may(checked) if needs.lasts else nullcontext():
+                    request = await ended(context, taken_up(checked, request, context))
+                    begun = True
+                    if flow is None:
+                        return await behavior(request, context)
+                    if not reads:
+                        flow.took(len(request))
+                    answer = await behavior(request, _Metered(context, flow))
+                    if isinstance(answer, bytes):
+                        flow.gave(len(answer))
+                    return answer
+            except asyncio.CancelledError:
+                checked.failure = checked.failure or CANCELLED
+                raise
+            finally:
+                if begun:  # else nothing was asked for: too large, or its client hung up before it was there
+                    guard.ended(checked, checked.failure)
+
+        async def taken_up(checked: CheckedCall, request: Any, context: Context) -> Any:
+            open_calls.take(context)
+            if reads:
+                return request
+            message = await only_message(context)
+            guard.check_again(checked)
+            return message
+
+        guarded: MethodHandler = _HANDLER_OF[lives](call)
+        return guarded
+
+    async def _begun(self, path: str, context: Context) -> CheckedCall:
+        shown: str | bytes = ""
+        token, asserted, is_forwarded = "", [], False
+        for name, value in context.invocation_metadata() or ():
+            if name == "authorization":
+                shown = value
+            elif name == PEER_TOKEN or name in ASSERTED:
+                text = value if isinstance(value, str) else ""
+                is_forwarded |= name in {FORWARDED_BY, PEER_TOKEN}
+                if name == PEER_TOKEN:
+                    token = text
+                else:
+                    asserted.append((name, text))
+        needs, address = GRPC_CALLS[path], client_host(context)
+        if is_forwarded:
+            claim = Claim(token, tuple(sorted(asserted)))
+            return self._guard.begin_forwarded(needs, claim, door=DOOR, action=path, address=address)
+        return await self._guard.begin(needs, shown, lambda: grpc_subject(context), door=DOOR, action=path, address=address)
+
+
+class _Metered:
+    """A call's context that counts what is read and written on its streams."""
+
+    def __init__(self, context: Context, flow: Flow) -> None:
+        self._context = context
+        self._flow = flow
+        self._first = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def read(self) -> Any:
+        if not self._first:  # the first came with the request, which was counted when it began
+            await self._flow.until_it_may_send()
+        self._first = False
+        message = await self._context.read()
+        if isinstance(message, bytes):
+            self._flow.took(len(message))
+        return message
+
+    async def write(self, message: bytes) -> None:
+        await self._flow.until_it_may_receive()
+        await self._context.write(message)
+        self._flow.gave(len(message))

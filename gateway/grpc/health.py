@@ -1,0 +1,63 @@
+"""grpc.health.v1: the broker's readiness, for probes and load balancers. It asks the broker, and remembers nothing.
+
+Anybody may ask: `anonymous_streams.py` bounds how many do at a time. Source:
+https://github.com/grpc/grpc/blob/master/doc/health-checking.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+from gateway.api import Broker
+from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.anonymous_streams import OpenWatches
+from gateway.grpc.calls import Context, MethodHandler, only_message, parse_message, stream, unary_read_late, write_wholly
+from gateway.readiness import readiness
+from metadata.errors import NotFound, Stopping
+
+SERVICE: Final = "grpc.health.v1.Health"
+WATCH_INTERVAL_S: Final = 1.0
+
+
+class HealthService:
+    def __init__(self, broker: Broker, waits: LongWaits, services: frozenset[str], watches: OpenWatches) -> None:
+        """`services` are those that may be asked for, beside the empty name of the whole."""
+        self._broker = broker
+        self._waits = waits
+        self._services = services | {""}
+        self._watches = watches
+
+    def handlers(self) -> dict[str, MethodHandler]:
+        return {"Check": unary_read_late(self.check), "Watch": stream(self.watch)}
+
+    async def check(self, context: Context) -> bytes:
+        async with self._watches.place(context):
+            request = parse_message(HealthCheckRequest, await only_message(context))
+        if request.service not in self._services:
+            raise NotFound(f"there is no service {request.service[:100]!r} here")
+        return HealthCheckResponse(status=self._status(request.service)).SerializeToString()
+
+    async def watch(self, context: Context) -> None:
+        """The status, and each change of it, a stop too. A service that is not known is told as such, and the stream goes on."""
+        told: object = None
+        try:
+            async with self._waits.until_stop(), self._watches.place(context):
+                request = parse_message(HealthCheckRequest, await only_message(context))
+                while True:
+                    status = self._status(request.service)
+                    if status != told:
+                        await write_wholly(context, HealthCheckResponse(status=status).SerializeToString())
+                        told = status
+                    await asyncio.sleep(WATCH_INTERVAL_S)
+        except Stopping:
+            if told == HealthCheckResponse.SERVING:
+                await write_wholly(context, HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING).SerializeToString())
+            raise
+
+    def _status(self, service: str) -> int:
+        if service not in self._services:
+            return HealthCheckResponse.SERVICE_UNKNOWN
+        return HealthCheckResponse.SERVING if readiness(self._broker).is_well else HealthCheckResponse.NOT_SERVING

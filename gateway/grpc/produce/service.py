@@ -1,0 +1,245 @@
+"""Produce over gRPC: a message is read when there is room for it, appended at once, and answered in the order of its coming.
+
+    read (receive_budget.py) ─▶ room in the buffer ─▶ appends (appender.py) ─▶ window ─▶ outcome ─▶ answer
+    └ its turn: there is room for one like those before it                                └ full: the client does not read
+
+A stream has one reader and one writer, and between them a window of unanswered messages. Invariants: a client that hangs up, or
+never reads, stops only itself, and what it had appended remains; a message is in memory no longer than it has room in one of the
+two: what is kept for its answer holds nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count
+from typing import Final, NamedTuple
+
+import grpc.aio
+
+from gateway.api import Broker
+from gateway.concurrency.offload import LoopTurns, WorkThreads
+from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.calls import Context, is_forwarded
+from gateway.grpc.produce.appender import MessageAppends, Taken
+from gateway.grpc.produce.open_streams import ProducerStreams
+from gateway.grpc.produce.receive_budget import FIRST_TURN_S, FOREVER_S, TURN_S, IncomingMessage, IncomingMessages
+from gateway.grpc.produce.request_decoder import ProduceCall, parse_produce
+from gateway.proto import log_pb2
+from gateway.proto.status import status_of
+from gateway.records.append import Outcome, outcomes, settle_doubts, trace_produced
+from gateway.records.partitioning import outcome_by_record
+from metadata.errors import InvalidArgument, TidelogError
+from metadata.model import Partition, TopicId, TopicPartition
+from segments.log.session_log import Acks
+
+RECORDS_AT_ONCE: Final = 500
+"""The results of more are told in a thread."""
+
+
+class Unanswered(NamedTuple):
+    correlation_id: int
+    acks: Acks
+    taken: list[Taken | TidelogError]
+    timeout_s: float
+    deadline_s: float
+    message_bytes: int
+    began_s: float = 0.0
+    """On the loop's clock: when the message was read."""
+    is_forwarded: bool = False
+
+
+class GrpcProduce:
+    def __init__(self, broker: Broker, waits: LongWaits, streams: ProducerStreams) -> None:
+        self._broker = broker
+        self._waits = waits
+        self._streams = streams
+        self._turns = count()
+        self._incoming = IncomingMessages(broker.settings.grpc_waiting_bytes_max, bytes_usual=broker.settings.message_bytes_max)
+        self._threads = WorkThreads()
+
+    async def produce(self, context: Context) -> bytes:
+        """The unary call."""
+        unanswered = await self._take_next(context, turn_timeout_s=self._broker.settings.produce_timeout_ms / 1000)
+        if unanswered is None:
+            raise InvalidArgument("the call carries no request")
+        return await self._answer(unanswered)
+
+    async def produce_stream(self, context: Context) -> None:
+        """Raises InvalidArgument for a malformed message and Stopping at a stop, after what was taken before is answered."""
+        window: asyncio.Queue[Unanswered | None] = asyncio.Queue(self._broker.settings.grpc_stream_window)
+        refusal: TidelogError | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._answer_in_order(window, context))
+                try:
+                    with self._streams.open() as heard:
+                        await self._read_all(context, window, heard)
+                except TidelogError as error:
+                    refusal = error.with_traceback(None)
+                await window.put(None)
+        except* grpc.aio.BaseError:
+            refusal = None  # the client is gone
+        if refusal is not None:
+            raise refusal
+
+    async def _read_all(self, context: Context, window: asyncio.Queue[Unanswered | None], heard: Callable[[], None]) -> None:
+        bytes_expected, turn_s = None, FIRST_TURN_S
+        while (unanswered := await self._take_next(context, bytes_expected=bytes_expected, turn_s=turn_s)) is not None:
+            heard()
+            bytes_expected, turn_s = max(unanswered.message_bytes, (bytes_expected or 0) // 4), TURN_S
+            await window.put(unanswered)
+
+    async def _answer_in_order(self, window: asyncio.Queue[Unanswered | None], context: Context) -> None:
+        while (unanswered := await window.get()) is not None:
+            await context.write(await self._answer(unanswered))
+
+    # ── in ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _take_next(
+        self, context: Context, *, bytes_expected: int | None = None, turn_s: float = TURN_S, turn_timeout_s: float = FOREVER_S
+    ) -> Unanswered | None:
+        """Reads a message and appends what it carries; None when the client has no more.
+
+        Raises Stopping, Throttled when its turn does not come in time, and InvalidArgument or TooLarge for a message
+        that is none, or that has too many appends.
+        """
+        async with self._waits.until_stop():
+            message = await self._incoming.next(
+                context.read, bytes_expected=bytes_expected, turn_s=turn_s, timeout_s=turn_timeout_s
+            )
+        if message is None:
+            return None
+        with message:
+            call = parse_produce(message.body)
+            timeout_ms_max = self._broker.settings.produce_timeout_ms
+            timeout_s = min(call.timeout_ms or timeout_ms_max, timeout_ms_max) / 1000
+            began_s = asyncio.get_running_loop().time()
+            deadline_s = began_s + timeout_s
+            forwarded = is_forwarded(context)
+            try:
+                taken = await self._take(call, message, timeout_s, deadline_s, forwarded=forwarded)
+            except TidelogError as error:
+                taken = [error.with_traceback(None)] * len(call.appends)
+            size_bytes = len(message.body)
+            return Unanswered(call.correlation_id, call.acks, taken, timeout_s, deadline_s, size_bytes, began_s, forwarded)
+
+    async def _take(
+        self, call: ProduceCall, message: IncomingMessage, timeout_s: float, deadline_s: float, *, forwarded: bool
+    ) -> list[Taken | TidelogError]:
+        """Raises what refuses the message as a whole: there is no room for it, or no session."""
+        log = self._broker.led_here if forwarded else self._broker.routed_log
+        memory_bytes = log.memory_bytes(len(message.body), batches=len(call.appends))
+        message.hold(memory_bytes)
+        async with log.admit(memory_bytes, timeout_s=timeout_s) as admission:
+            message.release()
+            if forwarded:
+                await log.taken_over(_destinations(call), deadline_s=deadline_s)
+            appends = MessageAppends(
+                self._broker,
+                log,
+                admission,
+                acks=call.acks,
+                deadline_s=deadline_s,
+                is_forwarded=forwarded,
+                turns=self._turns,
+                threads=self._threads,
+            )
+            taken: list[Taken | TidelogError] = []
+            turns = LoopTurns()
+            for at, request in enumerate(call.appends):
+                taken.append(await appends.take(at, request))
+                await turns.give()
+        return taken
+
+    def _trace(self, unanswered: Unanswered, became: Sequence[Outcome]) -> None:
+        pending = [each for taken in unanswered.taken if isinstance(taken, Taken) for each in taken.pending]
+        topics = {taken.topic for taken in unanswered.taken if isinstance(taken, Taken)}
+        trace_produced(topics, pending, became, began_s=unanswered.began_s, size_bytes=unanswered.message_bytes)
+
+    # ── out ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _answer(self, unanswered: Unanswered) -> bytes:
+        response = log_pb2.ProduceResponse(correlation_id=unanswered.correlation_id)
+        turns = LoopTurns()
+        became: list[Outcome] = []
+        refused = (each for taken in unanswered.taken if isinstance(taken, Taken) for each in taken.pending)
+        await settle_doubts(refused, deadline_s=unanswered.deadline_s)
+        for taken in unanswered.taken:
+            result = response.results.add()
+            if isinstance(taken, TidelogError):
+                became.append(taken)
+                result.error.CopyFrom(status_of(taken))
+            else:
+                found = await outcomes(
+                    taken.log,
+                    taken.pending,
+                    acks=unanswered.acks,
+                    timeout_s=unanswered.timeout_s,
+                    deadline_s=unanswered.deadline_s,
+                )
+                became += found
+                if taken.plan is not None and len(taken.plan.partitions) > RECORDS_AT_ONCE:
+                    await self._threads.run(partial(_tell, result, taken, found, unanswered.acks))
+                else:
+                    _tell(result, taken, found, unanswered.acks)
+            await turns.give()
+        seconds = asyncio.get_running_loop().time() - unanswered.began_s
+        traffic = self._broker.metrics.traffic.over_grpc(is_forwarded=unanswered.is_forwarded)
+        traffic.produced(became, request_bytes=unanswered.message_bytes, seconds=seconds)
+        if self._broker.tracing is not None:
+            self._trace(unanswered, became)
+        return response.SerializeToString()
+
+
+def _destinations(call: ProduceCall) -> set[TopicPartition]:
+    """Of what another broker forwards: it names them all, and the topics by their ids."""
+    return {
+        TopicPartition(TopicId(append.topic_id), Partition(append.partition))
+        for append in call.appends
+        if append.partition is not None
+    }
+
+
+def _tell(result: log_pb2.AppendResult, taken: Taken, found: list[Outcome], acks: Acks) -> None:
+    errors = [outcome for outcome in found if isinstance(outcome, TidelogError)]
+    if len(errors) == len(found) and len({type(error) for error in errors}) == 1:
+        result.error.CopyFrom(status_of(errors[0]))
+    elif acks is Acks.NONE and not errors:
+        return
+    elif taken.plan is None:
+        result.placements.append(_placement(taken.partition, found[0], 0, 1 + _last_place(found[0])))
+    else:
+        result.placements.extend(_placements(outcome_by_record(taken.plan, found)))
+
+
+def _placements(records: Iterable[tuple[int, Outcome, int]]) -> Iterable[log_pb2.Placement]:
+    """Runs of records that lie one after the other, in the order of the request."""
+    run: tuple[int, Outcome, int] | None = None
+    length = 0
+    for partition, outcome, place in records:
+        if run is not None and run[0] == partition and run[1] is outcome and run[2] + length == place:
+            length += 1
+            continue
+        if run is not None:
+            yield _placement(*run, length)
+        run, length = (partition, outcome, place), 1
+    if run is not None:
+        yield _placement(*run, length)
+
+
+def _placement(partition: int, outcome: Outcome, place: int, length: int) -> log_pb2.Placement:
+    if isinstance(outcome, TidelogError):
+        return log_pb2.Placement(partition=partition, base_offset=-1, count=length, error=status_of(outcome))
+    return log_pb2.Placement(
+        partition=partition,
+        base_offset=outcome.base_offset + place,
+        count=length,
+        leader_epoch=outcome.leader_epoch,
+        duplicate=outcome.duplicate,
+    )
+
+
+def _last_place(outcome: Outcome) -> int:
+    return 0 if isinstance(outcome, TidelogError) else outcome.last_offset - outcome.base_offset

@@ -1,0 +1,37 @@
+"""grpc.reflection.v1alpha: which services and messages there are, told to anybody, by the library's own answers.
+
+A stream of it has a place among those that `anonymous_streams.py` bounds, which the library's own service would not take.
+Source: https://github.com/grpc/grpc/blob/master/doc/server-reflection.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest
+
+from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.anonymous_streams import OpenWatches
+from gateway.grpc.calls import Context, MethodHandler, parse_message, stream, write_wholly
+
+SERVICE: Final[str] = reflection.SERVICE_NAME
+
+
+class ReflectionService:
+    def __init__(self, services: Iterable[str], waits: LongWaits, watches: OpenWatches) -> None:
+        self._library = reflection.ReflectionServicer((*services, SERVICE))
+        self._waits = waits
+        self._watches = watches
+
+    def handlers(self) -> dict[str, MethodHandler]:
+        return {"ServerReflectionInfo": stream(self.info)}
+
+    async def info(self, context: Context) -> None:
+        """An answer to each question, until the client is done."""
+        async with self._waits.until_stop(), self._watches.place(context):
+            while isinstance(message := await context.read(), bytes):
+                question = parse_message(ServerReflectionRequest, message)
+                for answer in self._library.ServerReflectionInfo(iter((question,)), context):
+                    await write_wholly(context, answer.SerializeToString())

@@ -1,0 +1,215 @@
+"""The service Log: its calls by name, and the short ones: producer ids, offsets, leader epochs, deleted records."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from gateway.access.authorization import note_validate_only
+from gateway.api import Broker
+from gateway.concurrency.shutdown import LongWaits
+from gateway.grpc.calls import MethodHandler, stream, unary, unary_by_origin, unary_read_late
+from gateway.grpc.consume.service import GrpcConsume
+from gateway.grpc.fetch.leader_epochs import checked_epoch, current_epoch_of
+from gateway.grpc.fetch.service import GrpcFetch
+from gateway.grpc.produce.open_streams import ProducerStreams
+from gateway.grpc.produce.service import GrpcProduce
+from gateway.proto import log_pb2
+from gateway.proto.status import status_of
+from gateway.records.append import topic_named
+from gateway.routing.local_log import HEARD_S, EpochQuestion, LedHere
+from gateway.topics.names import check_topic_id, named, naming, partition_of
+from metadata.errors import FencedLeaderEpoch, InvalidArgument, NoLeader, TidelogError
+from metadata.model import ProducerId, Revision, TopicPartition
+from segments.partition.partition_log import Bounds, check_epoch
+from segments.partition.producer_state import ONE_SHOT
+
+SERVICE: Final = "tidelog.v1.Log"
+QUERIES_MAX: Final = 10_000
+LOOK_UPS_AT_ONCE: Final = 16
+"""By timestamp: each may read from the bucket, or ask another broker."""
+
+
+class LogService:
+    def __init__(self, broker: Broker, waits: LongWaits, producers: ProducerStreams) -> None:
+        self._broker = broker
+        self._produce = GrpcProduce(broker, waits, producers)
+        self.fetch = GrpcFetch(broker, waits)
+        self._consume = GrpcConsume(broker, waits, self.fetch)
+
+    def handlers(self) -> dict[str, MethodHandler]:
+        return {
+            "InitProducer": unary(log_pb2.InitProducerRequest, self.init_producer),
+            "Produce": unary_read_late(self._produce.produce),
+            "ProduceStream": stream(self._produce.produce_stream),
+            "Fetch": self.fetch.handler(),
+            "Consume": stream(self._consume.consume),
+            "ListOffsets": unary_by_origin(log_pb2.ListOffsetsRequest, self.list_offsets),
+            "OffsetForLeaderEpoch": unary_by_origin(log_pb2.OffsetForLeaderEpochRequest, self.offset_for_leader_epoch),
+            "DeleteRecords": unary_by_origin(log_pb2.DeleteRecordsRequest, self.delete_records),
+            "FindWrittenOnce": unary(log_pb2.FindWrittenOnceRequest, self.find_written_once),
+        }
+
+    async def init_producer(self, _: log_pb2.InitProducerRequest) -> log_pb2.InitProducerResponse:
+        return log_pb2.InitProducerResponse(producer_id=await self._broker.producer_ids.next(), producer_epoch=0)
+
+    async def list_offsets(self, request: log_pb2.ListOffsetsRequest, forwarded: bool) -> log_pb2.ListOffsetsResponse:
+        _check_count(len(request.queries))
+        log = self._broker.led_here if forwarded else self._broker.routed_log
+        places = [self._place(query) for query in request.queries]
+        partitions = list({place: None for place in places if isinstance(place, TopicPartition)})
+        bounds = dict(zip(partitions, await log.bounds_of(partitions), strict=True))
+        answers = [
+            place if isinstance(place, TidelogError) else _in_its_epoch(log, place, query, bounds[place])
+            for query, place in zip(request.queries, places, strict=True)
+        ]
+        turns = asyncio.Semaphore(LOOK_UPS_AT_ONCE)
+        async with asyncio.TaskGroup() as look_ups:
+            results = [
+                look_ups.create_task(_at_timestamp(log, place, query, answer, turns))
+                if isinstance(place, TopicPartition) and query.WhichOneof("at") == "timestamp_ms"
+                else _bound(query, answer)
+                for query, place, answer in zip(request.queries, places, answers, strict=True)
+            ]
+        told = [await result if isinstance(result, asyncio.Task) else result for result in results]
+        response = log_pb2.ListOffsetsResponse()
+        for query, result in zip(request.queries, told, strict=True):
+            if isinstance(result, TidelogError):
+                response.results.add(offset=-1, timestamp_ms=-1).error.CopyFrom(status_of(self._named(result, query)))
+            else:
+                response.results.append(result)
+        return response
+
+    async def offset_for_leader_epoch(
+        self, request: log_pb2.OffsetForLeaderEpochRequest, forwarded: bool
+    ) -> log_pb2.OffsetForLeaderEpochResponse:
+        _check_count(len(request.queries))
+        log = self._broker.led_here if forwarded else self._broker.routed_log
+        asked = [self._epoch_question(query) for query in request.queries]
+        found = iter(await log.ends_of_epochs([question for question in asked if isinstance(question, EpochQuestion)]))
+        response = log_pb2.OffsetForLeaderEpochResponse()
+        for query, question in zip(request.queries, asked, strict=True):
+            end = next(found) if isinstance(question, EpochQuestion) else question
+            if isinstance(end, TidelogError):
+                response.ends.add(leader_epoch=-1, end_offset=-1).error.CopyFrom(status_of(self._named(end, query)))
+            else:
+                response.ends.add(leader_epoch=end.leader_epoch, end_offset=end.end_offset)
+        return response
+
+    async def delete_records(self, request: log_pb2.DeleteRecordsRequest, forwarded: bool) -> log_pb2.DeleteRecordsResponse:
+        topic = topic_named(self._broker, request.topic)
+        check_topic_id(topic, request.topic_id)
+        log = self._broker.led_here if forwarded else self._broker.routed_log
+        note_validate_only(request.validate_only)
+        with naming(topic):
+            log_start_offset = await log.delete_records(
+                partition_of(topic, request.partition), request.before_offset, validate_only=request.validate_only
+            )
+        return log_pb2.DeleteRecordsResponse(log_start_offset=log_start_offset)
+
+    def _epoch_question(self, query: log_pb2.LeaderEpochQuery) -> EpochQuestion | TidelogError:
+        place = self._place(query)
+        if isinstance(place, TidelogError):
+            return place
+        try:
+            return EpochQuestion(place, checked_epoch(query.leader_epoch, field="leader_epoch"), current_epoch_of(query))
+        except InvalidArgument as error:
+            return error.with_traceback(None)
+
+    def _place(self, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> TopicPartition | TidelogError:
+        try:
+            topic = topic_named(self._broker, query.topic)
+            check_topic_id(topic, query.topic_id)
+            return partition_of(topic, query.partition)
+        except TidelogError as error:
+            return error.with_traceback(None)
+
+    def _named(self, error: TidelogError, query: log_pb2.OffsetQuery | log_pb2.LeaderEpochQuery) -> TidelogError:
+        try:
+            return named(error, topic_named(self._broker, query.topic))
+        except TidelogError:
+            return error
+
+    async def find_written_once(self, request: log_pb2.FindWrittenOnceRequest) -> log_pb2.FindWrittenOnceResponse:
+        """Raises NotLeader or NoLeader where one of the partitions is not led here, or where this broker knows less of the topic
+        than the one that asks: then it can't tell what was written."""
+        if request.producer_id < ONE_SHOT or len(request.partitions) > QUERIES_MAX:
+            raise InvalidArgument(
+                f"{request.producer_id} is a producer of many batches, or more than {QUERIES_MAX} partitions are asked for",
+                field="producer_id",
+            )
+        if not request.partitions:
+            raise InvalidArgument("the request names no partition", field="partitions")
+        revision = Revision(request.topic_revision)
+        if not await self._broker.topic_cache.wait_for(revision, timeout_s=HEARD_S):
+            raise NoLeader(f"this broker has not read the topic {request.topic} at revision {revision} yet")
+        topic = topic_named(self._broker, request.topic)
+        check_topic_id(topic, request.topic_id)
+        with naming(topic):
+            partitions = [partition_of(topic, partition) for partition in request.partitions]
+            written = await self._broker.led_here.written_once(partitions, ProducerId(request.producer_id), topic_revision=revision)
+        return log_pb2.FindWrittenOnceResponse(
+            written=[
+                log_pb2.WrittenOnce(
+                    partition=partition.partition,
+                    producer_epoch=batch.producer_epoch,
+                    base_sequence=batch.base_sequence,
+                    last_sequence=batch.last_sequence,
+                    base_offset=batch.base_offset,
+                    last_offset=batch.last_offset,
+                )
+                for partition, batch in written.batches.items()
+            ],
+            topic_revision=written.topic_revision,
+        )
+
+
+def _check_count(queries: int) -> None:
+    if not 1 <= queries <= QUERIES_MAX:
+        raise InvalidArgument(f"the request has {queries} queries; 1 to {QUERIES_MAX} are taken", field="queries")
+
+
+def _in_its_epoch(
+    log: LedHere, partition: TopicPartition, query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError
+) -> Bounds | TidelogError:
+    """What was answered, if its leader is the one that the reader knows. The answer tells the epoch that it was given in."""
+    try:
+        current = current_epoch_of(query)
+        if current is not None and isinstance(bounds, Bounds):
+            check_epoch(partition, held=bounds.leader_epoch, current=current)
+    except FencedLeaderEpoch as error:
+        return log.fenced(partition, error.with_traceback(None))
+    except TidelogError as error:
+        return error.with_traceback(None)
+    return bounds
+
+
+def _bound(query: log_pb2.OffsetQuery, bounds: Bounds | TidelogError) -> log_pb2.OffsetResult | TidelogError:
+    if isinstance(bounds, TidelogError):
+        return bounds
+    match query.WhichOneof("at"):
+        case "earliest":
+            offset = bounds.log_start_offset
+        case "latest":
+            offset = bounds.high_watermark
+        case _:
+            return InvalidArgument("the query says neither earliest nor latest nor timestamp_ms", field="at")
+    return log_pb2.OffsetResult(offset=offset, timestamp_ms=-1, leader_epoch=bounds.leader_epoch)
+
+
+async def _at_timestamp(
+    log: LedHere,
+    partition: TopicPartition,
+    query: log_pb2.OffsetQuery,
+    bounds: Bounds | TidelogError,
+    turns: asyncio.Semaphore,
+) -> log_pb2.OffsetResult | TidelogError:
+    if isinstance(bounds, TidelogError):
+        return bounds
+    try:
+        async with turns:
+            found = await log.offset_for_timestamp(partition, query.timestamp_ms)
+    except TidelogError as error:
+        return error.with_traceback(None)
+    offset, timestamp_ms = (-1, -1) if found is None else found
+    return log_pb2.OffsetResult(offset=offset, timestamp_ms=timestamp_ms, leader_epoch=bounds.leader_epoch)

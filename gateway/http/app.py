@@ -1,0 +1,243 @@
+"""Every HTTP request comes in here: its id, its route, and how its errors are told.
+
+    POST /v1/topics/{t}/records                        http/records/produce.py   ┐ bare ASGI and msgspec: the fast routes
+    GET  /v1/topics/{t}/partitions/{p}/records         http/records/fetch.py     │
+    GET  /v1/topics/{t}/records                        http/records/fetch.py     ┘
+    /v1/groups…                                        http/groups/routes.py
+    /livez /readyz /startupz /metrics… /v1/cluster     status.py
+    everything else                                    http/admin/api.py       FastAPI, with the OpenAPI of all of them
+
+FastAPI and its models take a third of a second of a core, half of what it takes to load all else. So they are loaded when the first
+request wants them: a broker that starts, among others that serve, has no time for what it may never be asked.
+
+Invariants: every answer carries the request's id, and every refusal is problem+json. Where there is nobody left to answer, or its
+reader is too slow, Disconnected comes out: whoever serves the connection cuts it off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from gateway.api import Broker
+from gateway.concurrency.offload import WorkThreads
+from gateway.concurrency.shutdown import LongWaits
+from gateway.error_codes import wire_codes
+from gateway.http.groups.routes import HttpGroups
+from gateway.http.guard import HttpGuard
+from gateway.http.problem_details import problem, problem_headers
+from gateway.http.records.fetch import HttpFetch
+from gateway.http.records.produce import HttpProduce
+from gateway.http.request import Disconnected, Message, Receive, Request, Scope, Send, request_id_of, traceparent_of
+from gateway.http.status import HttpStatus
+from gateway.http_rejections import PATH_CHARACTERS_MAX, MethodNotAllowed
+from gateway.net.host_check import HostCheck
+from gateway.records.partitioning import check_utf8
+from gateway.telemetry.request_context import Call, begin_call, end_call, note_refusal
+from metadata.errors import Denied, InvalidName, TidelogError, TooLarge, Unavailable
+
+LINGER_S: Final = 2.0
+"""How long the rest of a refused body is read and thrown away: a client that is cut while it sends may never read the answer."""
+
+_GROUPS: Final = b"/v1/groups/"
+ADMIN_BODY_BYTES_MAX: Final = 1 << 20
+ADMIN_BODY_TIMEOUT_S: Final = 10.0
+
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+
+class HttpApp:
+    hosts: HostCheck | None = None
+    """Of the listener, once there is one."""
+
+    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+        self._fetch = HttpFetch(broker, waits)
+        self._produce = HttpProduce(broker, self._fetch.room)
+        self._groups = HttpGroups(broker, waits, self._fetch.room)
+        self._status = HttpStatus(broker)
+        self._broker = broker
+        self._admin: Asgi | None = None
+        self._admin_thread = WorkThreads(1)
+        self._guard = HttpGuard(broker.guard) if broker.guard is not None else None
+        self._traffic = broker.metrics.traffic.http
+        self._tracing = broker.tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = Answer(send, request_id_of(scope))
+        call = Call(self._traffic, answer.request_id, traceparent_of(scope))
+        call.trace_with(self._tracing, scope["method"])
+        token = begin_call(call)
+        try:
+            await self._answered(scope, receive, answer)
+        finally:
+            end_call(call, token)
+
+    async def _answered(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+        try:
+            if self.hosts is not None:
+                self.hosts.check(scope["method"], scope["headers"])
+            if self._guard is None:
+                await self._route(scope, receive, answer)
+            else:
+                await self._guarded(self._guard, scope, receive, answer)
+        except Disconnected:
+            raise
+        except TidelogError as error:
+            if answer.begun and isinstance(error, Denied | Unavailable):
+                raise Disconnected from None  # a stream whose reader may read no longer, or of whom that is not known any more
+            await _refuse(error, scope, receive, answer)
+        except Exception:
+            log.exception("%s %s failed (request %s)", scope["method"], scope["path"], answer.request_id)
+            ours = TidelogError("the broker met an error of its own", hint="Look for the request id in the broker's log.")
+            await _refuse(ours, scope, receive, answer)
+
+    async def _guarded(self, guard: HttpGuard, scope: Scope, receive: Receive, answer: Answer) -> None:
+        async def route(receive: Receive, send: Send) -> None:
+            answer.goes_out_by(send)
+            await self._route(scope, receive, answer)
+
+        parts = _path_parts(scope["raw_path"])
+        await guard.answer(scope, receive, answer.way_out, parts, answer.request_id, route)
+
+    async def _route(self, scope: Scope, receive: Receive, answer: Answer) -> None:
+        match _path_parts(scope["raw_path"]):
+            case ["", "v1", "topics", topic, "records"]:
+                request = Request(scope, receive, answer.send)
+                if request.method == "POST":
+                    await self._produce.produce(request, topic)
+                elif request.method == "GET":
+                    await self._fetch.topic(request, topic)
+                else:
+                    raise _not_allowed(request, "GET, POST", instead=f"POST /v1/topics/{topic}/records")
+            case ["", "v1", "topics", topic, "partitions", partition, "records"]:
+                request = Request(scope, receive, answer.send)
+                if request.method != "GET":
+                    raise _not_allowed(request, "GET", instead=f"POST /v1/topics/{topic}/records?partition={partition}")
+                await self._fetch.partition(request, topic, partition)
+            case ["", "v1", "groups", *path] if self._groups.routes(path):
+                request = Request(scope, receive, answer.send)
+                host, _ = scope.get("client") or ("", 0)
+                await self._groups.answer(request, path, await _short_body(request), host)
+            case ["", *path] if (tell := self._status.handler("/".join(path))) is not None:
+                request = Request(scope, receive, answer.send)
+                if request.method != "GET":
+                    raise _not_allowed(request, "GET")
+                await _short_body(request)
+                await tell(request)
+            case _:
+                body = await _short_body(Request(scope, receive, answer.send))
+                admin = self._admin if self._admin is not None else await self._admin_thread.run(self._made_admin)
+                await admin(scope, _received(body, receive), answer.send)
+
+    def _made_admin(self) -> Asgi:
+        """In a thread, one at a time, so that what is served meanwhile does not wait."""
+        if self._admin is None:
+            from gateway.http.admin.api import admin_api
+
+            self._admin = admin_api(self._broker)
+        return self._admin
+
+
+class Answer:
+    """The way out of one request: it knows whether the answer has begun, and puts the request's id on it."""
+
+    __slots__ = ("_send", "begun", "request_id")
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self.request_id = request_id
+        self.begun = False
+
+    @property
+    def way_out(self) -> Send:
+        return self._send
+
+    def goes_out_by(self, send: Send) -> None:
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode())]
+        await self._send(message)
+
+
+async def _refuse(error: TidelogError, scope: Scope, receive: Receive, answer: Answer) -> None:
+    """Tells the error. A client that may still be sending its body is heard out for a moment, then cut off."""
+    if answer.begun:
+        raise error
+    note_refusal(error)
+    status = wire_codes(error).http
+    body = problem(error, status=status, path=scope["path"], request_id=answer.request_id)
+    headers = [*problem_headers(error, status=status), (b"content-length", b"%d" % len(body))]
+    still_sending = status in {408, 413}
+    if still_sending:
+        headers.append((b"connection", b"close"))
+    await answer.send({"type": "http.response.start", "status": status, "headers": headers})
+    await answer.send({"type": "http.response.body", "body": body, "more_body": still_sending})
+    if still_sending:
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+                    pass
+        except TimeoutError:
+            pass
+        await answer.send({"type": "http.response.body", "body": b""})
+
+
+async def _short_body(request: Request) -> bytes:
+    """The body of a request that changes settings or topics, read before the framework sees it."""
+    try:
+        length = request.content_length(bytes_max=ADMIN_BODY_BYTES_MAX)
+        if length == 0:
+            return b""
+        request.media_type(("application/json",))
+        body = await request.body(None, length=length, bytes_max=ADMIN_BODY_BYTES_MAX, timeout_s=ADMIN_BODY_TIMEOUT_S)
+    except TooLarge:
+        raise TooLarge(
+            f"the body is larger than {ADMIN_BODY_BYTES_MAX} bytes, the most for anything but records",
+            hint="Records go to POST /v1/topics/TOPIC/records.",
+        ) from None
+    check_utf8(body)
+    return body
+
+
+def _received(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body at once, then whatever comes (a client that hangs up)."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def _path_parts(raw_path: bytes) -> list[str]:
+    """The path between its slashes. InvalidName for a name that hides a slash, but for those of groups and their members, and for
+    bytes that are no UTF-8."""
+    if b"%" not in raw_path:
+        return raw_path.decode("ascii").split("/")
+    parts = [unquote_to_bytes(part) for part in raw_path.split(b"/")]
+    try:
+        if raw_path.startswith(_GROUPS) or not any(b"/" in part for part in parts):
+            return [str(part, "utf-8") for part in parts]
+    except UnicodeDecodeError:
+        pass
+    raise InvalidName("a name in the path holds a slash, or bytes that are not UTF-8")
+
+
+def _not_allowed(request: Request, allow: str, *, instead: str = "") -> MethodNotAllowed:
+    """`instead` is how to produce, for whoever tried to."""
+    hint = (
+        f"Produce with {instead[:PATH_CHARACTERS_MAX]}." if instead and request.method in {"POST", "PUT"} else f"Possible: {allow}."
+    )
+    return MethodNotAllowed(f"{request.method} is not possible here", hint=hint, allow=allow)

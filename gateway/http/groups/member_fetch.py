@@ -1,0 +1,303 @@
+"""One read of all that a member of a group was assigned: over many partitions of several topics, for one answer.
+
+    look    in turn, a part of many partitions at a time, until there is something: each gets a place (the cursor's, what is
+            committed, else the beginning or the end of the log), and what can't be read is found out
+            where nothing is anywhere: waits for it
+    read    as much as there is room for, in turn
+
+Of a member of thousands of partitions only those get a place that are looked at. A partition that can't be read holds up no other;
+it is told beside the records. One whose place is gone from the log begins anew, which is told as well. Invariant: who waits for
+records holds none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.access.authorization import check_topic
+from gateway.api import Broker
+from gateway.groups.admin.lag import LATER_PART_S
+from gateway.http.groups.cursor import Cursor
+from gateway.http.groups.member_positions import MemberPositions
+from gateway.http.problem_details import error_members
+from gateway.http.records import encoding
+from gateway.http.records.stream import Limits
+from gateway.records.batch_decoder import RECORDS_MAX, open_records
+from gateway.records.response_budget import AnswerPlace, AnswerRoom
+from gateway.routing.cluster_fetch import may_be_led_soon
+from gateway.topics.names import BOUNDS_WAIT_S, named, partition_of
+from metadata.errors import Corrupt, InvalidArgument, OutOfRange, TidelogError
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.offsets import StoredOffsets
+from metadata.model import TopicPartition
+from metadata.topics.topic import Topic
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
+
+PART: Final = 1_000
+"""Partitions that are placed and looked at in one step: ten times as many would hold the event loop for a quarter of a second. More
+than a cursor holds, so that where one holds all, all are placed at once."""
+UNLED_PAUSE_S: Final = 0.02
+"""Between looks while some partitions have no leader."""
+UNPLACED_LOOK_S: Final = 0.5
+"""The same for one of which nobody could tell where it begins: the others are waited for meanwhile."""
+
+
+class Reset(NamedTuple):
+    """Of a place that was no longer in the log."""
+
+    before: int
+    after: int
+
+
+class MemberReading:
+    def __init__(
+        self,
+        broker: Broker,
+        assigned: Sequence[TopicPartitionName],
+        cursor: Cursor,
+        *,
+        from_latest: bool,
+        client_rack: str = "",
+        unheard_of: Mapping[str, TidelogError] | None = None,
+    ) -> None:
+        """`from_latest`: where nothing is committed, or the place is gone; else from the earliest record. `unheard_of`: by topic,
+        why partitions that are not known here can't be read. InvalidArgument for a cursor that tells of partitions of others."""
+        self._broker = broker
+        self._from_latest = from_latest
+        self._client_rack = client_rack
+        self._topics: dict[TopicPartition, Topic] = {}
+        self._unknown: dict[TopicPartitionName, TidelogError] = {}
+        known: dict[str, Topic | TidelogError] = {}
+        for topic_name, number in assigned:
+            if (topic := known.get(topic_name)) is None:
+                topic = known[topic_name] = _topic(broker, topic_name)
+            try:
+                if isinstance(topic, TidelogError):
+                    self._unknown[topic_name, number] = (unheard_of or {}).get(topic_name, topic)
+                else:
+                    self._topics[partition_of(topic, number)] = topic
+            except TidelogError as error:
+                self._unknown[topic_name, number] = (unheard_of or {}).get(topic_name, error.with_traceback(None))
+        unheard = {at: place for at, place in cursor.places.items() if at not in self._topics and self._may_be_heard_of(at)}
+        self.positions = MemberPositions(list(self._topics), cursor, unheard_of=unheard)
+        self._failed: dict[TopicPartition, TidelogError] = {}
+        self._unled: dict[TopicPartition, TidelogError] = {}
+        """Those that may be read soon."""
+        self._resets: dict[TopicPartition, Reset] = {}
+        """At most one of each: a place that is lost twice in one read is told as an error."""
+        self._found: Sequence[FetchTarget] = ()
+        self.record_count = 0
+        """That were read."""
+        """What is read, once there is something."""
+        self._has_looked = False
+
+    def _may_be_heard_of(self, partition: TopicPartition) -> bool:
+        """Returns whether the partition may be an assigned one that this broker does not know yet. A cursor names topics by their
+        ids alone, so that an id which is unknown here may be that of any assigned topic which is unknown here."""
+        try:
+            name = self._broker.topic_cache.by_id(partition.topic_id).name
+        except TidelogError:
+            return any(error.retryable for error in self._unknown.values())
+        error = self._unknown.get((name, partition.partition))
+        return error is not None and error.retryable
+
+    async def _begin(self, partitions: Sequence[TopicPartition], *, wait_s: float = BOUNDS_WAIT_S) -> None:
+        """Where the log begins, or ends. What nobody leads is waited for so long."""
+        if not partitions:
+            return
+        found = await self._broker.routed_log.bounds_of(partitions, wait_s=wait_s)
+        for partition, bounds in zip(partitions, found, strict=True):
+            if isinstance(bounds, TidelogError):
+                self._refused(partition, bounds)
+                continue
+            self._unled.pop(partition, None)
+            start = bounds.high_watermark if self._from_latest else bounds.log_start_offset
+            self.positions.begin(partition, start, at_the_end=self._from_latest)
+
+    def _refused(self, partition: TopicPartition, error: TidelogError) -> None:
+        refused = self._unled if may_be_led_soon(error) else self._failed
+        refused[partition] = named(error.with_traceback(None), self._topics[partition])
+
+    # ── look ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def look(self, ends_s: float, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
+        """Whether there are records, by `ends_s` of the loop's clock at the latest, or once all was looked at.
+
+        `committed` is asked only where the cursor does not tell all. Raises why none of the partitions can be read, where that is
+        so of all.
+        """
+        clock = asyncio.get_running_loop().time
+        if await self._look_through(committed):
+            return True
+        while (left_s := ends_s - clock()) > 0:
+            unplaced = [partition for partition in self.positions.unplaced if partition in self._unled]
+            if unplaced:
+                await self._begin(unplaced, wait_s=min(BOUNDS_WAIT_S, max(LATER_PART_S, left_s)))
+                left_s = min(left_s, UNPLACED_LOOK_S)
+            targets = self._targets(self.positions.in_turn)
+            if targets:
+                if await self._is_anything_there(targets, wait_ms=1000 * left_s):
+                    return True
+                if self._unled:
+                    await asyncio.sleep(UNLED_PAUSE_S)
+            else:
+                await asyncio.sleep(UNLED_PAUSE_S if self._unled else left_s)
+        refused = [*self._failed.values(), *self._unled.values(), *self._unknown.values()]
+        if refused and not self._has_looked:
+            raise refused[0]
+        return False
+
+    async def _look_through(self, committed: Callable[[], Awaitable[StoredOffsets]]) -> bool:
+        """A part of many partitions at a time, so that others get their turn, until there is something. What nobody leads is waited
+        for as if it were one question."""
+        clock, in_turn = asyncio.get_running_loop().time, self.positions.in_turn
+        if not all(map(self.positions.is_placed, in_turn)):
+            self._place(await committed())
+        leaders_by_s = clock() + BOUNDS_WAIT_S
+        for start in range(0, len(in_turn), PART):
+            part = in_turn[start : start + PART]
+            unplaced = [at for at in part if not self.positions.is_placed(at) and at not in self._failed]
+            await self._begin(unplaced, wait_s=max(LATER_PART_S, leaders_by_s - clock()))
+            targets = self._targets(part)
+            if targets and await self._is_anything_there(targets, wait_ms=0):
+                return True
+            await asyncio.sleep(0)
+        return False
+
+    def _place(self, found: StoredOffsets) -> None:
+        """At what is committed; where that can't be read, nowhere."""
+        self.positions.place({partition: offset.offset for partition, offset in found.committed.items()})
+        for partition in self.positions.unplaced:
+            if (damaged := found.damaged.get(partition)) is not None:
+                self._refused(partition, damaged)
+
+    def _targets(self, partitions: Sequence[TopicPartition]) -> list[FetchTarget]:
+        places_bytes_min = self._broker.routed_log.places_bytes_min(self._client_rack)
+        return [
+            FetchTarget(partition, offset, 1, places_bytes_min=places_bytes_min)
+            for partition, offset in self.positions.targets(partitions)
+            if partition not in self._failed
+        ]
+
+    async def _is_anything_there(self, targets: Sequence[FetchTarget], *, wait_ms: float) -> bool:
+        """Where there is, `_found` begins with a partition that has records."""
+        answers = await self._broker.routed_log.fetch(targets, bytes_max=1, wait_ms_max=wait_ms)
+        gone: list[TopicPartition] = []
+        first: int | None = None
+        for at, (target, answer) in enumerate(zip(targets, answers, strict=True)):
+            if isinstance(answer, Fetched):
+                self._has_looked = True
+                self._unled.pop(target.partition, None)
+                if answer.size_bytes and first is None:
+                    first = at
+            elif isinstance(answer, OutOfRange) and target.partition not in self._resets:
+                gone.append(target.partition)
+            else:
+                self._refused(target.partition, answer)
+        if first is not None:
+            self._found = targets[first : first + PART]
+            return True
+        return bool(gone) and await self._begin_anew(gone)
+
+    async def _begin_anew(self, gone: Sequence[TopicPartition]) -> bool:
+        """Where records that were not read are gone, or the place was never in the log. Whether there are records then."""
+        before = {partition: self.positions.drop(partition) for partition in gone}
+        await self._begin(gone)
+        begun = self._targets(gone)
+        self._resets.update((target.partition, Reset(before[target.partition], target.offset)) for target in begun)
+        return bool(begun) and await self._is_anything_there(begun, wait_ms=0)
+
+    # ── read ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, limits: Limits, place: AnswerPlace, room: AnswerRoom) -> list[bytes]:
+        """The records, encoded, in pieces, as many as `place` holds; the positions are behind them then."""
+        bytes_max = min(limits.bytes_max, place.bytes_held)
+        targets = [target._replace(bytes_max=bytes_max) for target in self._found]
+        answers = await self._broker.routed_log.fetch(targets, bytes_max=bytes_max)
+        found = {
+            target: answer
+            for target, answer in zip(targets, answers, strict=True)
+            if isinstance(answer, Fetched) and answer.size_bytes
+        }
+        decompressed_bytes_max = self._broker.routed_log.settings.decompressed_bytes_max
+        return await room.opened(
+            list(found.values()), lambda: self._laid_out(found, limits, place.bytes_held, decompressed_bytes_max)
+        )
+
+    def _laid_out(
+        self, found: Mapping[FetchTarget, Fetched], limits: Limits, bytes_left: int, decompressed_bytes_max: int
+    ) -> list[bytes]:
+        """May run in a thread: nobody else looks at the positions meanwhile."""
+        pieces: list[bytes] = []
+        records_left = limits.records_max or RECORDS_MAX
+        for target, answer in found.items():
+            if records_left <= 0 or bytes_left <= 0:
+                break
+            if not self.positions.may_move(target.partition):
+                continue
+            try:
+                opened = open_records(
+                    answer,
+                    target.offset,
+                    self._encoder(target.partition, limits),
+                    records_max=records_left,
+                    bytes_max=bytes_left,
+                    decompressed_bytes_max=decompressed_bytes_max,
+                )
+            except Corrupt as error:
+                self._refused(target.partition, error)
+                continue
+            pieces += opened.pieces
+            records_left -= opened.record_count
+            self.record_count += opened.record_count
+            bytes_left -= opened.size_bytes
+            self.positions.moved(target.partition, opened.next_offset)
+        return pieces
+
+    def _encoder(self, partition: TopicPartition, limits: Limits) -> Callable[[list[Any]], bytes]:
+        topic = self._topics[partition].name
+
+        def encode(records: list[Any]) -> bytes:
+            try:
+                return encoding.as_objects_of_topics(records, topic, partition.partition, limits.formats)
+            except InvalidArgument as error:
+                error.message = f"partition {partition.partition} of topic {topic}, {error.message}"
+                raise
+
+        return encode
+
+    # ── told ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def page(self, pieces: Sequence[bytes], cursor: str) -> bytes:
+        """The answer. What is the exception stands in it only where there is something to tell."""
+        beside: dict[str, Any] = {}
+        if self.positions.is_full:
+            beside["commit_needed"] = True
+        if self._resets:
+            beside["resets"] = [self._named(partition) | reset._asdict() for partition, reset in self._resets.items()]
+        errors = [
+            {"topic": topic, "partition": partition, "error": error_members(error)}
+            for (topic, partition), error in self._unknown.items()
+        ]
+        for refused in (self._failed, self._unled):
+            errors += [self._named(partition) | {"error": error_members(error)} for partition, error in refused.items()]
+        if errors:
+            beside["errors"] = errors
+        more = msgspec.json.encode({"cursor": cursor, **beside})[1:]
+        return b'{"records":[%b],%b' % (b",".join(pieces), more)
+
+    def _named(self, partition: TopicPartition) -> dict[str, Any]:
+        return {"topic": self._topics[partition].name, "partition": partition.partition}
+
+
+def _topic(broker: Broker, name: str) -> Topic | TidelogError:
+    try:
+        check_topic(name)  # another member, as the leader, may have assigned it
+        return broker.topic_cache.get(name)
+    except TidelogError as error:
+        return error.with_traceback(None)

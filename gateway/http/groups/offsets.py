@@ -1,0 +1,186 @@
+"""Committed offsets of a group over HTTP: committed by a member or by hand, told, and deleted.
+
+    POST   …/members/{m}/offsets    {"generation", "offsets"} or {"generation", "cursor"}: what the cursor has read
+    POST   …/offsets                by hand: of a group without members
+    GET    …/offsets                what is committed
+    DELETE …/offsets?topic=…        of a group without members
+
+Offsets that can't be committed carry the error in their places, as the results of a produce request do; who may not commit at all
+is refused as a whole. Invariants: an offset is committed for the life of the topic that the client means, where it names one; a
+cursor commits only forward within its generation, and only named offsets may take a committed offset back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import UNSET
+
+from gateway.access.authorization import check_topic, may_read_topic, may_see_topic
+from gateway.api import Broker
+from gateway.concurrency.group_patience import patiently
+from gateway.groups.admin.descriptions import FetchedOffset, TopicPartitions
+from gateway.http.groups.bodies import (
+    Commit,
+    CommitAnswer,
+    CommittedAnswer,
+    DeletedAnswer,
+    MemberCommit,
+    NewOffset,
+    OffsetAnswer,
+    OffsetsAnswer,
+    decoded,
+)
+from gateway.http.groups.cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
+from gateway.http.groups.request import TRUE_OR_FALSE, AsMember, GroupCall, check_generation, numbers_of
+from gateway.http.problem_details import error_members
+from gateway.topics.names import NamedPartition, partitions_named
+from metadata.errors import InvalidArgument, TidelogError, UnknownTopic
+from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generation, InstanceId
+from metadata.groups.offsets import CommittedOffset
+from metadata.model import TopicPartition
+from metadata.topics.topic import Topic
+
+
+class HttpGroupOffsets:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def commit(self, call: GroupCall) -> None:
+        call.query()
+        asked = decoded(call.body, MemberCommit)
+        member = AsMember(call.group, call.member_id, InstanceId(asked.instance_id), Generation(asked.generation))
+        if (asked.offsets is UNSET) == (asked.cursor is UNSET):
+            raise InvalidArgument("a commit is of offsets, or of a cursor", hint="Send either offsets or cursor, and not both.")
+        with call.remedied():
+            if asked.offsets is not UNSET:
+                await call.answer(CommitAnswer(offsets=await self._commit(member, asked.offsets)))
+            elif asked.cursor is not UNSET:
+                owner = CursorOwner(self._broker.cluster_id, call.group, call.member_id)
+                cursor = decode_cursor(asked.cursor, owner)
+                check_generation(cursor, member)
+                cursor, told = await self.commit_cursor(member, cursor)
+                await call.answer(CommitAnswer(offsets=told, cursor=encode_cursor(cursor, owner)))
+
+    async def commit_by_hand(self, call: GroupCall) -> None:
+        call.query()
+        asked = decoded(call.body, Commit)
+        nobody = AsMember(call.group, NO_MEMBER, NO_INSTANCE, NO_GENERATION)
+        await call.answer(CommitAnswer(offsets=await self._commit(nobody, asked.offsets)))
+
+    async def commit_cursor(self, member: AsMember, cursor: Cursor) -> tuple[Cursor, list[OffsetAnswer]]:
+        """Commits what the cursor has read, where no later offset was committed in the same generation: a request that is repeated
+        late takes nothing back. Returns the cursor with what is still to be committed: what was refused, and places in topics that
+        this broker does not know, because it may not have heard of them yet, or that the caller may not read, because a cursor is
+        no proof that its member has read them."""
+        known = {partition: topic for partition in cursor.uncommitted if (topic := self._topic(partition)) is not None}
+        topics = {partition: topic for partition, topic in known.items() if may_read_topic(topic.name)}
+        offsets = {partition: _committed(offset) for partition, offset in cursor.uncommitted.items() if partition in topics}
+        refused = await self._committed(member, offsets, only_forward=True)
+        places = {
+            partition: place._replace(must_stay=False) if partition in offsets and partition not in refused else place
+            for partition, place in cursor.places.items()
+        }
+        told = [
+            _told(topics[partition].name, partition.partition, offsets[partition].offset, refused.get(partition))
+            for partition in offsets
+        ]
+        return cursor._replace(places=places), told
+
+    async def _commit(self, member: AsMember, asked: Sequence[NewOffset]) -> list[OffsetAnswer]:
+        """One answer for each, in order."""
+        names = [NamedPartition(offset.topic, offset.partition, offset.topic_id) for offset in asked]
+        found = await partitions_named(self._broker, names)
+        offsets: dict[TopicPartition, CommittedOffset] = {}
+        for at, (partition, offset) in enumerate(zip(found, asked, strict=True)):
+            if isinstance(partition, TidelogError):
+                continue
+            if partition in offsets:
+                raise InvalidArgument(
+                    f"partition {offset.partition} of topic {offset.topic} is named twice",
+                    hint="Commit each once.",
+                    field=f"offsets[{at}]",
+                )
+            offsets[partition] = _committed(offset.offset, offset.leader_epoch, offset.metadata)
+        refused = await self._committed(member, offsets)
+        return [
+            _told(offset.topic, offset.partition, offset.offset, _refusal(partition, refused))
+            for partition, offset in zip(found, asked, strict=True)
+        ]
+
+    async def _committed(
+        self, member: AsMember, offsets: Mapping[TopicPartition, CommittedOffset], *, only_forward: bool = False
+    ) -> Mapping[TopicPartition, TidelogError]:
+        group, member_id, instance_id, generation = member
+        return await patiently(
+            lambda: self._broker.groups.commit(group, member_id, instance_id, generation, offsets, only_forward=only_forward)
+        )
+
+    def _topic(self, partition: TopicPartition) -> Topic | None:
+        """None of a topic that was deleted, since nothing of it is left to commit, and of one that the caller may not see."""
+        try:
+            topic = self._broker.topic_cache.by_id(partition.topic_id)
+        except UnknownTopic:
+            return None
+        return topic if may_see_topic(topic.name) else None
+
+    # ── told, and deleted ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def tell(self, call: GroupCall) -> None:
+        """Of topics that are there: those of a deleted one mean nothing any more."""
+        query = call.query("topic")
+        only = query.text("topic")
+        found = await patiently(lambda: self._broker.groups.offsets(call.group))
+        offsets = [
+            CommittedAnswer(
+                topic.name,
+                topic.id,
+                partition.partition,
+                committed.offset,
+                committed.leader_epoch,
+                committed.metadata,
+                committed.committed_at_ms,
+            )
+            for partition, committed in found.committed.items()
+            if (topic := self._topic(partition)) is not None and only in {"", topic.name}
+        ]
+        errors = [
+            _told(topic.name, partition.partition, -1, error)
+            for partition, error in found.damaged.items()
+            if (topic := self._topic(partition)) is not None and only in {"", topic.name}
+        ]
+        offsets.sort(key=lambda offset: (offset.topic, offset.partition))
+        await call.answer(OffsetsAnswer(offsets, errors=errors or UNSET))
+
+    async def delete(self, call: GroupCall) -> None:
+        query = call.query("topic", "partitions", "validate_only")
+        call.no_body()
+        if "topic" not in query:
+            raise InvalidArgument(
+                "it is not said of which topic", hint=f"Add topic=NAME; DELETE {call.path} deletes the group with all its offsets."
+            )
+        check_topic(query.text("topic"))
+        topic = TopicPartitions(query.text("topic"), numbers_of(query, "partitions"))
+        validate_only = query.choice("validate_only", TRUE_OR_FALSE) or False
+        deleted = await patiently(
+            lambda: self._broker.group_operations.delete_offsets(call.group, [topic], validate_only=validate_only)
+        )
+        await call.answer(DeletedAnswer([_fetched(offset) for offset in deleted]))
+
+
+def _committed(offset: int, leader_epoch: int = -1, metadata: str = "") -> CommittedOffset:
+    return CommittedOffset(offset=offset, leader_epoch=leader_epoch, metadata=metadata, committed_at_ms=0)
+
+
+def _refusal(partition: TopicPartition | TidelogError, refused: Mapping[TopicPartition, TidelogError]) -> TidelogError | None:
+    return partition if isinstance(partition, TidelogError) else refused.get(partition)
+
+
+def _told(topic: str, partition: int, offset: int, error: TidelogError | None) -> OffsetAnswer:
+    if error is None:
+        return OffsetAnswer(topic, partition, offset)
+    return OffsetAnswer(topic, partition, error=error_members(error))
+
+
+def _fetched(offset: FetchedOffset) -> CommittedAnswer:
+    return CommittedAnswer(**offset._asdict())

@@ -1,0 +1,182 @@
+"""GET /v1/groups/{g}/members/{m}/records: what the member's partitions hold, from where it has come to.
+
+    the assignment, from the coordinator ─▶ member_fetch.py: places ─▶ look, and wait, heartbeating ─▶ room ─▶ read
+                                                                            └ a rebalance begins, and nothing was found: 409
+
+The door holds nothing for a member: who reads brings its cursor (cursor.py). With `commit=true` what the cursor has read is
+committed first; without it, reading changes nothing, and may be repeated with the same cursor for the same records.
+Invariants: only partitions of the member's assignment in the group's present generation are read; records of a partition come in
+order, each once, along a chain of cursors; a member that waits here does not lose its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, TypeVar
+
+from gateway.api import Broker
+from gateway.concurrency.group_patience import patiently
+from gateway.concurrency.shutdown import LongWaits
+from gateway.http import paced_response
+from gateway.http.groups import member_leader
+from gateway.http.groups.cursor import Cursor, CursorOwner, decode_cursor, encode_cursor
+from gateway.http.groups.member_fetch import MemberReading
+from gateway.http.groups.offsets import HttpGroupOffsets
+from gateway.http.groups.request import INT32_MAX, TRUE_OR_FALSE, AsMember, GroupCall, check_generation
+from gateway.http.records.fetch import limits_of
+from gateway.http.records.produce import JSON
+from gateway.http.records.stream import Limits
+from gateway.http.request import Headers, Query
+from gateway.records.batch_decoder import room_for
+from gateway.records.response_budget import AnswerPlace, AnswerRoom
+from gateway.topics.names import why_not_heard_of
+from metadata.errors import InvalidArgument, RebalanceInProgress, Stopping, TidelogError, Unavailable
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import Generation, InstanceId, SyncRequest
+from metadata.members.leader_assignment import has_grown
+
+HEARTBEAT_S: Final = 3.0
+"""While a member waits for records: half of the shortest session that brokers allow by default. So late a rebalance is noticed."""
+
+WAITED_S: Final = 0.1
+"""Who waited longer for records asks once more whether its generation is the present one, before it reads them."""
+_RESETS: Final = {"earliest": "earliest", "latest": "latest"}
+_QUERY: Final = (
+    "generation",
+    "instance_id",
+    "cursor",
+    "commit",
+    "auto_offset_reset",
+    "max_records",
+    "max_bytes",
+    "wait_ms",
+    "key_format",
+    "value_format",
+    "client_rack",
+)
+_Found = TypeVar("_Found")
+
+
+class _Asked(NamedTuple):
+    member: AsMember
+    cursor: Cursor
+    commit: bool
+    from_latest: bool
+    limits: Limits
+
+
+class HttpGroupRecords:
+    def __init__(self, broker: Broker, waits: LongWaits, room: AnswerRoom, offsets: HttpGroupOffsets) -> None:
+        self._broker = broker
+        self._waits = waits
+        self._room = room
+        self._offsets = offsets
+
+    async def read(self, call: GroupCall) -> None:
+        call.no_body()
+        asked = self._asked(call, call.query(*_QUERY))
+        call.request.accepted((JSON,))
+        with self._room.place() as place:
+            with call.remedied():
+                body = await call.request.attended(self._answer(asked, place))
+            headers: Headers = [(b"content-type", JSON.encode()), (b"cache-control", b"no-store")]
+            await paced_response.answer(call.request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
+
+    def _asked(self, call: GroupCall, query: Query) -> _Asked:
+        generation = query.integer("generation", least=0, most=INT32_MAX)
+        if generation is None:
+            raise InvalidArgument(
+                "it is not said in which generation the member reads",
+                hint=f"Add generation=, which the answer to POST {call.path}/members told.",
+            )
+        member = AsMember(call.group, call.member_id, InstanceId(query.text("instance_id")), Generation(generation))
+        cursor = Cursor(member.generation, {})
+        if query.text("cursor"):
+            cursor = decode_cursor(query.text("cursor"), self._owner(member))
+            check_generation(cursor, member)
+        return _Asked(
+            member,
+            cursor,
+            query.choice("commit", TRUE_OR_FALSE) or False,
+            query.choice("auto_offset_reset", _RESETS) == "latest",
+            limits_of(query, self._broker.settings),
+        )
+
+    def _owner(self, member: AsMember) -> CursorOwner:
+        return CursorOwner(self._broker.cluster_id, member.group, member.member_id)
+
+    async def _answer(self, asked: _Asked, place: AnswerPlace) -> bytes:
+        member, cursor = asked.member, asked.cursor
+        if asked.commit and cursor.uncommitted:
+            cursor, _ = await self._offsets.commit_cursor(member, cursor)
+        assigned = await self._assigned(member)
+        client_rack = asked.limits.client_rack
+        unheard_of = await why_not_heard_of(self._broker, assigned)  # another member, at another broker, has assigned them
+        reading = MemberReading(
+            self._broker,
+            assigned,
+            cursor,
+            from_latest=asked.from_latest,
+            client_rack=client_rack,
+            unheard_of=unheard_of,
+        )
+        pieces: list[bytes] = []
+        if await self._alive(member, self._found(reading, asked, place)):
+            pieces = await reading.read(asked.limits, place, self._room)
+        body = reading.page(pieces, encode_cursor(reading.positions.cursor(), self._owner(member)))
+        if place.bytes_held:
+            place.keep(len(body))
+        if reading.record_count:
+            self._broker.metrics.traffic.http.fetched(records=reading.record_count, answer_bytes=len(body))
+        return body
+
+    async def _assigned(self, member: AsMember) -> list[TopicPartitionName]:
+        """RebalanceInProgress also where this member leads the others, and there is more to assign than it knew."""
+        request = SyncRequest(member.member_id, member.instance_id, member.generation, {})
+        synced = await patiently(lambda: self._broker.groups.sync(member.group, request))
+        told = member_leader.assigned(synced.assignment)
+        if has_grown(told.seen, {topic: self._partition_count(topic) for topic in told.seen}):
+            raise RebalanceInProgress("the topics of the group have new partitions, which nobody reads yet")
+        return told.partitions
+
+    def _partition_count(self, topic: str) -> int:
+        try:
+            return self._broker.topic_cache.get(topic).partition_count
+        except TidelogError:
+            return 0
+
+    async def _found(self, reading: MemberReading, asked: _Asked, place: AnswerPlace) -> bool:
+        """Whether there are records, and then `place` holds room for them. A stop of the broker ends the wait."""
+        clock = asyncio.get_running_loop().time
+        ends_s = clock() + (asked.limits.wait_ms or 0) / 1000
+        try:
+            async with self._waits.until_stop():
+                began_s = clock()
+                if not await reading.look(ends_s, lambda: patiently(lambda: self._broker.groups.offsets(asked.member.group))):
+                    return False
+        except Stopping:
+            return False
+        if clock() - began_s > WAITED_S:
+            with suppress(Unavailable, RebalanceInProgress):
+                await self._broker.groups.heartbeat(*asked.member)
+        await place.ask(room_for(asked.limits.bytes_max), timeout_s=ends_s - clock())
+        return True
+
+    async def _alive(self, member: AsMember, work: Coroutine[Any, Any, _Found]) -> _Found:
+        """What `work` gives; the member heartbeats meanwhile, and what refuses a heartbeat ends it."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                beating = tasks.create_task(self._beat(member))
+                found = await work
+                beating.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return found
+
+    async def _beat(self, member: AsMember) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            with suppress(Unavailable):  # the next one may find a coordinator
+                await self._broker.groups.heartbeat(*member)

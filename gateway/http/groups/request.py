@@ -1,0 +1,102 @@
+"""One request about a consumer group over HTTP: whose it is, and how it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from gateway.http.groups.cursor import Cursor
+from gateway.http.request import Query, Request
+from metadata.errors import InvalidArgument, RebalanceInProgress, StaleGeneration, UnknownMember
+from metadata.groups.model import NO_MEMBER, Generation, InstanceId, MemberId
+
+INT32_MAX: Final = 2**31 - 1
+TRUE_OR_FALSE: Final = {"true": True, "false": False}
+
+
+class GroupCall(NamedTuple):
+    request: Request
+    group: str
+    """Empty where the route is of all groups."""
+    member_id: MemberId
+    body: bytes
+    client_host: str
+
+    @property
+    def path(self) -> str:
+        return f"/v1/groups/{quote(self.group, safe='')}"
+
+    @property
+    def member_path(self) -> str:
+        return member_path(self.path, self.member_id)
+
+    def query(self, *known: str) -> Query:
+        return self.request.query(frozenset(known))
+
+    def no_body(self) -> None:
+        """InvalidArgument where there is one: what it asks for would not be heard."""
+        if self.body:
+            raise InvalidArgument("this request takes no body", hint="Send it without; parameters go in the query.")
+
+    async def answer(self, told: msgspec.Struct | None, *, status: int = 200, location: str = "") -> None:
+        """Nothing told: 204."""
+        if told is None:  # without a length, RFC 9110 §8.6
+            await self.request.send({"type": "http.response.start", "status": 204, "headers": []})
+            await self.request.send({"type": "http.response.body", "body": b""})
+            return
+        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+        if location:
+            headers.append((b"location", location.encode()))
+        await self.request.answer(status, msgspec.json.encode(told), headers)
+
+    @contextmanager
+    def remedied(self) -> Iterator[None]:
+        """What a member is refused with, told with what to ask for next, and where."""
+        try:
+            yield
+        except UnknownMember as error:
+            if self.member_id != NO_MEMBER:
+                error.hint = f"Join as a new member: POST {self.path}/members without a member_id."
+            raise
+        except RebalanceInProgress as error:
+            commit, join = f"POST {self.member_path}/offsets", f"POST {self.path}/members with this member_id"
+            error.hint = f"Commit what was read ({commit}), and join again: {join}."
+            raise
+        except StaleGeneration as error:
+            error.hint = f"Join again: POST {self.path}/members with this member_id. Reading then begins at what is committed."
+            raise
+
+
+class AsMember(NamedTuple):
+    """As whom a member asks."""
+
+    group: str
+    member_id: MemberId
+    instance_id: InstanceId
+    generation: Generation
+
+
+def member_path(group_path: str, member_id: str) -> str:
+    return f"{group_path}/members/{quote(member_id, safe='')}"
+
+
+def check_generation(cursor: Cursor, member: AsMember) -> None:
+    """StaleGeneration for the cursor of another: what it tells was this member's then, and may be somebody else's now."""
+    if cursor.generation != member.generation:
+        raise StaleGeneration(
+            f"the cursor is of generation {cursor.generation}, and generation {member.generation} was asked for",
+            generation=member.generation,
+        )
+
+
+def numbers_of(query: Query, name: str) -> list[int]:
+    """Of name=0,1,2; none where it is not given."""
+    text = query.text(name)
+    numbers = text.split(",") if name in query else []
+    if any(not (number.isascii() and number.isdigit() and len(number) <= 10) for number in numbers):
+        raise InvalidArgument(f"{name}={text[:60]!r}: must be numbers of partitions, as in {name}=0,1,2")
+    return [int(number) for number in numbers]

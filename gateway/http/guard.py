@@ -1,0 +1,98 @@
+"""The guard at the HTTP door: app.py hands each request through here, where authentication is on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from typing import Final
+
+from gateway.access.guard import Guard
+from gateway.access.permissions import METRICS_PATHS, NO_ROUTE, HttpRoute, Needs, http_route
+from gateway.access.quotas import Flow
+from gateway.http.request import Message, Receive, Scope, Send
+from gateway.net.tls.client_subject import http_subject
+from metadata.errors import TidelogError
+
+DOOR: Final = "http"
+ERROR: Final = "INTERNAL"
+_OPEN: Final = Needs(open=True)
+Route = Callable[[Receive, Send], Awaitable[None]]
+
+
+class HttpGuard:
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    async def answer(
+        self, scope: Scope, receive: Receive, send: Send, parts: Sequence[str], request_id: str, answer: Route
+    ) -> None:
+        """Answers the request by `answer`, if it may be. Raises what refuses it, as `answer` does."""
+        route = http_route(scope["method"], parts)
+        call = await self._guard.begin(
+            _OPEN if self._guard.metrics_open and scope["path"] in METRICS_PATHS else route.needs,
+            _authorization(scope),
+            lambda: http_subject(scope),
+            door=DOOR,
+            action=route.action if route is not NO_ROUTE else scope["method"],
+            address=_address(scope),
+            request_id=request_id,
+        )
+        _check_names(route, parts, call.check)
+        meter = self._guard.meter(call)
+        if meter is not None or call.needs.lasts:
+            flow = self._guard.flow(call)
+            if flow is not None:
+                receive, send = _metered_receive(receive, flow), _metered_send(send, flow)
+        failure = ERROR
+        try:
+            with self._guard.as_long_as_it_may(call) if call.needs.lasts else nullcontext():
+                await answer(receive, send)
+            failure = ""
+        except TidelogError as error:
+            failure = error.code
+            raise
+        finally:
+            self._guard.ended(call, failure)
+
+
+def _check_names(route: HttpRoute, parts: Sequence[str], check: Callable[[str, str], None]) -> None:
+    """Of the topic and the group in the path, before a byte of the body is read."""
+    if route.topic_at:
+        check("topic", parts[route.topic_at])
+    if route.group_at:
+        check("group", parts[route.group_at])
+
+
+def _authorization(scope: Scope) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            shown: bytes = value
+            return shown
+    return b""
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def _metered_receive(receive: Receive, flow: Flow) -> Receive:
+    async def metered() -> Message:
+        message = await receive()
+        if body := message.get("body"):
+            flow.took(len(body))
+        return message
+
+    return metered
+
+
+def _metered_send(send: Send, flow: Flow) -> Send:
+    async def metered(message: Message) -> None:
+        body = message.get("body")
+        if body and message.get("more_body"):  # of a stream, which waits; one answer goes out whole, and the next request waits
+            await flow.until_it_may_receive()
+        await send(message)
+        if body:
+            flow.gave(len(body))
+
+    return metered

@@ -1,0 +1,176 @@
+"""Records as readers over HTTP get them: JSON, NDJSON, server-sent events, Arrow. Pure.
+
+    {"partition":0,"offset":17,"timestamp":1750000000000,"key":"c-7","value":{"id":7},"headers":[{"key":"trace","value":"ab"}]}
+
+Keys and values are given in the format that was asked for (segments/records/json_values.py); headers always as `auto`, in a list,
+which keeps their order and their duplicates. A server-sent event has such a record as its data, and as its id where to go on after
+it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from gateway.records.batch_decoder import corrupt
+from metadata.errors import InvalidArgument, InvalidRecord
+from segments.read.log_reader import Fetched
+from segments.records.batch import parse_header, split_batches
+from segments.records.batch_kernel import RecordTuple
+from segments.records.columns import SCHEMA, decode_batches
+from segments.records.compression import Codec
+from segments.records.json_values import JsonFormat, from_bytes
+
+ARROW_SCHEMA: Final = pa.schema([pa.field("partition", pa.int32(), nullable=False), *SCHEMA])
+PING: Final = b": ping\n\n"
+
+
+class Formats(NamedTuple):
+    key: JsonFormat
+    value: JsonFormat
+
+
+class HeaderAnswer(msgspec.Struct, gc=False):
+    key: str
+    value: msgspec.Raw
+
+
+class RecordAnswer(msgspec.Struct, gc=False):
+    partition: int
+    offset: int
+    timestamp: int
+    """Milliseconds since 1970."""
+    key: msgspec.Raw
+    value: msgspec.Raw
+    headers: list[HeaderAnswer]
+
+
+class TopicRecordAnswer(msgspec.Struct, gc=False):
+    """Of an answer over several topics."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: msgspec.Raw
+    value: msgspec.Raw
+    headers: list[HeaderAnswer]
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def as_objects(records: Iterable[RecordTuple], partition: int, formats: Formats) -> bytes:
+    """Of at least one record: what stands between the brackets of an array."""
+    return _encoder.encode(_told(records, partition, formats))[1:-1]
+
+
+def as_objects_of_topics(records: Iterable[RecordTuple], topic: str, partition: int, formats: Formats) -> bytes:
+    """The same with the topic in each."""
+    told = [
+        TopicRecordAnswer(topic, of.partition, of.offset, of.timestamp, of.key, of.value, of.headers)
+        for of in _told(records, partition, formats)
+    ]
+    return _encoder.encode(told)[1:-1]
+
+
+def as_page(objects: Sequence[bytes], fetched: Fetched, next_offset: int) -> bytes:
+    """The answer around pieces of `as_objects`."""
+    ends = next_offset, fetched.high_watermark, fetched.log_start_offset
+    return b'{"records":[%b],"next_offset":%d,"high_watermark":%d,"log_start_offset":%d}' % (b",".join(objects), *ends)
+
+
+def as_lines(records: Iterable[RecordTuple], partition: int, formats: Formats) -> bytes:
+    return _encoder.encode_lines(_told(records, partition, formats))
+
+
+def as_events(records: Sequence[RecordTuple], partition: int, formats: Formats, event_id: Callable[[int], str]) -> bytes:
+    """`event_id` names the place behind the record with this offset: what Last-Event-ID brings back."""
+    pieces = []
+    for record, told in zip(records, _told(records, partition, formats), strict=True):
+        pieces.append(b"id: %b\ndata: %b\n\n" % (event_id(record[0]).encode(), _encoder.encode(told)))
+    return b"".join(pieces)
+
+
+def place_event(event_id: str) -> bytes:
+    """An event without data: clients do not dispatch it, but reconnect with its id (HTML standard, 9.2.6)."""
+    return b"id: %b\n\n" % event_id.encode()
+
+
+def error_event(members: dict[str, Any]) -> bytes:
+    """How a stream that has begun tells why it ends."""
+    return b"event: error\ndata: %b\n\n" % _encoder.encode(members)
+
+
+def error_line(members: dict[str, Any]) -> bytes:
+    return b'{"error":%b}\n' % _encoder.encode(members)
+
+
+def as_arrow(
+    fetched: Fetched, partition: int, *, offset: int, records_max: int, bytes_max: int, decompressed_bytes_max: int
+) -> tuple[bytes, int]:
+    """(an Arrow stream of ARROW_SCHEMA, where to read on): at most `records_max` records from `offset` on, and about as many as fit
+    `bytes_max`, but at least one."""
+    try:
+        columns, fetched_to = _columns(fetched, bytes_max, decompressed_bytes_max)
+    except InvalidRecord as error:
+        raise corrupt(offset, error) from error
+    offsets = columns.column(0).to_numpy()
+    first = int(np.searchsorted(offsets, offset))
+    columns = _fitting(columns.slice(first, records_max), bytes_max)
+    cut = first + columns.num_rows < len(offsets)
+    next_offset = int(offsets[first + columns.num_rows]) if cut else fetched_to
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, ARROW_SCHEMA) as writer:
+        partitions = pa.array(np.full(columns.num_rows, partition, np.int32))
+        writer.write_batch(pa.RecordBatch.from_arrays([partitions, *columns.columns], schema=ARROW_SCHEMA))
+    del columns, offsets  # the answer is one copy, not three
+    return sink.getvalue().to_pybytes(), next_offset
+
+
+def _columns(fetched: Fetched, bytes_max: int, decompressed_bytes_max: int) -> tuple[pa.RecordBatch, int]:
+    """(columns, where to read on): all batches at once, or, where some are compressed, one by one until they take `bytes_max`."""
+    batches = split_batches(b"".join(fetched.batches))
+    if all(parse_header(batch).codec is Codec.NONE for batch in batches):
+        return decode_batches(batches, decompressed_bytes_max=decompressed_bytes_max), fetched.next_offset
+    opened: list[pa.RecordBatch] = []
+    bytes_left = bytes_max
+    for batch in batches:
+        if bytes_left <= 0:
+            return pa.concat_batches(opened), parse_header(batch).base_offset
+        opened.append(decode_batches([batch], decompressed_bytes_max=decompressed_bytes_max))
+        bytes_left -= opened[-1].nbytes
+    return pa.concat_batches(opened), fetched.next_offset
+
+
+def _fitting(columns: pa.RecordBatch, bytes_max: int) -> pa.RecordBatch:
+    """The most first rows that take no more than `bytes_max`, but at least one."""
+    if columns.nbytes <= bytes_max:
+        return columns
+    rows = range(1, columns.num_rows)
+    return columns.slice(0, max(1, bisect_right(rows, bytes_max, key=lambda count: columns.slice(0, count).nbytes)))
+
+
+def _told(records: Iterable[RecordTuple], partition: int, formats: Formats) -> list[RecordAnswer]:
+    told: list[RecordAnswer] = []
+    offset = -1
+    try:
+        for offset, timestamp_ms, key, value, headers in records:
+            told.append(
+                RecordAnswer(
+                    partition,
+                    offset,
+                    timestamp_ms,
+                    from_bytes(key, formats.key),
+                    from_bytes(value, formats.value),
+                    [HeaderAnswer(name, from_bytes(content)) for name, content in headers] if headers else [],
+                )
+            )
+    except InvalidArgument as error:
+        raise InvalidArgument(f"offset {offset}: {error.message}", hint=error.hint, offset=offset) from None
+    return told

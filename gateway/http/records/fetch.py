@@ -1,0 +1,261 @@
+"""GET …/records: committed records, once or as a stream. Reading changes nothing, so any request may be sent again.
+
+    GET /v1/topics/{t}/partitions/{p}/records     JSON, NDJSON, Arrow: one answer (a long poll with wait_ms); events: a stream
+    GET /v1/topics/{t}/records                    NDJSON, events: a stream over all partitions
+
+Where to begin: `offset` (a number, earliest, latest), `timestamp` or `tail`; the earliest, where nothing is said. A stream of
+events resumes at its Last-Event-ID instead (event_ids.py), and is refused where the topic was deleted or made again since.
+Invariant: the answer begins at the asked offset, or is 416 with the range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from gateway.api import Broker
+from gateway.concurrency.shutdown import LongWaits
+from gateway.http import paced_response
+from gateway.http.records import encoding
+from gateway.http.records.encoding import Formats
+from gateway.http.records.event_ids import decode_event_id
+from gateway.http.records.produce import ARROW, JSON, NDJSON
+from gateway.http.records.stream import Limits, RecordStream
+from gateway.http.request import INT64_MAX, Headers, Query, Request
+from gateway.records.append import topic_named
+from gateway.records.batch_decoder import RECORDS_MAX, open_records, room_for
+from gateway.records.response_budget import AnswerPlace, AnswerRoom
+from gateway.routing.local_log import LedHere
+from gateway.settings import GatewaySettings
+from gateway.topics.names import check_topic_id, naming, partition_of, topic_heard_of
+from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
+from metadata.model import TopicPartition
+from metadata.rack import check_client_rack
+from metadata.topics.topic import Topic
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
+from segments.records.json_values import JsonFormat
+
+EVENTS: Final = "text/event-stream"
+BYTES_MAX_DEFAULT: Final = 1 << 20
+EPOCH_MAX: Final = 2**31 - 1
+
+_FORMATS: Final = {form.value: form for form in JsonFormat}
+_WHERE: Final = frozenset({"offset", "timestamp", "tail"})
+_QUERY: Final = _WHERE | {"max_records", "max_bytes", "wait_ms", "key_format", "value_format", "client_rack"}
+_PARTITION_QUERY: Final = _QUERY | {"current_leader_epoch"}
+
+
+class HttpFetch:
+    def __init__(self, broker: Broker, waits: LongWaits) -> None:
+        self._broker = broker
+        self._waits = waits
+        self.room = AnswerRoom(broker.settings, waits)
+
+    async def partition(self, request: Request, topic_name: str, partition_text: str) -> None:
+        topic = topic_named(self._broker, topic_name)
+        partition = partition_of(topic, _partition_number(partition_text))
+        query = request.query(_PARTITION_QUERY)
+        limits = limits_of(query, self._broker.settings)
+        current_leader_epoch = query.integer("current_leader_epoch", least=0, most=EPOCH_MAX)
+        answer_type = request.accepted((JSON, NDJSON, ARROW, EVENTS))
+        if answer_type == EVENTS and current_leader_epoch is not None:
+            raise InvalidArgument(
+                "a stream of events goes on over changes of leader",
+                hint="Leave current_leader_epoch out, or ask for one answer with Accept: application/json.",
+            )
+        resumed: dict[int, int] = {}
+        if answer_type == EVENTS:
+            topic, resumed = await self._resumed(request, topic, partition.partition)
+        with naming(topic), _remedy_in_the_query():
+            start = resumed[partition.partition] if resumed else await self._start(query, partition)
+            if answer_type == EVENTS:
+                positions: dict[int, int] = {partition.partition: start}
+                stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=True)
+                await stream.send(request, events=True)
+            else:
+                places_bytes_min = self._broker.routed_log.places_bytes_min(limits.client_rack)
+                target = FetchTarget(partition, start, limits.bytes_max, current_leader_epoch, places_bytes_min)
+                await self._send_once(request, answer_type, target, limits)
+
+    async def topic(self, request: Request, topic_name: str) -> None:
+        topic = topic_named(self._broker, topic_name)
+        query = request.query(_QUERY)
+        limits = limits_of(query, self._broker.settings)
+        answer_type = request.accepted((NDJSON, EVENTS))
+        if query.is_integer("offset"):
+            raise InvalidArgument("an offset is of one partition", hint="Use offset=earliest or latest, timestamp or tail here.")
+        positions: dict[int, int] = {}
+        if answer_type == EVENTS:
+            topic, positions = await self._resumed(request, topic, None)
+        is_resumed = bool(positions)
+        with naming(topic), _remedy_in_the_query():
+            for number in range(len(positions), topic.partition_count):
+                partition = partition_of(topic, number)
+                if is_resumed:  # it was added since: from the query's `latest` on, its first records would be skipped
+                    positions[number] = (await self._broker.routed_log.bounds(partition)).log_start_offset
+                else:
+                    positions[number] = await self._start(query, partition)
+            stream = RecordStream(self._broker, self._waits, self.room, topic, positions, limits, one_partition=False)
+            await stream.send(request, events=answer_type == EVENTS)
+
+    # ── where to begin ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _start(self, query: Query, partition: TopicPartition) -> int:
+        """The offset that the query means: the earliest, where it says nothing."""
+        if sum(name in query for name in _WHERE) > 1:
+            raise InvalidArgument("offset, timestamp and tail exclude each other")
+        log = self._broker.routed_log
+        bounds = await log.bounds(partition)
+        timestamp_ms = query.timestamp_ms("timestamp")
+        if timestamp_ms is not None:
+            found = await log.offset_for_timestamp(partition, timestamp_ms)
+            return bounds.high_watermark if found is None else found.offset
+        tail = query.integer("tail", least=0, most=INT64_MAX)
+        if tail is not None:
+            return max(bounds.log_start_offset, bounds.high_watermark - tail)
+        if query.is_integer("offset"):
+            return query.integer("offset", least=0, most=INT64_MAX) or 0
+        named = {"earliest": bounds.log_start_offset, "latest": bounds.high_watermark}
+        chosen = query.choice("offset", named)
+        return bounds.log_start_offset if chosen is None else chosen
+
+    async def _resumed(self, request: Request, topic: Topic, partition: int | None) -> tuple[Topic, dict[int, int]]:
+        """Where a stream goes on, behind the event that Last-Event-ID names; no positions where there is no such header.
+
+        Raises UnknownTopic for a place in a topic that was deleted, also where it was made again: its offsets mean nothing in the
+        new one. Raises Unavailable where this broker does not know yet what the id names.
+        """
+        last = request.headers.get(b"last-event-id", b"").decode("latin-1")
+        if not last:
+            return topic, {}
+        place = decode_event_id(last, partition=partition)
+        if place.topic_id != topic.id or len(place.positions) > topic.partition_count:
+            topic = await topic_heard_of(self._broker, topic.name)
+            check_topic_id(topic, place.topic_id)
+        for number in place.positions:
+            partition_of(topic, number)
+        return topic, place.positions
+
+    # ── one answer ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _send_once(self, request: Request, answer_type: str, target: FetchTarget, limits: Limits) -> None:
+        with self.room.place() as place:
+            body, headers = await self._answer(request, answer_type, target, limits, place)
+            await paced_response.answer(request, body, headers, pause_s=self._broker.settings.answer_timeout_ms / 1000)
+
+    async def _answer(
+        self, request: Request, answer_type: str, target: FetchTarget, limits: Limits, place: AnswerPlace
+    ) -> tuple[bytes, Headers]:
+        """The body and its headers. The batches that it was made from are let go before it is sent."""
+        log = self._broker.routed_log
+        began_s = asyncio.get_running_loop().time()
+        reading = self._read(log, target, limits, place)
+        fetched = await (request.attended(reading) if limits.wait_ms else reading)
+        decompressed_bytes_max = log.settings.decompressed_bytes_max
+        body, next_offset = await self.room.opened(
+            [fetched],
+            lambda: _body(answer_type, fetched, target, limits, place.bytes_held, decompressed_bytes_max),
+        )
+        if place.bytes_held:
+            place.keep(len(body))
+        if next_offset > target.offset:
+            traffic = self._broker.metrics.traffic.http
+            traffic.fetched(records=next_offset - target.offset, answer_bytes=len(body))
+            traffic.fetch_took([fetched], began_s=began_s, could_wait=bool(limits.wait_ms))
+        return body, [
+            (b"content-type", answer_type.encode()),
+            (b"cache-control", b"no-store"),
+            (b"tidelog-next-offset", b"%d" % next_offset),
+            (b"tidelog-high-watermark", b"%d" % fetched.high_watermark),
+            (b"tidelog-log-start-offset", b"%d" % fetched.log_start_offset),
+            (b"tidelog-leader-epoch", b"%d" % fetched.leader_epoch),
+        ]
+
+    async def _read(self, log: LedHere, target: FetchTarget, limits: Limits, place: AnswerPlace) -> Fetched:
+        """Batches, as many as there is room for; `place` then holds room for an answer of them, and none where there are none."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + (limits.wait_ms or 0) / 1000
+        looked = await self._look(log, target, limits.wait_ms)
+        if not looked.size_bytes:
+            return looked
+        del looked  # who waits for room holds no records
+        await place.ask(room_for(limits.bytes_max), timeout_s=ends_s - loop.time())
+        return await _fetch(log, target, bytes_max=min(target.bytes_max, place.bytes_held))
+
+    async def _look(self, log: LedHere, target: FetchTarget, wait_ms: int | None) -> Fetched:
+        """The next batch only, or none after `wait_ms`: whoever waits for records holds none."""
+        if wait_ms:
+            try:
+                async with self._waits.until_stop():
+                    return await _fetch(log, target, bytes_max=1, wait_ms=wait_ms)
+            except Stopping:
+                pass  # what there is, then
+        return await _fetch(log, target, bytes_max=1)
+
+
+def limits_of(query: Query, settings: GatewaySettings) -> Limits:
+    """What max_records, max_bytes, wait_ms, key_format, value_format and client_rack say, within the broker's bounds."""
+    bytes_max = query.integer("max_bytes", least=1, most=settings.fetch_bytes_max)
+    return Limits(
+        query.integer("max_records", least=1, most=RECORDS_MAX),
+        min(BYTES_MAX_DEFAULT, settings.fetch_bytes_max) if bytes_max is None else bytes_max,
+        query.integer("wait_ms", least=0, most=settings.fetch_wait_ms_max),
+        Formats(query.choice("key_format", _FORMATS) or JsonFormat.AUTO, query.choice("value_format", _FORMATS) or JsonFormat.AUTO),
+        check_client_rack(query.text("client_rack")),
+    )
+
+
+async def _fetch(log: LedHere, target: FetchTarget, *, bytes_max: int, wait_ms: int = 0) -> Fetched:
+    (answer,) = await log.fetch([target._replace(bytes_max=bytes_max)], bytes_max=bytes_max, wait_ms_max=wait_ms)
+    if isinstance(answer, TidelogError):
+        raise answer
+    return answer
+
+
+def _body(
+    answer_type: str, fetched: Fetched, target: FetchTarget, limits: Limits, bytes_max: int, decompressed_bytes_max: int
+) -> tuple[bytes, int]:
+    """(body, next offset)"""
+    partition, start = target.partition.partition, target.offset
+    records_max = limits.records_max or RECORDS_MAX
+    if answer_type == ARROW:
+        return encoding.as_arrow(
+            fetched,
+            partition,
+            offset=start,
+            records_max=records_max,
+            bytes_max=bytes_max,
+            decompressed_bytes_max=decompressed_bytes_max,
+        )
+    encode = encoding.as_lines if answer_type == NDJSON else encoding.as_objects
+    opened = open_records(
+        fetched,
+        start,
+        lambda records: encode(records, partition, limits.formats),
+        records_max=records_max,
+        bytes_max=bytes_max,
+        decompressed_bytes_max=decompressed_bytes_max,
+    )
+    if answer_type == NDJSON:
+        return b"".join(opened.pieces), opened.next_offset
+    return encoding.as_page(opened.pieces, fetched, opened.next_offset), opened.next_offset
+
+
+@contextmanager
+def _remedy_in_the_query() -> Iterator[None]:
+    """An offset out of range, told with what to write instead."""
+    try:
+        yield
+    except OutOfRange as error:
+        start, end = error.details.get("log_start_offset"), error.details.get("high_watermark")
+        error.hint = f"Ask for offset=earliest ({start}), or for offset=latest ({end}) to get what comes next."
+        raise
+
+
+def _partition_number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise InvalidArgument(f"{text[:60]!r} is not a partition: partitions are numbered from 0")
+    return int(text)

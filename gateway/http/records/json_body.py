@@ -1,0 +1,258 @@
+"""Records that come as JSON or NDJSON, to the tuples that the encoder takes. Pure.
+
+    {"records": [{"key": any, "value": any, "headers": {name: any}, "partition": 0, "timestamp": 1750000000000}, …]}
+    {"key": any, "value": any, …}                                                       one record per line
+
+A key, value or header is any JSON (segments/records/json_values.py says how it is stored); absent is null. Headers may also be a
+list of {"key": name, "value": any}, which keeps their order and their duplicates. Invariants: what is wrong is named by its byte,
+or by its line or record; an unknown field is wrong; records and headers are counted before objects are made of them, so that no
+body takes more than a few times its own bytes, or than its 200,000 records need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from gateway.http.records.json_members import members_at_most
+from gateway.http.validation_errors import FieldFault, of_malformed_json, of_msgspec
+from gateway.records.partitioning import HEADERS_MAX, RECORDS_MAX, check_utf8
+from metadata.did_you_mean import did_you_mean
+from metadata.errors import InvalidArgument, TooLarge
+from segments.records.batch_kernel import NewRecordTuple
+from segments.records.json_values import to_bytes
+
+LINES_MAX: Final = 2 * RECORDS_MAX
+"""Of NDJSON, empty ones among them."""
+
+_RECORD_BYTES_MIN: Final = 3
+"""`{}` and a comma, or a line break."""
+_RECORDS_LEVEL: Final = 2
+
+_NULL: Final = msgspec.Raw(b"null")
+_NO_HEADERS: Final[tuple[tuple[str, bytes | None], ...]] = ()
+
+
+class HeaderBody(msgspec.Struct, forbid_unknown_fields=True):
+    key: str
+    value: msgspec.Raw = _NULL
+
+
+class RecordBody(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """Every record that can be sent."""
+
+    key: msgspec.Raw = _NULL
+    value: msgspec.Raw = _NULL
+    headers: msgspec.Raw = _NULL
+    """dict[str, Raw] | list[HeaderBody] | None, decoded when they have been counted."""
+    partition: int | None = None
+    timestamp: int | None = None
+
+
+class PlainRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """What most records are: a key of text, a value of anything."""
+
+    key: str | None = None
+    value: msgspec.Raw = _NULL
+
+
+class TextRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """Text alone, which msgspec decodes faster than we could cut it out."""
+
+    key: str | None = None
+    value: str | None = None
+
+
+_Record = TypeVar("_Record")
+
+
+class ProduceBody(msgspec.Struct, Generic[_Record], forbid_unknown_fields=True):
+    records: list[_Record]
+
+
+class ParsedRecords(NamedTuple):
+    records: list[NewRecordTuple]
+    own_partitions: list[int | None] | None
+    """What each record asks for; None where none does."""
+
+
+_FIELDS: Final = RecordBody.__struct_fields__
+_text_body = msgspec.json.Decoder(ProduceBody[TextRecord])
+_plain_body = msgspec.json.Decoder(ProduceBody[PlainRecord])
+_body = msgspec.json.Decoder(ProduceBody[RecordBody])
+_text_line = msgspec.json.Decoder(TextRecord)
+_plain_line = msgspec.json.Decoder(PlainRecord)
+_line = msgspec.json.Decoder(RecordBody)
+_headers = msgspec.json.Decoder(dict[str, msgspec.Raw] | list[HeaderBody] | None)
+
+
+def parse_json(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
+    """`now_ms` is the timestamp of records without one. InvalidArgument, TooLarge."""
+    check_utf8(body)
+    if _may_hold_too_many(body):
+        _check_count(members_at_most(body, level=_RECORDS_LEVEL))
+    try:
+        simple = _simple(lambda: _text_body.decode(body).records, lambda: _plain_body.decode(body).records, now_ms)
+        if simple is not None:
+            return simple
+        records = _body.decode(body).records
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _refusal(error, "the body", body) from None
+    return _parsed(enumerate(records), "records[{}]", now_ms=now_ms, headers_max=headers_max)
+
+
+def parse_lines(body: bytes, *, now_ms: int, headers_max: int) -> ParsedRecords:
+    """The same of NDJSON. Empty lines are skipped."""
+    check_utf8(body)
+    line_count = 1 + body.count(b"\n")
+    if line_count > LINES_MAX:
+        raise TooLarge(f"the request has {line_count} lines; {RECORDS_MAX} are taken", hint=_FEWER)
+    lines = body.split(b"\n")
+    if not _may_hold_too_many(body):  # or one line holds several records: those below are decoded one by one
+        try:
+            simple = _simple(lambda: _text_line.decode_lines(body), lambda: _plain_line.decode_lines(body), now_ms)
+            if simple is not None and len(simple.records) == len(lines) - lines.count(b""):
+                return simple
+        except (msgspec.DecodeError, RecursionError):
+            pass  # found again below, with the number of its line
+    return _parsed(_decoded_lines(lines), "line {}", now_ms=now_ms, headers_max=headers_max)
+
+
+def _may_hold_too_many(body: bytes) -> bool:
+    """Whether more records than are taken may be in it: each has a bracket, but so have objects and text within one."""
+    return len(body) > _RECORD_BYTES_MIN * RECORDS_MAX and body.count(b"{") > RECORDS_MAX
+
+
+def _simple(
+    text_records: Callable[[], list[TextRecord]], plain_records: Callable[[], list[PlainRecord]], now_ms: int
+) -> ParsedRecords | None:
+    """The records where they are plain, three to ten times faster than through RecordBody; None where they are not.
+
+    That they are not is mostly found out at the first. Raises DecodeError where the body is no JSON.
+    """
+    try:
+        texts = text_records()
+        _check_count(len(texts))
+        return ParsedRecords([_text_tuple(record, now_ms) for record in texts], None)
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        pass
+    try:
+        plain = plain_records()
+        _check_count(len(plain))
+        return ParsedRecords([_plain_tuple(record, now_ms) for record in plain], None)
+    except (msgspec.ValidationError, UnicodeEncodeError, InvalidArgument):
+        return None
+
+
+def _text_tuple(record: TextRecord, now_ms: int) -> NewRecordTuple:
+    key, value = record.key, record.value
+    return (None if key is None else key.encode(), None if value is None else value.encode(), _NO_HEADERS, now_ms)
+
+
+def _plain_tuple(record: PlainRecord, now_ms: int) -> NewRecordTuple:
+    key = record.key
+    return (None if key is None else key.encode(), to_bytes(record.value), _NO_HEADERS, now_ms)
+
+
+def _decoded_lines(lines: list[bytes]) -> Iterable[tuple[int, RecordBody]]:
+    for number, line in enumerate(lines, 1):
+        if line and not line.isspace():
+            try:
+                yield number, _line.decode(line)
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise _refusal(error, f"line {number}", line) from None
+
+
+def _parsed(bodies: Iterable[tuple[int, RecordBody]], place: str, *, now_ms: int, headers_max: int) -> ParsedRecords:
+    """Of records with their numbers, which errors tell in the form of `place`."""
+    records: list[NewRecordTuple] = []
+    partitions: list[int | None] = []
+    header_count = 0
+    for number, body in bodies:
+        if len(records) == RECORDS_MAX:
+            raise TooLarge(f"the request has more than {RECORDS_MAX} records; {RECORDS_MAX} are taken", hint=_FEWER)
+        try:
+            headers = _NO_HEADERS if body.headers is _NULL else _header_tuples(body.headers, headers_max)
+            if headers and (header_count := header_count + len(headers)) > HEADERS_MAX:
+                raise TooLarge(f"the request has {header_count} headers by here; {HEADERS_MAX} are taken", hint=_FEWER)
+            timestamp_ms = now_ms if body.timestamp is None else body.timestamp
+            records.append((to_bytes(body.key), to_bytes(body.value), headers, timestamp_ms))
+            partitions.append(body.partition)
+        except (InvalidArgument, TooLarge) as error:
+            where = place.format(number)
+            raise type(error)(f"{where}: {error.message}", hint=error.hint, record=len(records)) from None
+        except (msgspec.DecodeError, UnicodeEncodeError) as error:  # a lone surrogate in a string
+            where = place.format(number)
+            raise InvalidArgument(f"{where} can't be stored as UTF-8: {error}", record=len(records)) from None
+    _check_count(len(records))
+    return ParsedRecords(records, partitions if any(partition is not None for partition in partitions) else None)
+
+
+def _header_tuples(raw: msgspec.Raw, headers_max: int) -> tuple[tuple[str, bytes | None], ...]:
+    text = bytes(raw)
+    if len(text) > headers_max and text.count(b",") >= headers_max and (count := members_at_most(text, level=1)) > headers_max:
+        raise _too_many_headers(count, headers_max)
+    try:
+        headers = _headers.decode(text)
+    except msgspec.ValidationError as error:
+        fault = of_msgspec(error, "headers")
+        raise InvalidArgument(fault.sentence("the record"), hint=_HINTS["headers"]) from None
+    if headers is None:
+        return _NO_HEADERS
+    if len(headers) > headers_max:
+        raise _too_many_headers(len(headers), headers_max)
+    if isinstance(headers, dict):
+        return tuple((name, to_bytes(value)) for name, value in headers.items())
+    return tuple((header.key, to_bytes(header.value)) for header in headers)
+
+
+# ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_FEWER: Final = "Send fewer records per request."
+_EXAMPLE: Final = '{"records": [{"key": "7", "value": {"id": 7}}]}'
+_HINTS: Final = {
+    "": f"Send {_EXAMPLE}; one record per line goes with Content-Type: application/x-ndjson.",
+    "line": 'Write one record per line, as {"key": "7", "value": {"id": 7}}.',
+    "record": 'A record is an object: {"key": "7", "value": {"id": 7}}.',
+    "headers": 'Write "headers": {"trace": "a1"}, or [{"key": "trace", "value": "a1"}] where order or duplicates matter.',
+    "partition": 'Write "partition": 0, or leave it out: then the key decides.',
+    "timestamp": 'Write milliseconds since 1970, "timestamp": 1750000000000, or leave it out for now.',
+}
+
+
+def _check_count(count: int) -> None:
+    if count == 0:
+        raise InvalidArgument("the request has no records", hint=_HINTS[""])
+    if count > RECORDS_MAX:
+        raise TooLarge(f"the request has {count} records; {RECORDS_MAX} are taken", hint=_FEWER)
+
+
+def _too_many_headers(count: int, headers_max: int) -> TooLarge:
+    return TooLarge(
+        f"it has {count} headers; {headers_max} are taken", hint="Send fewer headers, or raise the broker's record_headers_max."
+    )
+
+
+def _refusal(error: Exception, whole: str, text: bytes) -> InvalidArgument:
+    """`whole` is what the text is called: the body, line 3."""
+    if isinstance(error, RecursionError):
+        return InvalidArgument(f"{whole} is nested too deeply", hint="Nest less than 900 levels, or send the value as a string.")
+    if not isinstance(error, msgspec.ValidationError):
+        assert isinstance(error, msgspec.DecodeError)
+        return InvalidArgument(f"{whole} {of_malformed_json(error, text)}", hint=_HINTS["" if whole == "the body" else "line"])
+    fault = of_msgspec(error)
+    place = f"{whole}: " if whole != "the body" and fault.place else ""
+    return InvalidArgument(f"{place}{fault.sentence(whole)}", hint=_hint(fault, of_record=whole != "the body"))
+
+
+def _hint(fault: FieldFault, *, of_record: bool) -> str:
+    """`of_record`: what was decoded is a record, and not a body of records."""
+    if not of_record and not fault.place.startswith("records["):
+        return _HINTS[""]
+    if fault.unknown_field == "records":
+        return "Records behind each other in a list go with Content-Type: application/json."
+    if fault.unknown_field is not None:
+        return did_you_mean(fault.unknown_field, _FIELDS) or f"A record has the fields {', '.join(_FIELDS)}."
+    return _HINTS.get(fault.place.rpartition(".")[2], _HINTS["record"])

@@ -1,0 +1,411 @@
+"""POST /v1/topics/{topic}/records: four kinds of bodies, one way through.
+
+    announced length ─▶ room in the buffer ─▶ body ─▶ records ─▶ partitions, batches ─▶ append ─▶ outcome ─▶ answer
+    413                 429                   408     400, 413   404                    409, 412, 422     503, 504
+
+An answer of thousands of results is made when there is room for it (records/response_budget.py), and holds that until it was taken.
+Its records are written by then: so it waits for as long as its reader stays, and is never refused.
+
+    application/json · application/x-ndjson · application/vnd.apache.arrow.stream      cut into batches here
+    application/vnd.tidelog.record-batch                                               one ready batch, for ?partition=
+
+Invariants: nothing of a request is appended before all of it was read, checked and encoded; who waits, for a commit or for room,
+keeps nothing of the records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Container, Iterable
+from itertools import count
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from gateway.access.authorization import check_topic
+from gateway.api import Broker
+from gateway.concurrency.offload import WorkThreads
+from gateway.http import paced_response
+from gateway.http.paced_response import PIECE_BYTES
+from gateway.http.records import arrow_body
+from gateway.http.records.arrow_body import parse_arrow, plan_arrow
+from gateway.http.records.json_body import parse_json, parse_lines
+from gateway.http.records.produce_results import (
+    answer_bytes_max,
+    ready_batch_as_json,
+    results_as_arrow,
+    results_as_json,
+    results_as_lines,
+    shared_error,
+)
+from gateway.http.request import INT64_MAX, Request
+from gateway.records.append import (
+    Outcome,
+    ReadyBatch,
+    Target,
+    append,
+    check_dates,
+    check_ready_batch,
+    limit_named,
+    outcomes,
+    target_caught_up,
+    target_known,
+    told_with_trouble,
+    trace_produced,
+)
+from gateway.records.idempotency_key import ProducerFields, producer_of
+from gateway.records.keyed_produce import KeyedPlan, Routing, plan_once
+from gateway.records.partitioning import Plan, PlannedBatch, plan_records, route, single_partition
+from gateway.records.response_budget import AnswerPlace, AnswerRoom
+from gateway.routing.local_log import LedHere
+from gateway.topics.names import named, partition_of
+from metadata.cluster.id_allocation import IDEMPOTENCY_KEY_IDS
+from metadata.errors import (
+    InvalidArgument,
+    InvalidTimestamp,
+    OutcomeUnknown,
+    StaleRouting,
+    Throttled,
+    TidelogError,
+    TooLarge,
+    UnknownPartition,
+)
+from metadata.model import Partition, ProducerId, Revision, TopicPartition
+from segments.log.session_log import Acks
+from segments.records.batch import parse_header
+from segments.records.header import SEQUENCE_MAX
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+ARROW: Final = arrow_body.CONTENT_TYPE
+RECORD_BATCH: Final = "application/vnd.tidelog.record-batch"
+
+THREAD_BYTES: Final = 256 << 10
+THREAD_RECORDS: Final = 1_000
+"""A body with more than this is taken apart in a thread, and its answer made in one, so that others are served meanwhile."""
+
+_BODIES: Final = (JSON, NDJSON, ARROW, RECORD_BATCH)
+_ANSWERS: Final = {JSON: (JSON, NDJSON), NDJSON: (NDJSON, JSON), ARROW: (JSON, ARROW), RECORD_BATCH: (JSON,)}
+_ENCODE: Final = {JSON: results_as_json, NDJSON: results_as_lines, ARROW: results_as_arrow}
+_ACKS: Final = {"all": Acks.ALL, "-1": Acks.ALL, "leader": Acks.LEADER, "1": Acks.LEADER, "none": Acks.NONE, "0": Acks.NONE}
+_QUERY: Final = frozenset({"acks", "timeout_ms", "partition", "expected_offset", "producer_id", "producer_epoch", "base_sequence"})
+
+_MEMBERS: Final = 4
+"""Of a record, and some of its value."""
+
+_FOR_EVER_S: Final = 86_400.0
+"""Longer than any reader keeps its room: who is too slow is cut off."""
+
+_Work = TypeVar("_Work")
+
+
+class Options(NamedTuple):
+    """What the query and the headers say of the whole request."""
+
+    acks: Acks
+    timeout_s: float
+    partition: int | None
+    expected_offset: int | None
+    producer: ProducerFields | None
+    idempotency_key: bytes | None
+
+
+class HttpProduce:
+    def __init__(self, broker: Broker, room: AnswerRoom) -> None:
+        """`room`: of the HTTP door."""
+        self._broker = broker
+        self._room = room
+        self._turns = count()
+        self._threads = WorkThreads()
+
+    async def produce(self, request: Request, topic: str) -> None:
+        try:
+            await self._produce(request, topic)
+        except TidelogError as error:
+            raise told_with_trouble(error, self._broker) from None
+
+    async def _produce(self, request: Request, topic: str) -> None:
+        settings = self._broker.settings
+        length = request.content_length(bytes_max=settings.request_bytes_max)
+        media_type = request.media_type(_BODIES)
+        answer_type = request.accepted(_ANSWERS[media_type])
+        options = _options(request, timeout_ms_max=settings.produce_timeout_ms)
+        log = self._broker.routed_log
+        began_s = asyncio.get_running_loop().time()
+        deadline_s = began_s + options.timeout_s
+        target = await target_known(self._broker, topic, deadline_s=deadline_s)
+        async with log.admit(log.memory_bytes(length or 0), timeout_s=options.timeout_s) as admission:
+            body = await request.body(
+                admission,
+                length=length,
+                bytes_max=settings.request_bytes_max,
+                timeout_s=settings.body_read_timeout_ms / 1000,
+            )
+            check_topic(topic)  # a right or a key may have been taken back while the body came
+            while True:
+                with limit_named(target):
+                    try:
+                        plan, continues = await self._planned(media_type, body, options, target, log, deadline_s)
+                    except UnknownPartition:
+                        caught_up = await target_caught_up(self._broker, topic, deadline_s=deadline_s)
+                        if caught_up.topic == target.topic:
+                            raise
+                        target = caught_up
+                        continue
+                batches = _ready(plan, target)
+                if options.idempotency_key is None:
+                    check_dates(batches, target)
+                pending = append(
+                    log,
+                    target,
+                    batches,
+                    admission,
+                    acks=options.acks,
+                    deadline_s=deadline_s,
+                    expected_offset=options.expected_offset,
+                    continues=continues,
+                )
+                if not pending or not all(isinstance(each, StaleRouting) for each in pending):
+                    break  # else the topic has grown since it was planned, and nothing of it was taken
+            plan = _without_records(plan)
+        request_bytes = len(body)
+        del body, batches  # what waits for the bucket is in the buffer, and counted there
+        found = await outcomes(log, pending, acks=options.acks, timeout_s=options.timeout_s, deadline_s=deadline_s)
+        await self._catch_up_with(found, deadline_s)
+        for outcome in found:
+            if isinstance(outcome, TidelogError):
+                named(outcome, target.topic)
+        _tell_how_to_retry(found, options)
+        error = shared_error(found)
+        if error is not None:
+            raise error
+        seconds = asyncio.get_running_loop().time() - began_s
+        self._broker.metrics.traffic.http.produced(found, request_bytes=request_bytes, seconds=seconds)
+        if self._broker.tracing is not None:
+            trace_produced([topic], pending, found, began_s=began_s, size_bytes=request_bytes)
+        del pending
+        for failed in {id(outcome): outcome for outcome in found if isinstance(outcome, TidelogError)}.values():
+            told_with_trouble(failed, self._broker)
+        encode = ready_batch_as_json if media_type == RECORD_BATCH else _ENCODE[answer_type]
+        many = len(plan.partitions) > THREAD_RECORDS
+        status = 202 if options.acks is Acks.NONE else 200
+        headers = [(b"content-type", answer_type.encode())]
+        bytes_max = 0 if media_type == RECORD_BATCH else answer_bytes_max(plan, found, options.acks)
+        with self._room.place() as place:
+            if bytes_max > PIECE_BYTES:
+                await request.attended(self._room_for(bytes_max, place))
+            answer = await self._worked(lambda: encode(plan, found, options.acks), takes_long=many)
+            if not place.bytes_held:
+                await request.answer(status, answer, headers)
+                return
+            place.keep(len(answer))
+            pause_s = settings.answer_timeout_ms / 1000
+            await paced_response.answer(request, answer, headers, pause_s=pause_s, status=status)
+
+    async def _planned(
+        self, media_type: str, body: bytes, options: Options, target: Target, log: LedHere, deadline_s: float
+    ) -> tuple[Plan, bool]:
+        """The batches, and whether they continue a request of which a part is committed (Log.append)."""
+        if media_type == RECORD_BATCH:
+            return await self._ready_batch(body, options, target, log), False
+        if options.idempotency_key is None:
+            return await self._plan(media_type, body, options, self._routing(target, options.producer), log), False
+        try:
+            keyed = await self._plan_once(options.idempotency_key, media_type, body, options, target, log, deadline_s)
+        except (TooLarge, InvalidTimestamp):
+            await log.check_not_sealed()  # else the next leader may have taken what is refused here
+            raise
+        return keyed.plan, keyed.continues
+
+    async def _catch_up_with(self, found: Iterable[Outcome], deadline_s: float) -> None:
+        """Waits until this broker knows the topic as the leaders that refused a request for its routing: so a retry succeeds."""
+        revisions = [int(each.details.get("topic_revision", 0)) for each in found if isinstance(each, StaleRouting)]
+        if revisions:
+            left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+            await self._broker.topic_cache.wait_for(Revision(max(revisions)), timeout_s=left_s)
+
+    async def _room_for(self, bytes_count: int, place: AnswerPlace) -> None:
+        """Waits for room for a whole answer. At a stop it goes out as it is: nobody may take what was written for refused."""
+        try:
+            await place.ask(bytes_count, bytes_least=bytes_count, timeout_s=_FOR_EVER_S)
+        except Throttled:
+            place.keep(bytes_count)
+
+    def _routing(self, target: Target, producer: ProducerFields | None) -> Routing:
+        partition_count = target.topic.partition_count
+        return Routing(partition_count, next(self._turns) % partition_count, target.batch_bytes_max, producer)
+
+    async def _plan_once(
+        self, key: bytes, media_type: str, body: bytes, options: Options, target: Target, log: LedHere, deadline_s: float
+    ) -> KeyedPlan:
+        """Returns the plan of a request with an Idempotency-Key: see keyed_produce.plan_once. The caller appends it at once."""
+        long_body = takes_long(media_type, body)
+        producer = await self._worked(
+            lambda: producer_of(
+                key,
+                topic_id=target.topic.id,
+                media_type=media_type,
+                body=body,
+                partition=options.partition,
+                expected_offset=options.expected_offset,
+            ),
+            takes_long=long_body,
+        )
+        keyed = await plan_once(
+            log,
+            self._broker.topic_cache,
+            target.topic.id,
+            producer,
+            lambda routing: self._plan(media_type, body, options, routing, log),
+            batch_bytes_max=target.batch_bytes_max,
+            deadline_s=deadline_s,
+            waits=long_body,
+        )
+        _check_sizes(keyed.plan, keyed.written, target)
+        check_dates(_ready(keyed.plan, target), target, written=keyed.written)
+        return keyed
+
+    async def _plan(self, media_type: str, body: bytes, options: Options, routing: Routing, log: LedHere) -> Plan:
+        decompressed_bytes_max = log.settings.decompressed_bytes_max
+        headers_max = self._broker.settings.record_headers_max
+        return await self._worked(
+            lambda: plan_body(
+                media_type, body, options, routing, decompressed_bytes_max=decompressed_bytes_max, headers_max=headers_max
+            ),
+            takes_long=takes_long(media_type, body),
+        )
+
+    async def _worked(self, work: Callable[[], _Work], *, takes_long: bool) -> _Work:
+        """In a thread where it takes long, else at once: then nothing else runs meanwhile."""
+        return await self._threads.run(work) if takes_long else work()
+
+    async def _ready_batch(self, body: bytes, options: Options, target: Target, log: LedHere) -> Plan:
+        if options.partition is None:
+            raise InvalidArgument("a record batch needs its partition", hint="Add ?partition=N.")
+        if options.producer is not None or options.idempotency_key is not None:
+            raise InvalidArgument(
+                "a record batch carries its own producer fields", hint="Leave the Idempotency-Key and producer_id out."
+            )
+        partition_of(target.topic, options.partition)
+        header = await check_ready_batch(
+            body,
+            batch_bytes_max=target.batch_bytes_max,
+            decompressed_bytes_max=log.settings.decompressed_bytes_max,
+            threads=self._threads,
+        )
+        batch = PlannedBatch(options.partition, header.record_count, body)
+        return Plan([], [batch])
+
+
+def plan_body(
+    media_type: str, body: bytes, options: Options, routing: Routing, *, decompressed_bytes_max: int, headers_max: int
+) -> Plan:
+    """The batches of a body of records. It may run in a thread: it touches nothing that changes."""
+    now_ms = time.time_ns() // 1_000_000
+    if media_type == ARROW:
+        plan = plan_arrow(
+            parse_arrow(body, now_ms=now_ms, decompressed_bytes_max=decompressed_bytes_max),
+            partition_count=routing.partition_count,
+            keyless_partition=routing.keyless_partition,
+            default_partition=options.partition,
+            batch_bytes_max=routing.batch_bytes_max,
+            producer=routing.producer,
+        )
+    else:
+        parse = parse_json if media_type == JSON else parse_lines
+        parsed = parse(body, now_ms=now_ms, headers_max=headers_max)
+        own_partitions = parsed.own_partitions
+        if options.partition is not None:
+            asked = own_partitions or [None] * len(parsed.records)
+            own_partitions = [options.partition if own is None else own for own in asked]
+        routes = route(
+            parsed.records,
+            own_partitions,
+            partition_count=routing.partition_count,
+            keyless_partition=routing.keyless_partition,
+        )
+        plan = plan_records(routes, batch_bytes_max=routing.batch_bytes_max, request_bytes=len(body), producer=routing.producer)
+    if options.expected_offset is not None:
+        single_partition(sorted({batch.partition for batch in plan.batches}), because="expected_offset")
+    return plan
+
+
+def takes_long(media_type: str, body: bytes) -> bool:
+    """Whether taking the body apart would hold the event loop for milliseconds.
+
+    JSON's records, headers and lines are counted by their brackets, colons and breaks: too many where these stand in values, never
+    too few. Arrow tells how much it holds only when it is open: it may be compressed, and a null takes a bit.
+    """
+    if len(body) > THREAD_BYTES or media_type == ARROW:
+        return True
+    return body.count(b"{") > THREAD_RECORDS or max(body.count(b":"), body.count(b"\n")) > _MEMBERS * THREAD_RECORDS
+
+
+def _ready(plan: Plan, target: Target) -> list[ReadyBatch]:
+    return [ReadyBatch(_place(target, planned.partition), planned.batch, parse_header(planned.batch)) for planned in plan.batches]
+
+
+def _check_sizes(plan: Plan, written: Container[TopicPartition], target: Target) -> None:
+    """TooLarge for a batch that is still to be written. One that was is told again, even where the topic takes less by now."""
+    bytes_max = target.batch_bytes_max
+    for partition, _, batch in plan.batches:
+        if len(batch) > bytes_max and _place(target, partition) not in written:
+            raise TooLarge(
+                f"the records of partition {partition} take {len(batch)} bytes as a batch; the topic takes {bytes_max}",
+                size=len(batch),
+                bytes_max=bytes_max,
+            )
+
+
+def _without_records(plan: Plan) -> Plan:
+    """What an answer needs of the plan: where there are many records, in a byte or two for each."""
+    partitions = plan.partitions
+    if len(partitions) > THREAD_RECORDS:
+        partitions = np.asarray(partitions, np.min_scalar_type(max(planned.partition for planned in plan.batches)))
+    return Plan(partitions, [planned._replace(batch=b"") for planned in plan.batches])
+
+
+def _tell_how_to_retry(found: Iterable[Outcome], options: Options) -> None:
+    if options.producer is not None:
+        return  # as the error says: with the same sequence
+    for outcome in found:
+        if isinstance(outcome, OutcomeUnknown):
+            outcome.hint = (
+                "Read back before you retry. With an Idempotency-Key a retry would be safe."
+                if options.idempotency_key is None
+                else "Retry the same request with the same Idempotency-Key: what was written is not written again."
+            )
+
+
+def _place(target: Target, partition: int) -> TopicPartition:
+    return TopicPartition(target.topic.id, Partition(partition))
+
+
+def _options(request: Request, *, timeout_ms_max: int) -> Options:
+    query = request.query(_QUERY)
+    idempotency_key = request.only(b"idempotency-key")
+    producer_id = query.integer("producer_id", least=0, most=IDEMPOTENCY_KEY_IDS - 1)
+    producer_epoch = query.integer("producer_epoch", least=0, most=2**15 - 1)
+    base_sequence = query.integer("base_sequence", least=0, most=SEQUENCE_MAX)
+    if producer_id is None:
+        if producer_epoch is not None or base_sequence is not None:
+            raise InvalidArgument("producer_epoch and base_sequence belong to a producer_id")
+        producer = None
+    elif idempotency_key is not None:
+        raise InvalidArgument("an Idempotency-Key and a producer_id exclude each other")
+    elif base_sequence is None:
+        raise InvalidArgument(
+            "producer_id needs base_sequence", hint="Begin at 0 in each partition, and add the records of each batch."
+        )
+    else:
+        producer = ProducerFields(ProducerId(producer_id), producer_epoch or 0, base_sequence)
+    acks = query.choice("acks", _ACKS)
+    return Options(
+        acks=Acks.ALL if acks is None else acks,
+        timeout_s=(query.integer("timeout_ms", least=1, most=timeout_ms_max) or timeout_ms_max) / 1000,
+        partition=query.integer("partition", least=0, most=2**31 - 1),
+        expected_offset=query.integer("expected_offset", least=0, most=INT64_MAX),
+        producer=producer,
+        idempotency_key=idempotency_key,
+    )

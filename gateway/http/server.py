@@ -1,0 +1,329 @@
+"""The HTTP door: uvicorn's protocol in the broker's own loop, without its server, its signal handlers and its ticking.
+
+    start   listen
+    stop    refuse new connections ─▶ end long polls and streams ─▶ answer what is in flight ─▶ up to the grace, then cut
+
+Limits that uvicorn does not keep: the head of a request has a size (431) and a time to arrive in (408), and a client that takes
+next to nothing of its answer for a while is cut off. So whoever sends headers without end, or nothing, or hardly reads, holds
+neither memory nor a connection for long. Connections have a bound, in all and by address (net/connection_limiter.py): one too many
+is told 429, whatever it asks for; a probe alone hears how the broker is, since a kubelet ends the one that does not say that it
+lives. With TLS, net/tls/listener.py accepts. Where clients have to show certificates, who shows none is told
+401; a probe (/livez, /readyz, /startupz) hears its status, and no more, since what asks for it (a kubelet) has none to show.
+Source: uvicorn/protocols/http/httptools_impl.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from email.utils import formatdate
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import uvicorn
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from gateway.access.audit_log import AuditLog
+from gateway.access.permissions import METRICS_PATHS, NO_ROUTE, http_route
+from gateway.api import Broker
+from gateway.concurrency.shutdown import LongWaits
+from gateway.error_codes import wire_codes
+from gateway.http.app import HttpApp
+from gateway.http.problem_details import problem, problem_headers
+from gateway.http.request import Disconnected, Message, Receive, Scope, Send, request_id_of
+from gateway.net.connection_limiter import OpenConnections, Place
+from gateway.net.host_check import HostCheck
+from gateway.net.ports import BACKLOG, TakenPort
+from gateway.net.tls.client_subject import STATE_KEY, subject_of_der
+from gateway.net.tls.listener import TlsListener
+from gateway.net.tls.settings import is_loopback
+from gateway.records.response_budget import BYTES_PER_SECOND_MIN
+from metadata.errors import TidelogError, Unauthenticated
+
+if TYPE_CHECKING:
+    from gateway.net.tls.identity import TlsFiles
+
+HEAD_BYTES_MAX: Final = 64 << 10
+HEAD_TIMEOUT_S: Final = 10.0
+WRITE_STALL_S: Final = 30.0
+"""A client that takes less of its answer in this time than at the least rate of all readers (records/response_budget.py) is cut
+off, whatever writes it. What is paced (paced_response.py) is cut off sooner."""
+TLS_UNREAD_BYTES_MAX: Final = 128 << 10
+"""Of each connection, that have come and wait to be decrypted. By default, 512 KiB."""
+PROBES: Final = frozenset({"/livez", "/readyz", "/startupz"})
+KEEP_ALIVE_S: Final = 75
+"""How long an idle connection is kept: longer than the idle time of common load balancers (60 s), so that they close first."""
+_SHOW_CERTIFICATE: Final = "Show one: cert_file and key_file (--cert-file, --key-file); curl --cert FILE --key FILE."
+
+log = logging.getLogger(__name__)
+
+
+class HttpServer:
+    def __init__(
+        self, broker: Broker, tls: TlsFiles | None = None, *, metrics_open: bool = False, allowed_hosts: Collection[str] = ()
+    ) -> None:
+        """`metrics_open`: who shows no certificate may read /metrics all the same. `allowed_hosts`: see net/host_check.py."""
+        self._allowed_hosts = allowed_hosts
+        self._is_guarded = broker.guard is not None
+        self._open_paths = METRICS_PATHS if metrics_open else frozenset()
+        self._waits = LongWaits()
+        self._app = HttpApp(broker, self._waits)
+        self._audit = broker.guard.audit if broker.guard is not None else None
+        self._state = ServerState()
+        self._tls = tls
+        self._listeners: list[asyncio.Server] = []
+        """One for each address of the host."""
+        self._accepting: asyncio.Task[None] | None = None
+        """The same where there is TLS."""
+        self._clock: asyncio.TimerHandle | None = None
+        settings = broker.settings
+        self.connections = OpenConnections(settings.http_connections_max, settings.http_connections_per_address_max)
+
+    async def start(self, port: TakenPort) -> str:
+        """Listens there, and answers with the address. Raises as take_port (net/ports.py), where another took it at the same
+        moment."""
+        config = uvicorn.Config(
+            self._app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+
+        def connection(place: Place | None = None) -> asyncio.Protocol:
+            protocol = BoundedProtocol(config=config, server_state=self._state, app_state={}, _loop=loop)
+            protocol.place, protocol.open_connections = place, self.connections
+            protocol.open_paths, protocol.audit = self._open_paths, self._audit
+            protocol.certificate_required = self._tls is not None and self._tls.requires_certificate
+            return protocol
+
+        self._app.hosts = HostCheck(
+            allowed=self._allowed_hosts,
+            is_loopback=is_loopback(port.address),
+            is_tls=self._tls is not None,
+            asks_for_credentials=self._is_guarded,
+        )
+        sockets = port.listen()
+        if self._tls is None:
+            self._listeners = [await loop.create_server(connection, sock=each, backlog=BACKLOG) for each in sockets]
+        else:
+            tls = self._tls
+            listener = TlsListener(sockets, lambda: tls.context, connection, self.connections)
+            self._accepting = loop.create_task(listener.run(), name="HTTP with TLS")  # until `stop`
+            self._accepting.add_done_callback(_tell_of_the_end)
+        self._tell_the_time()
+        return port.address
+
+    async def stop(self, grace_s: float) -> None:
+        """Returns when every answer is out, or after `grace_s`."""
+        self._waits.stop()
+        for listener in self._listeners:
+            listener.close()
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait((self._accepting,))
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=grace_s)
+        cut = list(self._state.tasks)
+        for task in cut:
+            task.cancel()
+        if cut:
+            await asyncio.wait(cut, timeout=1.0)
+        for connection in list(self._state.connections):
+            connection.transport.close()
+        if self._clock is not None:
+            self._clock.cancel()
+
+    def _tell_the_time(self) -> None:
+        """The Date header of all answers (RFC 9110 §6.6.1), once a second."""
+        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        self._clock = asyncio.get_running_loop().call_later(1.0, self._tell_the_time)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection, whose parser may not swallow bytes for long without anything to show for them.
+
+    Its end is told at once to the request that is being answered.
+    """
+
+    _answered: RequestResponseCycle | None = None
+    """The request that is being answered. Others may have come behind it on the same connection; uvicorn's `cycle` is the last."""
+    _silent_bytes = 0
+    """Received since the last head, piece of a body, or end of a request: a head, trailers, or nonsense."""
+    _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+    place: Place | None = None
+    """Taken at the latest when the connection stands."""
+    open_connections: OpenConnections
+    certificate_required = False
+    audit: AuditLog | None = None
+    """Where a stranger is told of; where there is no authentication, nobody is."""
+    open_paths: frozenset[str] = frozenset()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn itself
+        super().connection_made(transport)
+        if self.place is None:
+            self.place = self.open_connections.take(self.client[0] if self.client else "")
+        if self.place is None:
+            transport.abort()
+        if (tls := transport.get_extra_info("ssl_object")) is not None:
+            limited = cast(Any, transport)
+            limited.set_read_buffer_limits(high=TLS_UNREAD_BYTES_MAX, low=TLS_UNREAD_BYTES_MAX // 2)
+            if der := tls.getpeercert(binary_form=True):
+                self.app_state[STATE_KEY] = subject_of_der(der)  # copied into the scope of each request
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.place is not None:
+            self.place.give_back()
+        self._head_arrived()
+        self._stop_write_timer()
+        self._tell_of_the_end()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._watch_writing(self.transport.get_write_buffer_size())
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stop_write_timer()
+        super().resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        self._silent_bytes += len(data)
+        super().data_received(data)
+        if self._silent_bytes > HEAD_BYTES_MAX:
+            self._refuse(b"431 Request Header Fields Too Large", b"The head of a request may have 64 KiB.\n")
+
+    def on_message_begin(self) -> None:
+        self._await_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._silent_bytes = 0
+        self._head_arrived()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._silent_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._silent_bytes = 0
+        super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        refusal: TidelogError | None = self.place.refusal if self.place is not None else None
+        is_stranger = self.certificate_required and STATE_KEY not in self.app_state
+        if cycle.scope["path"] in PROBES and (refusal is not None or is_stranger):
+            app, refusal = partial(_status_alone, app, last=refusal is not None), None
+        elif refusal is None and is_stranger and cycle.scope["path"] not in self.open_paths:
+            refusal = Unauthenticated("this broker wants a certificate of its clients", hint=_SHOW_CERTIFICATE)
+        if refusal is not None:
+            super()._start_asgi_task(cycle, partial(_refuse_connection, refusal, self.audit))
+        else:
+            super()._start_asgi_task(cycle, partial(self._answer, app))
+
+    async def _answer(self, app: ASGI3Application, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)  # type: ignore[arg-type]  # ASGI's messages are dicts here, TypedDicts there
+        except Disconnected:
+            self._tell_of_the_end()
+            self.transport.abort()  # a polite end would keep what nobody takes until it is a stall
+
+    def _tell_of_the_end(self) -> None:
+        """To the request that is being answered: nobody reads its answer. uvicorn itself tells the last one that came."""
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        self._refuse(b"408 Request Timeout", b"The head of the request did not come in time.\n")
+
+    def _head_arrived(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _watch_writing(self, bytes_left: int) -> None:
+        self._write_timer = self.loop.call_later(WRITE_STALL_S, self._writing_is_slow, bytes_left)
+
+    def _writing_is_slow(self, bytes_before: int) -> None:
+        bytes_left = self.transport.get_write_buffer_size()
+        if bytes_before - bytes_left >= WRITE_STALL_S * BYTES_PER_SECOND_MIN:
+            self._watch_writing(bytes_left)
+        else:
+            self.transport.abort()
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+    def _refuse(self, status: bytes, body: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            head = b"HTTP/1.1 %b\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+            self.transport.write(head % (status, len(body)) + body)
+        self.transport.close()
+
+
+def _tell_of_the_end(accepting: asyncio.Task[None]) -> None:
+    if not accepting.cancelled() and (error := accepting.exception()) is not None:
+        log.critical("the HTTP door accepts no connections any more", exc_info=error)
+
+
+async def _status_alone(app: ASGI3Application, scope: Scope, receive: Receive, send: Send, *, last: bool) -> None:
+    """The app's answer without what it says. `last`: the connection is closed behind it."""
+    headers = [(b"content-length", b"0"), *([(b"connection", b"close")] if last else [])]
+
+    async def send_status(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send({**message, "headers": headers})
+        elif not message.get("more_body", False):
+            await send({"type": "http.response.body", "body": b""})
+
+    await app(scope, receive, send_status)  # type: ignore[arg-type]  # as in _answer
+
+
+async def _refuse_connection(refusal: TidelogError, audit: AuditLog | None, scope: Scope, receive: Receive, send: Send) -> None:
+    """One connection too many, or of a stranger: its first request is told so, and it is closed."""
+    status = wire_codes(refusal).http
+    request_id = request_id_of(scope)
+    if audit is not None and isinstance(refusal, Unauthenticated):
+        route = http_route(scope["method"], scope["path"].split("/"))
+        audit.tell(
+            outcome=refusal.code,
+            door="http",
+            address=scope["client"][0] if scope.get("client") else "",
+            call=route.action if route is not NO_ROUTE else scope["method"],
+            request_id=request_id,
+            reason=refusal.message,
+        )
+    body = problem(refusal, status=status, path=scope["path"], request_id=request_id)
+    headers = [
+        *problem_headers(refusal, status=status),
+        (b"x-request-id", request_id.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

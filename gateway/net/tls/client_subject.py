@@ -1,0 +1,74 @@
+"""Who a client certificate says that its connection is: the same words at both doors. Pure.
+
+    HTTP   http/server.py notes the subject once per connection       ─▶ http_subject(scope)
+    gRPC   grpc's auth_context holds the certificate of each call     ─▶ grpc_subject(context)
+
+Invariant: only what TLS has verified against `tls_client_ca_file` is told: a certificate that fails it ends the handshake, and no
+call is ever made on such a connection. None: the client showed no certificate, was not asked for one, or there is no TLS.
+Source: RFC 4514 for the text of a subject
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+STATE_KEY: Final = "tls_subject"
+"""In the `state` of an ASGI scope."""
+REMEMBERED_MAX: Final = 4_096
+"""Certificates whose subject is not parsed again at each call."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSubject:
+    subject: str
+    """The whole name, the most specific part first: CN=billing,OU=payments,O=Example."""
+    common_name: str
+    """Of several the first that is written; empty where there is none."""
+
+
+class AuthenticatedCall(Protocol):
+    """What is asked of a call's context."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]: ...
+
+
+def http_subject(scope: MutableMapping[str, Any]) -> TlsSubject | None:
+    """The verified subject of the connection that an HTTP request came on."""
+    found: TlsSubject | None = (scope.get("state") or {}).get(STATE_KEY)
+    return found
+
+
+def grpc_subject(context: AuthenticatedCall) -> TlsSubject | None:
+    """The verified subject of the connection that a call came on."""
+    for pem in context.auth_context().get("x509_pem_cert") or ():
+        return subject_of_pem(pem)
+    return None
+
+
+# cryptography is loaded with the first certificate: a broker without TLS starts without it
+
+
+@lru_cache(maxsize=REMEMBERED_MAX)
+def subject_of_pem(pem: bytes) -> TlsSubject:
+    from cryptography.x509 import load_pem_x509_certificate
+
+    return _subject(load_pem_x509_certificate(pem))
+
+
+def subject_of_der(der: bytes) -> TlsSubject:
+    from cryptography.x509 import load_der_x509_certificate
+
+    return _subject(load_der_x509_certificate(der))
+
+
+def _subject(certificate: Certificate) -> TlsSubject:
+    from cryptography.x509.oid import NameOID
+
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return TlsSubject(certificate.subject.rfc4514_string(), str(names[0].value) if names else "")

@@ -1,0 +1,60 @@
+"""Whether other brokers will take this one's certificate where they require one of their clients: asked of OpenSSL, by a handshake
+with itself in memory, in which the broker is both.
+
+What is not judged is time: a certificate that has ended is told by its alert, and must not keep a broker from starting.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import Certificate
+
+from gateway.net.tls.key_pair import load_key_pair
+
+_NOT_YET_VALID: Final = 9
+_HAS_EXPIRED: Final = 10
+"""As OpenSSL counts what may be wrong with a certificate."""
+_STEPS_MAX: Final = 8
+"""Of the handshake: it takes two of each side."""
+
+
+def why_refused(cert_file: Path, key_file: Path, authorities: Sequence[Certificate]) -> str:
+    """What a broker that goes by these authorities says of this one as its client; empty where it takes it.
+
+    Raises InvalidArgument where certificate and key do not fit together.
+    """
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_key_pair(server, cert_file, key_file, setting="tls_key_file")
+    server.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in authorities))
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC does: an authority in the middle will do
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    load_key_pair(client, cert_file, key_file, setting="tls_key_file")
+    try:
+        _shake_hands(server, client)
+    except ssl.SSLCertVerificationError as error:
+        return "" if error.verify_code in {_NOT_YET_VALID, _HAS_EXPIRED} else error.verify_message
+    except ssl.SSLError as error:  # as of a key on a curve that TLS 1.3 does not know
+        return f"no handshake can be made with its key, where RSA or P-256 would do ({error.reason or error})"
+    return ""
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(_STEPS_MAX):
+        waiting = 0
+        for side in sides:
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                waiting += 1
+        if not waiting:
+            return
+    raise AssertionError("the handshake with itself does not come to an end")

@@ -1,0 +1,265 @@
+"""This broker's certificate, and the authorities it goes by, as their files have them: read at the start, and looked at again.
+
+    files ──read──▶ whole? ─▶ no: an error in the log, and what was read before goes on
+    every            └▶ yes: new connections get it: HTTP by a new context, gRPC by its fetcher, other brokers by new channels
+    tls_reload_ms
+
+A certificate and a key are two files: who replaces them one after the other leaves a pair that does not fit together for a moment,
+and it is refused like any broken one until the other file has come. Invariants: nothing is given out that was not checked whole
+(the pair fits, each authority can be parsed, other brokers take it); a connection that stands is never touched; no key is ever
+shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import stat
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from gateway.net.tls.credentials import why_refused
+from gateway.net.tls.key_pair import load_key_pair
+from gateway.net.tls.settings import TlsSettings
+from gateway.net.tls.system_authorities import system_authorities
+from metadata.errors import InvalidArgument
+
+ALPN: Final = ["http/1.1"]
+FILE_BYTES_MAX: Final = 4 << 20
+"""A bundle of all public authorities has a quarter of a MiB."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsIdentity:
+    """What was read at one time, and fits together."""
+
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+    peer_ca: bytes | None
+    """None: the system's."""
+    context: ssl.SSLContext
+    """Of the HTTP door."""
+    not_after_s: float
+    """When the first of our certificates ends, in seconds since 1970."""
+
+    def __repr__(self) -> str:
+        return f"TlsIdentity(not_after_s={self.not_after_s})"
+
+
+class TlsFiles:
+    def __init__(self, settings: TlsSettings, *, has_peers: bool = False) -> None:
+        """Reads the files. Raises InvalidArgument, saying which of them is wrong, and how. `has_peers`: other brokers must take
+        the certificate, where they require one."""
+        self._settings = settings
+        self._has_peers = has_peers
+        self._complaint = ""  # told once
+        self._changed: list[Callable[[], Awaitable[None]]] = []
+        self.identity = read_identity(settings, has_peers=has_peers)
+        _warn_of_readers(settings.tls_key_file)
+        self.refused_count = 0
+        """How often what the files held was refused."""
+
+    @property
+    def not_after_s(self) -> float:
+        return self.identity.not_after_s
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the next connection at the HTTP door."""
+        return self.identity.context
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """For the gRPC door. grpc asks before each handshake whether there are others by now, from a thread of its own."""
+        given = self.identity
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            if self.identity is given:
+                return None
+            given = self.identity
+            return _grpc_configuration(given)
+
+        return grpc.dynamic_ssl_server_credentials(
+            _grpc_configuration(given),
+            fetch,  # type: ignore[arg-type]  # None is "no change", as its documentation says
+            require_client_authentication=self.requires_certificate,
+        )
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """For a channel to another broker: its certificate is checked, and ours is shown where it asks."""
+        now = self.identity
+        return grpc.ssl_channel_credentials(
+            root_certificates=now.peer_ca or system_authorities(), private_key=now.key, certificate_chain=now.cert
+        )
+
+    @property
+    def requires_certificate(self) -> bool:
+        return self._settings.tls_client_auth == "required"
+
+    @property
+    def peer_name(self) -> str:
+        """The name to check other brokers' certificates against; empty: the host of each."""
+        return self._settings.tls_peer_name
+
+    def subscribe(self, changed: Callable[[], Awaitable[None]]) -> None:
+        """Called after each change, by `run`."""
+        self._changed.append(changed)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.tls_reload_ms / 1000)
+            await self.look()
+
+    async def look(self) -> bool:
+        """Whether the files hold something new, which holds from now on; returns when all who subscribed have taken it over."""
+        changed = await self._take_over()
+        if changed:
+            for told in self._changed:
+                await told()
+        return changed
+
+    async def _take_over(self) -> bool:
+        try:
+            found = await asyncio.to_thread(self._read_changed)
+        except InvalidArgument as error:
+            self._refused(error.message)
+            return False
+        except Exception as error:  # noqa: BLE001  # whatever new files do to those who read them: what was read before goes on
+            self._refused(f"it can't be read: {type(error).__name__}: {error}", cause=error)
+            return False
+        self._complaint = ""
+        if found is None:
+            return False
+        self.identity = found
+        log.info("a new certificate is in use; it ends %s", _day(found.not_after_s))
+        return True
+
+    def _refused(self, why: str, *, cause: Exception | None = None) -> None:
+        self.refused_count += 1
+        if self._complaint != why:
+            log.error("the certificate that was read before stays in use: %s", why, exc_info=cause)
+        self._complaint = why
+
+    def _read_changed(self) -> TlsIdentity | None:
+        if _read_all(self._settings) == _parts(self.identity):
+            return None
+        return read_identity(self._settings, has_peers=self._has_peers)
+
+
+def read_identity(settings: TlsSettings, *, has_peers: bool = False) -> TlsIdentity:
+    """What the files hold. Raises InvalidArgument where that is not whole, or is being replaced at this moment."""
+    parts = _read_all(settings)
+    cert, key, client_ca, peer_ca = parts
+    assert cert is not None
+    assert key is not None
+    not_after_s = min(found.not_valid_after_utc.timestamp() for found in _parsed("tls_cert_file", settings.tls_cert_file, cert))
+    clients = _parsed("tls_client_ca_file", settings.tls_client_ca_file, client_ca) if client_ca is not None else []
+    if peer_ca is not None and peer_ca is not client_ca:
+        _parsed("tls_peer_ca_file", settings.tls_peer_ca_file, peer_ca)
+    context = _http_context(settings, clients)
+    if has_peers and settings.tls_client_auth == "required":
+        _check_as_client(settings, clients)
+    if _read_all(settings) != parts:  # the context reads the pair by itself
+        raise InvalidArgument("the files of the certificate change while they are read", hint="They are read again in a moment.")
+    return TlsIdentity(cert, key, client_ca, peer_ca, context, not_after_s)
+
+
+def _http_context(settings: TlsSettings, clients: Sequence[x509.Certificate]) -> ssl.SSLContext:
+    """`clients`: the authorities of their certificates."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # asked for by clients, it costs them nothing and us a handshake
+    context.set_alpn_protocols(ALPN)
+    assert settings.tls_cert_file is not None
+    assert settings.tls_key_file is not None
+    load_key_pair(context, settings.tls_cert_file, settings.tls_key_file, setting="tls_key_file")
+    if settings.tls_client_auth != "off":
+        try:  # as DER: of PEM, `ssl` takes no comments that are not ASCII, and gRPC and OpenSSL do
+            context.load_verify_locations(cadata=b"".join(each.public_bytes(Encoding.DER) for each in clients))
+        except ssl.SSLError as error:
+            raise InvalidArgument(
+                f"tls_client_ca_file: {settings.tls_client_ca_file} can't be used ({error.reason or error})",
+                hint="Name a PEM file of the authorities that sign clients' certificates.",
+            ) from None
+        context.verify_mode = ssl.CERT_OPTIONAL  # http/server.py refuses who shows none, but for probes
+        context.options |= ssl.OP_NO_TICKET  # who comes back shows its certificate again: it may have ended meanwhile
+        context.num_tickets = 0
+    return context
+
+
+def _check_as_client(settings: TlsSettings, authorities: Sequence[x509.Certificate]) -> None:
+    """Brokers are clients of each other, and have the same settings."""
+    assert settings.tls_cert_file is not None
+    assert settings.tls_key_file is not None
+    why = why_refused(settings.tls_cert_file, settings.tls_key_file, authorities)
+    if why:
+        raise InvalidArgument(
+            f"tls_cert_file: the other brokers require certificates of their clients, and would refuse {settings.tls_cert_file} by "
+            f"the authorities in {settings.tls_client_ca_file}: {why}",
+            hint="Brokers are clients of each other: have it signed, for clientAuth as well as serverAuth, by an authority of "
+            "tls_client_ca_file, or add its authority to that file at all brokers.",
+        )
+
+
+def _grpc_configuration(identity: TlsIdentity) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(identity.key, identity.cert)], root_certificates=identity.client_ca)
+
+
+_Parts = tuple[bytes | None, bytes | None, bytes | None, bytes | None]
+
+
+def _parts(identity: TlsIdentity) -> _Parts:
+    return identity.cert, identity.key, identity.client_ca, identity.peer_ca
+
+
+def _read_all(settings: TlsSettings) -> _Parts:
+    """Certificate, key, authorities of clients, authorities of brokers."""
+    client_ca = _pem("tls_client_ca_file", settings.tls_client_ca_file)
+    peer_ca = client_ca if settings.tls_peer_ca_file is None else _pem("tls_peer_ca_file", settings.tls_peer_ca_file)
+    return _pem("tls_cert_file", settings.tls_cert_file), _pem("tls_key_file", settings.tls_key_file), client_ca, peer_ca
+
+
+def _pem(name: str, path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            text = file.read(FILE_BYTES_MAX)
+    except OSError as error:
+        raise InvalidArgument(f"{name}: {path} can't be read ({error.strerror})", hint="Name a PEM file.") from None
+    if b"-----BEGIN" not in text:
+        raise InvalidArgument(f"{name}: {path} is not PEM", hint="It begins with -----BEGIN.")
+    return text
+
+
+def _warn_of_readers(key: Path | None) -> None:
+    if key is not None and key.stat().st_mode & stat.S_IROTH:
+        log.warning("tls_key_file: everybody on this machine may read %s, and so be this broker: chmod o-rwx it", key)
+
+
+def _parsed(name: str, path: Path | None, pem: bytes) -> list[x509.Certificate]:
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+        if len(found) != pem.count(b"-----BEGIN CERTIFICATE-----"):
+            raise ValueError("the last one is cut off")
+    except (ValueError, x509.InvalidVersion) as error:
+        raise InvalidArgument(
+            f"{name}: {path} does not hold whole certificates: {error}", hint="Name a PEM file of certificates."
+        ) from None
+    return found
+
+
+def _day(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="minutes")

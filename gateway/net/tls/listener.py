@@ -1,0 +1,118 @@
+"""Connections of TLS as they are accepted: each gets its place, a handshake with the certificate of the moment, and its protocol.
+
+    accept ─▶ a place (net/connection_limiter.py) ─▶ handshake, HANDSHAKE_TIMEOUT_S ─▶ the protocol's connection_made
+                 └▶ none: closed                 └▶ it failed: closed, its place given back
+                                                      └▶ it was plain HTTP: told so in plain HTTP
+
+Here rather than in asyncio's own server, since that keeps one certificate for its life, and tells of nobody before the handshake
+has ended, which it may never do. Invariants: a handshake that does not end holds a place, and no longer than its time; what one
+connection meets touches no other; where the process has no more file descriptors, connections wait to be accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from gateway.net.connection_limiter import OpenConnections, Place
+
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+SHUTDOWN_TIMEOUT_S: Final = 5.0
+"""How long the other end has for its part of a polite end."""
+NO_DESCRIPTORS_S: Final = 0.2
+"""Until it is tried again to accept."""
+_SPEAK_TLS: Final = b"This port speaks TLS: write https:// to it.\n"
+PLAIN_HTTP: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (
+    len(_SPEAK_TLS),
+    _SPEAK_TLS,
+)
+
+log = logging.getLogger(__name__)
+
+
+class TlsListener:
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        context: Callable[[], ssl.SSLContext],
+        protocol: Callable[[Place], asyncio.Protocol],
+        open_connections: OpenConnections,
+    ) -> None:
+        """`context` is asked before each handshake."""
+        self._sockets = sockets
+        self._context = context
+        self._protocol = protocol
+        self._open = open_connections
+
+    async def run(self) -> None:
+        """Accepts until it is cancelled, which closes the sockets, and ends the handshakes that are under way."""
+        try:
+            async with asyncio.TaskGroup() as handshakes:
+                for listener in self._sockets:
+                    handshakes.create_task(self._accept(listener, handshakes), name="accept TLS")
+        finally:
+            for listener in self._sockets:
+                listener.close()
+
+    async def _accept(self, listener: socket.socket, handshakes: asyncio.TaskGroup) -> None:
+        loop = asyncio.get_running_loop()
+        complaint = ""  # told once
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listener)
+            except ConnectionError:  # it was gone again before it was accepted
+                continue
+            except OSError as error:
+                if complaint != (complaint := str(error.strerror)):
+                    log.error("no connection can be accepted: %s", complaint)
+                await asyncio.sleep(NO_DESCRIPTORS_S)
+                continue
+            complaint = ""
+            place = self._open.take(str(address[0]))
+            if place is None:
+                connection.close()
+            else:
+                handshakes.create_task(self._shake_hands(connection, place), name="TLS handshake")
+
+    async def _shake_hands(self, connection: socket.socket, place: Place) -> None:
+        began = False
+        spare: socket.socket | None = None
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            spare = connection.dup()
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self._protocol(place),
+                connection,
+                ssl=self._context(),
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+                ssl_shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+            )
+            began = True
+        except ssl.SSLError as error:
+            if error.reason == "HTTP_REQUEST" and spare is not None:
+                _tell(spare)
+            log.debug("a TLS handshake failed: %s", error.reason)
+        except OSError as error:  # a timeout as well
+            log.debug("a TLS handshake failed: %s", error)
+        except Exception:
+            log.exception("a TLS handshake failed")
+        finally:
+            if spare is not None:
+                spare.close()
+            if not began:
+                connection.close()
+                place.give_back()
+
+
+def _tell(plain: socket.socket) -> None:
+    """What a client of plain HTTP can read. One that does not read it in its buffers is not waited for."""
+    try:
+        plain.setblocking(False)
+        plain.send(PLAIN_HTTP)
+        plain.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass

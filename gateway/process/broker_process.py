@@ -1,0 +1,169 @@
+"""A broker as a process: what it opens before there is a broker, in which order, and how it ends.
+
+    start   certificates, ports, keys ─▶ directory ─▶ disk ─▶ metadata ─▶ bucket: whose? ─▶ proof ─▶ cluster id ─▶ gateway/broker.py
+    stop    gateway/broker.py ─▶ stores close
+
+Invariant: no door answers before the bucket has proved that it keeps create-only PUTs; a start that is refused has signed no
+bucket, and made no cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from gateway.access.bootstrap import open_access, prepare_access
+from gateway.broker import VERSION, Broker, wall_clock_ms
+from gateway.cluster.identity import identify_cluster
+from gateway.net.ports import take_ports
+from gateway.net.tls.settings import is_loopback
+from gateway.process.garbage_collection import look_seldom, spare_what_is_loaded
+from gateway.process.open_files import raise_file_limit
+from gateway.process.runtime_tuning import keep_freed_memory
+from gateway.settings import BrokerSettings
+from metadata.errors import Unavailable
+from metadata.store.data_directory import DataDirectory
+from metadata.store.keys import EtcdLayout
+from metadata.store.open import open_metadata
+from segments.bucket.layout import proof_key
+from segments.bucket.nested_clusters import check_not_nested
+from segments.object_store.conditional_put_check import prove_create_only
+from segments.object_store.instrumented import MeteredStore
+from segments.object_store.open import open_store
+from segments.object_store.store_clock import StoreClock
+from segments.read.disk_cache import DiskTier
+from segments.shared_errors import first_of
+
+if TYPE_CHECKING:
+    from gateway.net.tls.identity import TlsFiles
+    from gateway.telemetry.request_trace import Tracing
+
+
+@asynccontextmanager
+async def running(settings: BrokerSettings, *, loaded: Callable[[], None] = lambda: None) -> AsyncIterator[Broker]:
+    """A broker that serves: entered when both doors are open, left when everything is flushed, sealed and closed.
+
+    `loaded`: as in Broker.run.
+
+    Raises Rejected, Denied or Unavailable when it can't start, before anything but its own directory was written.
+    """
+    async with AsyncExitStack() as parts:
+        tls = tls_files(settings)
+        ports = await take_ports(http=settings.http, grpc=settings.grpc)
+        parts.callback(ports.close)
+        prepared = await prepare_access(settings.access, broker_id=settings.broker_id, now_ms=wall_clock_ms)
+        tracing = await _tracing(settings, parts)
+        layout = EtcdLayout(settings.cluster)
+        bucket_url, metadata_path = settings.bucket, settings.data_dir
+        if not settings.metadata.etcd:
+            directory = parts.enter_context(DataDirectory(settings.data_dir))
+            bucket_url, metadata_path = settings.bucket or f"file://{directory.bucket_path}", directory.metadata_path
+        disk = _disk_tier(settings)
+        metadata = await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
+        # A cluster that has led has a bucket: one that is missing was mistyped, or is not mounted.
+        has_led = await metadata.get(layout.next_session) is not None
+        clock = StoreClock(wall_clock_ms)
+        bucket = MeteredStore(await open_store(bucket_url, settings.s3, make_directory=not has_led, clock=clock))
+        parts.push_async_callback(bucket.close)
+
+        async def before_writing(*, is_new: bool) -> None:
+            if is_new:
+                await check_not_nested(bucket, bucket_url, settings.s3)
+            await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
+
+        identity = await identify_cluster(
+            bucket, metadata, layout, new_id=uuid.uuid4().hex, now_ms=wall_clock_ms(), before_writing=before_writing
+        )
+        access = await open_access(
+            settings.access,
+            prepared,
+            metadata,
+            layout,
+            cluster_id=identity,
+            broker_id=settings.broker_id,
+            now_ms=wall_clock_ms,
+            has_peers=bool(settings.metadata.etcd),
+            peers_speak_tls=settings.tls.is_on,
+            view_age_s_max=_view_age_s_max(settings),
+        )
+        broker = Broker(
+            settings,
+            bucket,
+            metadata,
+            layout,
+            cluster_id=identity,
+            has_peers=bool(settings.metadata.etcd),
+            tracing=tracing,
+            access=access,
+            tls=tls,
+            disk=disk,
+            clock=clock,
+        )
+        ready = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as process:
+                process.create_task(broker.run(ports, ready, loaded=loaded), name="broker")
+                await ready.wait()
+                try:
+                    yield broker
+                finally:
+                    broker.stop()
+        except BaseExceptionGroup as errors:
+            raise first_of(errors) from errors
+
+
+async def serve(settings: BrokerSettings, on_ready: Callable[[Broker], None]) -> None:
+    """Runs a broker until SIGTERM or SIGINT, then ends it cleanly."""
+    look_seldom()
+    keep_freed_memory()
+    raise_file_limit(settings.gateway, is_reached_from_elsewhere=not (is_loopback(settings.http) and is_loopback(settings.grpc)))
+    loop = asyncio.get_running_loop()
+    async with running(settings, loaded=spare_what_is_loaded) as broker:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, broker.stop)
+        on_ready(broker)
+        await broker.stopping.wait()
+
+
+def _view_age_s_max(settings: BrokerSettings) -> float | None:
+    """How old the view of keys and rights may be. None where the metadata are in this process, whose watches never lag."""
+    if not settings.metadata.etcd:
+        return None
+    return (settings.access.access_max_age_ms or settings.membership.session_timeout_ms) / 1000
+
+
+def tls_files(settings: BrokerSettings) -> TlsFiles | None:
+    """As they lie there; None where TLS is off. Raises as TlsFiles."""
+    if not settings.tls.is_on:
+        return None
+    from gateway.net.tls.identity import TlsFiles  # with cryptography, which nothing else here needs
+
+    return TlsFiles(settings.tls, has_peers=bool(settings.metadata.etcd))
+
+
+async def _tracing(settings: BrokerSettings, parts: AsyncExitStack) -> Tracing | None:
+    """None where it is off. InvalidArgument where OpenTelemetry is not installed."""
+    if not settings.observability.otlp_endpoint:
+        return None
+    from gateway.telemetry.otlp import OtlpTracing  # here, since it takes a third of a second that others can save
+
+    tracing = OtlpTracing(settings.observability, broker_id=settings.broker_id, cluster=settings.cluster, version=VERSION)
+    parts.push_async_callback(tracing.close)
+    return tracing
+
+
+def _disk_tier(settings: BrokerSettings) -> DiskTier | None:
+    """In a folder of this broker's own, should others have the same data_dir. Raises Unavailable where there can be none."""
+    bytes_max = settings.segments.cold_disk_bytes_max
+    if not bytes_max:
+        return None
+    folder = settings.data_dir / "cold" / settings.broker_id
+    try:
+        return DiskTier(folder, bytes_max=bytes_max)
+    except OSError as error:
+        raise Unavailable(f"{folder} can't be used for what is read from the bucket: {error.strerror}") from error

@@ -1,0 +1,104 @@
+"""The door of a compactor, for probes and Prometheus alone: /livez, /readyz, /startupz, /metrics.
+
+It tells nothing of records, topics or partitions, and so it asks nobody who he is. A compactor is live while its event loop turns.
+It is ready once it has read the bucket, and until it has failed to for UNREADY_S: that takes it out of no load balancer, there is
+none, but an update of the Deployment stops before it has replaced compactors that work by such that can't. While there is no
+cluster yet it waits, and counts as started: whoever started it must not take it for one that hangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from compaction.metrics import CompactionState
+from gateway.net.addresses import cannot_listen, host_and_port
+from gateway.net.host_check import HostCheck
+from gateway.net.tls.settings import is_loopback
+from gateway.telemetry.registry import Metrics
+from metadata.errors import Denied
+
+UNREADY_S: Final = 60.0
+
+
+class CompactorHttp:
+    def __init__(self, metrics: Metrics, now_ms: Callable[[], int], *, allowed_hosts: Collection[str] = ()) -> None:
+        """`allowed_hosts`: see net/host_check.py."""
+        self._allowed_hosts = allowed_hosts
+        self._state = CompactionState()
+        self._waits_for = ""
+        self._metrics = metrics
+        self._now_ms = now_ms
+        self._runner: web.AppRunner | None = None
+
+    def waits(self, what_for: str) -> None:
+        """It can't begin yet."""
+        self._waits_for = what_for
+
+    def works(self, state: CompactionState) -> None:
+        """From now on this is told."""
+        self._state, self._waits_for = state, ""
+
+    async def start(self, address: str) -> str:
+        """Opens HOST:PORT (port 0: a free one) and answers where it is. Unavailable where the port is taken, InvalidArgument."""
+        host, port = host_and_port(address, name="http")
+        hosts = HostCheck(allowed=self._allowed_hosts, is_loopback=is_loopback(address))
+        app = web.Application(client_max_size=1024, middlewares=[_checking(hosts)])
+        app.router.add_get("/livez", self._live)
+        app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/startupz", self._started)
+        app.router.add_get("/metrics", self._told)
+        self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
+        await self._runner.setup()
+        try:
+            site = web.TCPSite(self._runner, host.strip("[]"), port)
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise cannot_listen(host, port, error, door="HTTP") from None
+        return f"{host}:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _live(self, _: web.Request) -> web.Response:
+        return _answer(None)
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        failing_ms = self._now_ms() - self._state.failing_since_ms if self._state.failing_since_ms else 0
+        if failing_ms >= 1000 * UNREADY_S:
+            return _answer("no bucket", f"the bucket could not be read for {failing_ms // 1000} s: its log says why")
+        if self._waits_for:
+            return _answer("waiting", self._waits_for)
+        return await self._started(_)
+
+    async def _started(self, _: web.Request) -> web.Response:
+        has_started = self._waits_for or self._state.looked_at_ms
+        return _answer(None if has_started else "starting", "it reads the bucket for the first time")
+
+    async def _told(self, request: web.Request) -> web.Response:
+        told = await self._metrics.exposition(request.headers.get("accept", ""))
+        return web.Response(body=told.body, headers={"content-type": told.media_type, "cache-control": "no-store"})
+
+
+def _checking(hosts: HostCheck) -> Middleware:
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            hosts.check(request.method, ((name.lower(), value) for name, value in request.raw_headers))
+        except Denied as error:
+            told = {"status": "refused", "reason": error.message}
+            return web.json_response(told, status=403, headers={"cache-control": "no-store"})
+        return await handler(request)
+
+    return checked
+
+
+def _answer(unwell: str | None, reason: str = "") -> web.Response:
+    """As a broker's: gateway/readiness.py."""
+    told = {"status": "ok"} if unwell is None else {"status": unwell, "reason": reason}
+    return web.json_response(told, status=200 if unwell is None else 503, headers={"cache-control": "no-store"})

@@ -1,0 +1,172 @@
+"""A compactor as a process of its own: `tidelog compact`. It needs the bucket and the metadata, and no broker.
+
+    door ─▶ open metadata and bucket ─▶ are they of one cluster, and not being restored? ─▶ topics ─▶ compaction/service.py
+                                           └▶ of none yet: wait for the first broker
+
+Invariant: it works on no bucket whose cluster is not that of the metadata: to those, every topic there would be unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from compaction.service import CompactionService
+from gateway.broker import TOPICS_TIMEOUT_S, VERSION, wall_clock_ms
+from gateway.cluster.identity import stay_in_cluster
+from gateway.process.compactor_http import CompactorHttp
+from gateway.telemetry.process_metrics import BuildCollector
+from gateway.telemetry.registry import Metrics
+from gateway.telemetry.store_metrics import BucketCollector, MetadataCollector
+from metadata.backup.restore_state import check_not_restoring
+from metadata.cluster.manifest_notices import NoticeCache
+from metadata.errors import NotFound, Rejected, Unavailable
+from metadata.model import Revision
+from metadata.store.data_directory import DataDirectory
+from metadata.store.instrumented import HeardMetadata
+from metadata.store.keys import EtcdLayout
+from metadata.store.open import open_metadata
+from metadata.topics.cache import TopicCache
+from segments.bucket.cluster_record import read_cluster_record
+from segments.bucket.layout import proof_key
+from segments.object_store.conditional_put_check import prove_create_only
+from segments.object_store.health_tracking import WatchedStore
+from segments.object_store.instrumented import MeteredStore
+from segments.object_store.open import open_store
+from segments.object_store.store_clock import StoreClock
+from segments.shared_errors import first_of
+
+if TYPE_CHECKING:
+    from gateway.settings import BrokerSettings
+
+log = logging.getLogger(__name__)
+
+CLUSTER_LOOK_S: Final = 1.0
+"""Between looks for a cluster, while there is none."""
+
+
+class RunningCompactor(NamedTuple):
+    service: CompactionService
+    door: CompactorHttp
+    """For probes and Prometheus; not open yet, where none was asked for."""
+
+
+@asynccontextmanager
+async def compacting(
+    settings: BrokerSettings, *, told: Callable[[str], None], http: str = "", waits: bool = False
+) -> AsyncIterator[RunningCompactor]:
+    """A compactor that is ready to run; left, everything is closed. Raises Rejected, Denied, Unavailable, Corrupt.
+
+    `http`: where its door opens, before anything else does. `waits`: where no broker has ever run, for the first one.
+
+    The body is ended by Rejected where the metadata are not those any more with which it began.
+    """
+    async with AsyncExitStack() as parts:
+        metrics = Metrics()
+        metrics.tell(BuildCollector(VERSION))
+        metrics.tell_of_process()
+        door = CompactorHttp(metrics, wall_clock_ms, allowed_hosts=settings.access.hosts)
+        if http:
+            address = await door.start(http)
+            parts.push_async_callback(door.stop)
+            told(f"http {address}")
+        layout = EtcdLayout(settings.cluster)
+        metadata_path = settings.data_dir
+        if not settings.metadata.etcd:
+            if not (settings.data_dir / "metadata.sqlite").is_file():
+                raise NotFound(
+                    f"{settings.data_dir} is no data directory of a broker",
+                    hint="Name the --data-dir of one that is stopped; or the --bucket and the --etcd of a cluster.",
+                )
+            metadata_path = parts.enter_context(DataDirectory(settings.data_dir)).metadata_path
+        metadata = HeardMetadata(
+            await parts.enter_async_context(open_metadata(settings.metadata, metadata_path, prefix=layout.prefix))
+        )
+        clock = StoreClock(wall_clock_ms)
+        metered = MeteredStore(await open_store(settings.bucket_url, settings.s3, clock=clock))
+        bucket = WatchedStore(metered)
+        parts.push_async_callback(bucket.close)
+        _tell_of_stores(metrics, settings, metered, bucket, metadata)
+        cluster = await _cluster(bucket, metadata, layout)
+        if cluster is None:
+            why = f"no broker has run yet: neither {bucket.url} nor the metadata under {layout.root} know of a cluster"
+            if not waits or not settings.metadata.etcd:
+                raise Unavailable(why, hint="Start a broker on them first, and then the compactor.")
+            door.waits(why)
+            told(f"{why}; waiting for the first one")
+            cluster = await _first_cluster(bucket, metadata, layout)
+        await prove_create_only(bucket, proof_key(secrets.token_hex(16)))
+        topics, notices = TopicCache(metadata, layout), NoticeCache(metadata, layout)
+        service = CompactionService(
+            bucket,
+            metadata,
+            layout,
+            topics,
+            notices,
+            settings.compaction,
+            settings.segments,
+            compactor_id=settings.broker_id,
+            version=VERSION,
+            now_ms=wall_clock_ms,
+            clock=clock,
+            told=told,
+        )
+        metrics.tell(service.metrics)
+        door.works(service.compactor.metrics)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(topics.run(), name="topics")
+                hearing = tasks.create_task(notices.run(), name="what leaders deleted")
+                staying = tasks.create_task(stay_in_cluster(metadata, layout, cluster), name="identity")
+                try:
+                    if not await topics.wait_for(Revision(1), timeout_s=TOPICS_TIMEOUT_S):
+                        raise Unavailable(f"the topics could not be read within {TOPICS_TIMEOUT_S:g} s")
+                    yield RunningCompactor(service, door)
+                finally:
+                    following.cancel()
+                    hearing.cancel()
+                    staying.cancel()
+        except BaseExceptionGroup as errors:
+            raise first_of(errors) from errors
+
+
+async def _cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: EtcdLayout) -> str | None:
+    """To which both belong; None where no broker has led on either yet. Rejected where they don't go together."""
+    await check_not_restoring(metadata, layout)
+    has_led = await metadata.get(layout.next_session) is not None  # asked first: a broker signs its bucket before that
+    record, identity = await read_cluster_record(bucket), await metadata.get(layout.cluster_id)
+    if record is None and not has_led:
+        return None
+    if record is not None and identity is not None and identity.value.decode("utf-8", "replace") == record.cluster_id:
+        return record.cluster_id
+    of_bucket = f"cluster {record.cluster_id}" if record is not None else "no cluster"
+    of_metadata = f"cluster {identity.value.decode('utf-8', 'replace')}" if identity is not None else "no cluster"
+    raise Rejected(
+        f"{bucket.url} belongs to {of_bucket}, and the metadata to {of_metadata}",
+        hint="Name the bucket and the metadata that go together (--bucket, --etcd, --cluster), as for the brokers.",
+    )
+
+
+async def _first_cluster(bucket: WatchedStore, metadata: HeardMetadata, layout: EtcdLayout) -> str:
+    """As soon as a broker has made one. What can't be reached meanwhile is asked again."""
+    while True:
+        await asyncio.sleep(CLUSTER_LOOK_S)
+        try:
+            cluster = await _cluster(bucket, metadata, layout)
+        except Unavailable as error:
+            log.info("whether there is a cluster by now is not known: %s", error)
+        else:
+            if cluster is not None:
+                return cluster
+
+
+def _tell_of_stores(
+    metrics: Metrics, settings: BrokerSettings, metered: MeteredStore, bucket: WatchedStore, metadata: HeardMetadata
+) -> None:
+    for store in (BucketCollector(metered, bucket, settings.observability), MetadataCollector(metadata)):
+        metrics.tell(store)
+        metrics.before(store.look)

@@ -1,0 +1,88 @@
+"""An error as a gRPC client meets it: google.rpc.Status with ErrorInfo, RetryInfo and BadRequest. Pure.
+
+    code, message     from gateway/error_codes.py, and what happened
+    ErrorInfo         reason = the error's code · domain = tidelog · metadata = its details, hint, retryable, nothing_was_written
+    RetryInfo         where the same request may succeed later
+    BadRequest        where one field is to blame
+    Help              is not used: the hint stands in ErrorInfo.metadata["hint"]
+
+The same Status travels in the result of one append, and as the trailer grpc-status-details-bin of a failed call. A broker that has
+forwarded a request reads it back (`error_of`): its client meets the error that the leader raised.
+Source: https://google.aip.dev/193, google/rpc/error_details.proto
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from gateway.error_codes import ERROR_CLASSES, wire_codes
+from metadata.errors import InvalidArgument, Throttled, TidelogError
+
+DOMAIN: Final = "tidelog"
+DETAILS_TRAILER: Final = "grpc-status-details-bin"
+RETRY_DELAY_S: Final = 0.1
+"""For errors that say nothing of their own."""
+_TEXT_DETAILS: Final = frozenset(
+    {"broker_id", "field", "group", "grpc_address", "http_address", "key", "member_id", "topic", "topic_id"}
+)
+"""Details that stay text when they are read back, whatever they look like."""
+
+
+def status_of(error: TidelogError) -> Status:
+    """The whole error. `details["field"]`, where an InvalidArgument has it, becomes a BadRequest field violation."""
+    code: int = wire_codes(error).grpc.value[0]
+    status = Status(code=code, message=error.message)
+    info = ErrorInfo(reason=error.code, domain=DOMAIN)
+    info.metadata.update({name: _text(value) for name, value in error.details.items()})
+    info.metadata["retryable"] = _text(error.retryable)
+    info.metadata["nothing_was_written"] = _text(error.nothing_was_written)
+    if error.hint:
+        info.metadata["hint"] = error.hint
+    _pack(status, info)
+    if error.retryable:
+        delay = Duration()
+        delay.FromMilliseconds(round(1000 * (error.retry_after_s if isinstance(error, Throttled) else RETRY_DELAY_S)))
+        _pack(status, RetryInfo(retry_delay=delay))
+    if isinstance(error, InvalidArgument) and "field" in error.details:
+        violation = BadRequest.FieldViolation(field=str(error.details["field"]), description=error.message, reason=error.code)
+        _pack(status, BadRequest(field_violations=[violation]))
+    return status
+
+
+def error_of(status: Status) -> TidelogError:
+    """The error that `status_of` was given: its class, message, hint and details. TidelogError where the code is not known."""
+    info, retry = ErrorInfo(), RetryInfo()
+    for detail in status.details:
+        detail.Unpack(info)
+        detail.Unpack(retry)
+    details = dict(info.metadata)
+    hint = details.pop("hint", "")
+    for derived in ("retryable", "nothing_was_written"):
+        details.pop(derived, None)
+    kind = ERROR_CLASSES.get(info.reason, TidelogError)
+    error = kind(status.message, hint=hint)
+    error.details = {name: text if name in _TEXT_DETAILS else _value(text) for name, text in details.items()}
+    if isinstance(error, Throttled):
+        error.retry_after_s = retry.retry_delay.ToMilliseconds() / 1000
+    return error
+
+
+def _pack(status: Status, detail: ErrorInfo | RetryInfo | BadRequest) -> None:
+    packed = AnyMessage()
+    packed.Pack(detail)
+    status.details.append(packed)
+
+
+def _text(value: str | int | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(text: str) -> str | int | bool:
+    if text in {"true", "false"}:
+        return text == "true"
+    return int(text) if text.removeprefix("-").isdecimal() and text.isascii() else text

@@ -1,0 +1,116 @@
+"""Plans requests with an Idempotency-Key, so that the cluster writes each of them at most once, whichever broker takes it.
+
+    ask every leader of the topic what the key has written ─▶ nothing:  route over the partitions that the topic has now
+                                                           └▶ a part:   route as the first time
+
+No broker's view of the topic is trusted alone. A leader answers only once it knows at least the revision of the topic that the
+asking broker knows. From its answer on it refuses new batches that were routed over fewer partitions than it knows. Where it
+knows more partitions than the asking broker, that broker catches up and asks again. Example of a topic that grows from 4 to 8
+partitions: before a request is written over 8, every leader refuses batches that were routed over 4, and batches that were
+written over 4 earlier are found. A new leader knows at least what the leader before it knew (cluster/proven_routing.py).
+
+A part that was routed over 4 before the topic grew fixes the routing of its request, once it is committed: what is missing is added
+over 4, and `continues` tells the leaders so.
+
+The caller brings the log, the topics, the producer that stands for the key (idempotency_key.py), and a callback that cuts the
+records into batches. The caller appends the planned batches at once, without waiting in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from gateway.cluster.view import partitions_of
+from gateway.records.idempotency_key import ProducerFields, partition_for_keyless, partitions_routed_over
+from gateway.records.partitioning import Plan
+from gateway.routing.local_log import LedHere
+from metadata.errors import Unavailable
+from metadata.model import TopicId, TopicPartition
+from metadata.topics.cache import TopicCache
+from metadata.topics.settings import MESSAGE_BYTES_LIMIT
+from segments.partition.producer_state import SequencedBatch
+
+
+class Routing(NamedTuple):
+    """How the records of a request go to partitions."""
+
+    partition_count: int
+    keyless_partition: int
+    batch_bytes_max: int
+    producer: ProducerFields | None
+
+
+class KeyedPlan(NamedTuple):
+    """The batches of a request with an Idempotency-Key, and what an earlier attempt of it has written."""
+
+    plan: Plan
+    written: Mapping[TopicPartition, SequencedBatch]
+    continues: bool
+    """As in Log.append: a part is committed that was routed over another number of partitions than the topic has now."""
+
+
+async def plan_once(
+    log: LedHere,
+    topics: TopicCache,
+    topic_id: TopicId,
+    producer: ProducerFields,
+    plan: Callable[[Routing], Awaitable[Plan]],
+    *,
+    batch_bytes_max: int,
+    deadline_s: float,
+    waits: bool,
+) -> KeyedPlan:
+    """Returns the plan of a request, which fits what its key has written when this returns.
+
+    Planning may take its time, and meanwhile another request with the same key may be appended: then this one is planned
+    as that one was, to be its repeat. Of two new requests at one broker one is first, since the caller appends at once.
+
+    `batch_bytes_max` bounds the batches of a request of which nothing is written yet. `deadline_s`: of the loop's clock. `waits`:
+    whether `plan` lets others run. Raises Unavailable at the deadline, IdempotencyKeyReused, UnknownTopic, and what `plan` and
+    `log.written_once` raise; then nothing of this attempt was written.
+    """
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            return await _plan_once(log, topics, topic_id, producer, plan, batch_bytes_max=batch_bytes_max, waits=waits)
+    except TimeoutError:
+        raise Unavailable(
+            "not every leader of the topic has told in time what the Idempotency-Key has written; nothing was written now"
+        ) from None
+
+
+async def _plan_once(
+    log: LedHere,
+    topics: TopicCache,
+    topic_id: TopicId,
+    producer: ProducerFields,
+    plan: Callable[[Routing], Awaitable[Plan]],
+    *,
+    batch_bytes_max: int,
+    waits: bool,
+) -> KeyedPlan:
+    planned, routed_over = None, 0
+    while True:
+        topic = topics.by_id(topic_id)  # as it is now
+        places = partitions_of(topic)
+        told = await log.written_once(places, producer.producer_id, topic_revision=topic.revision)
+        if told.topic_revision > topic.revision:  # a leader knows the topic better: ask again over what it knows
+            await topics.wait_for(told.topic_revision, timeout_s=None)
+            continue
+        written = {**told.batches, **log.written_here(places, producer.producer_id)}
+        partition_count = partitions_routed_over(producer, written.values(), present=topic.partition_count)
+        continues = partition_count != topic.partition_count
+        if continues and written.keys() != told.batches.keys():
+            continue  # appended here this moment, and routed over less: it is asked for again, and told when it is committed
+        if planned is not None and partition_count == routed_over:
+            return KeyedPlan(planned, written, continues)
+        routing = Routing(
+            partition_count,
+            partition_for_keyless(producer, partition_count),
+            MESSAGE_BYTES_LIMIT if written else batch_bytes_max,
+            producer._replace(producer_epoch=partition_count),
+        )
+        planned, routed_over = await plan(routing), partition_count
+        if not waits:
+            return KeyedPlan(planned, written, continues)

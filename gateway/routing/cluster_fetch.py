@@ -1,0 +1,215 @@
+"""One fetch over all the brokers that lead its partitions.
+
+    look: what each leader has, without a wait ─▶ enough, or an error that waiting does not mend: answer
+      ▲                                        └▶ all led: the first leader that has something ends the wait
+      │                                        └▶ some not led: wait at the leaders of the others, for a moment
+      └────────────── metadata changed ──────────── none led: wait for one, as long as a failover takes
+
+A partition without a leader, or whose leader is silent, delays no other: its error stands in its place. Invariants: what was
+fetched from another broker is what that broker had committed, and what is not used is not counted; a reader that hangs up ends the
+calls that were made for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from gateway.cluster.view import ClusterView
+from gateway.routing.follower_fetch import RackReads
+from gateway.routing.leader_lookup import Leaders
+from gateway.telemetry.caller_deadline import caller_waits_s
+from metadata.cluster.broker_registry import Registration
+from metadata.errors import NoLeader, NotLeader, SessionFenced, Stopping, TidelogError, Unavailable
+from metadata.model import Offset, SessionId
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
+
+LAGGARD_S: Final = 3.0
+"""Where several leaders are asked, the others wait no longer for one that is silent. Longer than a read of the bucket takes."""
+SILENT_S: Final = 0.1
+"""The same for one that did not answer the last time."""
+PAUSE_LEAST_S: Final = 0.02
+PAUSE_MOST_S: Final = 0.5
+"""Before the leaders are looked at again, unless the metadata tell of a change. Doubled from one look to the next."""
+
+Answer = Fetched | TidelogError
+
+
+class FetchHere(Protocol):
+    """Of the partitions that are led here."""
+
+    async def __call__(
+        self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
+    ) -> list[Answer]: ...
+
+
+def may_be_led_soon(error: object) -> bool:
+    """Whether a read that met this error may succeed at another broker, or shortly."""
+    return isinstance(error, (NoLeader, NotLeader, SessionFenced, Stopping)) or type(error) is Unavailable
+
+
+class RoutedFetch:
+    def __init__(
+        self,
+        here: FetchHere,
+        view: ClusterView,
+        leaders: Leaders,
+        elsewhere: RackReads,
+        *,
+        leader_wait_s: float,
+        is_hopeless: Callable[[], bool],
+    ) -> None:
+        """`here`: LedHere.fetch. `is_hopeless`: nobody will lead, since this broker stops and is the only one."""
+        self._here = here
+        self._view = view
+        self._leaders = leaders
+        self._elsewhere = elsewhere
+        self._leader_wait_s = leader_wait_s
+        self._is_hopeless = is_hopeless
+        self._silent: set[SessionId] = set()
+
+    async def fetch(self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int, wait_ms_max: float) -> list[Answer]:
+        """As Log.fetch; it answers when one leader has `bytes_min` bytes, or an error that waiting does not mend."""
+        clock = asyncio.get_running_loop().time
+        deadline_s = clock() + (wait_ms_max / 1000 if bytes_min > 0 else 0)
+        patience_s = clock() + min(self._leader_wait_s, caller_waits_s())
+        pause_s = PAUSE_LEAST_S
+        if all(self._leaders.elsewhere(target.partition) is None for target in targets):
+            answers = await self._at(None, targets, bytes_max, bytes_min, wait_ms_max)
+        else:
+            answers = await self._look(targets, bytes_max)
+        while True:
+            led = [at for at, answer in enumerate(answers) if not may_be_led_soon(answer)]
+            bytes_there = _bytes_in(answers)
+            is_final = any(isinstance(answers[at], TidelogError) for at in led)
+            left_s = (deadline_s if led else patience_s) - clock()
+            if bytes_there >= max(1, bytes_min) or is_final or left_s <= 0 or self._is_hopeless():
+                return fitted(targets, answers, bytes_max)
+            if bytes_there or not led:
+                await self._view.changed(timeout_s=min(pause_s, left_s))
+                answers = await self._look(targets, bytes_max)
+            else:
+                wait_s = left_s if len(led) == len(targets) else min(pause_s, left_s)
+                answers = await self._wait_at_leaders(targets, answers, led, bytes_max, bytes_min, wait_s)
+                if len(led) < len(targets) and not _bytes_in(answers):
+                    answers = await self._look(targets, bytes_max)
+            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+
+    async def _look(self, targets: Sequence[FetchTarget], bytes_max: int) -> list[Answer]:
+        """What there is at every leader, without a wait. Of several, those that are silent are not waited for."""
+        parts = self._parts(targets, range(len(targets)))
+        if len(parts) == 1:
+            return await self._at(parts[0][0], targets, bytes_max, 0, 0)
+        answers: list[Answer] = [_silent(leader) for _, leader in _by_place(parts)]
+        share = max(1, bytes_max // max(1, len(parts)))
+        async with asyncio.TaskGroup() as looks:
+            running = {
+                looks.create_task(self._at(leader, [targets[at] for at in ats], share, 0, 0)): (leader, ats)
+                for leader, ats in parts
+            }
+            prompt = [look for look, (leader, _) in running.items() if leader is None or leader.session not in self._silent]
+            if prompt:
+                await asyncio.wait(prompt, timeout=LAGGARD_S)
+            await asyncio.wait(running, timeout=SILENT_S if prompt else LAGGARD_S)
+            for look, (leader, ats) in running.items():
+                if not look.done():
+                    look.cancel()
+                elif not look.cancelled():
+                    for at, answer in zip(ats, look.result(), strict=True):
+                        answers[at] = answer
+                if leader is not None:
+                    (self._silent.discard if look.done() else self._silent.add)(leader.session)
+        return answers
+
+    async def _wait_at_leaders(
+        self,
+        targets: Sequence[FetchTarget],
+        before: Sequence[Answer],
+        led: Sequence[int],
+        bytes_max: int,
+        bytes_min: int,
+        wait_s: float,
+    ) -> list[Answer]:
+        """What the first leader has that has something; of the others what was there before. Their calls are ended."""
+        answers = list(before)
+        parts = self._parts(targets, led)
+        share = max(1, bytes_max // len(parts))
+        ends_s = asyncio.get_running_loop().time() + wait_s + LAGGARD_S
+        async with asyncio.TaskGroup() as polls:
+            running = {
+                polls.create_task(self._at(leader, [targets[at] for at in ats], share, min(bytes_min, share), 1000 * wait_s)): (
+                    leader,
+                    ats,
+                )
+                for leader, ats in parts
+            }
+            is_enough = False
+            while running and not is_enough:
+                left_s = max(0.0, ends_s - asyncio.get_running_loop().time())
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED, timeout=left_s)
+                if not done:
+                    break
+                for poll in done:
+                    for at, answer in zip(running.pop(poll)[1], poll.result(), strict=True):
+                        answers[at] = answer
+                        is_enough |= isinstance(answer, TidelogError) or answer.size_bytes > 0
+            for poll, (leader, ats) in running.items():
+                poll.cancel()
+                if not is_enough:  # it should have answered by now
+                    answers = [_silent(leader) if at in ats else answer for at, answer in enumerate(answers)]
+        return answers
+
+    async def _at(
+        self, leader: Registration | None, targets: Sequence[FetchTarget], bytes_max: int, bytes_min: int, wait_ms_max: float
+    ) -> list[Answer]:
+        """From one leader. What it can't answer at all stands in the place of each target."""
+        try:
+            if leader is None:
+                here = [target._replace(places_bytes_min=None) for target in targets]
+                return await self._here(here, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+            found = await self._leaders.asked_of_each(
+                leader,
+                targets,
+                lambda target: target.partition,
+                lambda named: self._elsewhere.fetch(
+                    leader, named, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max
+                ),
+            )
+            return [
+                self._leaders.unless_of_before(target.partition, answered) for target, answered in zip(targets, found, strict=True)
+            ]
+        except TidelogError as error:
+            return [error.with_traceback(None)] * len(targets)
+
+    def _parts(self, targets: Sequence[FetchTarget], ats: Sequence[int]) -> list[tuple[Registration | None, list[int]]]:
+        """The places of the targets by leader."""
+        return self._leaders.grouped(ats, lambda at: targets[at].partition)
+
+
+def fitted(targets: Sequence[FetchTarget], answers: Sequence[Answer], bytes_max: int) -> list[Answer]:
+    """The answers, `bytes_max` bytes in all, but for the first with any: what has no room is left for the next fetch."""
+    told: list[Answer] = []
+    bytes_used = 0
+    for target, answer in zip(targets, answers, strict=True):
+        if isinstance(answer, Fetched) and answer.size_bytes:
+            if bytes_used and bytes_used + answer.size_bytes > bytes_max:
+                answer = answer._replace(batches=[], size_bytes=0, next_offset=Offset(target.offset))
+            else:
+                bytes_used += answer.size_bytes
+        told.append(answer)
+    return told
+
+
+def _bytes_in(answers: Sequence[Answer]) -> int:
+    return sum(answer.size_bytes for answer in answers if isinstance(answer, Fetched))
+
+
+def _by_place(parts: Sequence[tuple[Registration | None, Sequence[int]]]) -> list[tuple[int, Registration | None]]:
+    return sorted(((at, leader) for leader, ats in parts for at in ats), key=lambda placed: placed[0])
+
+
+def _silent(leader: Registration | None) -> Unavailable:
+    who = f"broker {leader.broker_id}" if leader is not None else "this broker"
+    return Unavailable(f"{who}, which leads the partition, does not answer")

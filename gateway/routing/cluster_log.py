@@ -1,0 +1,295 @@
+"""The log of the whole cluster, as a door meets it: any broker takes any request.
+
+    led here ─▶ the Log of this session      led elsewhere ─▶ its leader, over peer_channels.py; produce by forwarder.py
+
+For what is led here a batch costs one look-up more. A partition between two leaders is waited for: produce until the deadline of
+the request, reads as long as a failover takes (`leader_wait_s`) or until their caller gives up, where nothing else is there to
+answer with. A leader that is silent is asked no longer than another leads.
+
+Invariants: batches of a partition never overtake each other, whoever leads meanwhile; what was fetched from another broker is what
+that broker had committed, and nothing is told that comes from a leader of before the one known here, whose high watermark may be of
+before, too; a reader that hangs up ends the calls that were made for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+from gateway.cluster.view import ClusterView
+from gateway.routing.cluster_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, RoutedFetch, may_be_led_soon
+from gateway.routing.follower_fetch import RackReads
+from gateway.routing.forwarded_append import NOT_LED, UNTOLD, ForwardedAppend, LedMeanwhile
+from gateway.routing.forwarder import Forwarding
+from gateway.routing.leader_lookup import Leaders, itself
+from gateway.routing.local_log import EpochQuestion, LedHere, Pending, WrittenOnce
+from gateway.routing.peer_reader import PeerReads
+from gateway.routing.preferred_replica import PreferredBrokers
+from gateway.telemetry.caller_deadline import caller_waits_s
+from metadata.cluster.broker_registry import Registration
+from metadata.errors import TidelogError, Unavailable
+from metadata.model import Offset, ProducerId, Revision, TopicPartition
+from segments.byte_budget import Admission, ByteBudget
+from segments.concurrency import all_of
+from segments.log.session_log import Acks, FetchTarget, Log
+from segments.object_store.interface import Buffer
+from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
+from segments.partition.producer_state import SequencedBatch
+from segments.read.log_reader import Explanation, Fetched, TimestampedOffset
+from segments.records.header import BatchHeader
+from segments.settings import SegmentSettings
+from segments.wal.run_index import EpochEnd
+
+Found = TypeVar("Found")
+Item = TypeVar("Item")
+
+
+class RoutedLog(LedHere):
+    def __init__(
+        self,
+        log: Callable[[], Log],
+        view: ClusterView,
+        forwarding: Forwarding,
+        peers: PeerReads,
+        *,
+        broker_id: str,
+        settings: SegmentSettings,
+        budget: ByteBudget,
+        leader_wait_s: float,
+        rack: str = "",
+        rack_read_bytes_min: int = 1,
+    ) -> None:
+        """`settings` and `budget` are those of every session's Log; `leader_wait_s`: as long as a failover takes. `rack`: this
+        broker's; `rack_read_bytes_min`: of what it reads from the bucket for readers of its rack."""
+        super().__init__(log, view)
+        self._cluster = view
+        self._forwarding = forwarding
+        self._peers = peers
+        self._settings = settings
+        self._budget = budget
+        self.leader_wait_s = leader_wait_s
+        self._leaders = Leaders(log, view, broker_id=broker_id)
+        self.racks = RackReads(peers.fetch, log, rack=rack, part_bytes_min=rack_read_bytes_min)
+        self.preferred = PreferredBrokers(view.brokers, rack=rack)
+        self._fetch = RoutedFetch(
+            super().fetch,
+            view,
+            self._leaders,
+            self.racks,
+            leader_wait_s=leader_wait_s,
+            is_hopeless=lambda: forwarding.why_nobody() is not None,
+        )
+
+    @property
+    def settings(self) -> SegmentSettings:
+        return self._settings
+
+    def admit(self, bytes_count: int, *, timeout_s: float) -> Admission:
+        return self._budget.admit(bytes_count, timeout_s=timeout_s)
+
+    # ── produce ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def append(
+        self,
+        partition: TopicPartition,
+        batch: Buffer,
+        header: BatchHeader,
+        admission: Admission,
+        *,
+        acks: Acks = Acks.ALL,
+        deadline_s: float,
+        expected_offset: int | None = None,
+        dates: Dates = AS_PRODUCED,
+        continues: bool = False,
+    ) -> Pending:
+        """At once where the partition is led here and nothing waits before it, else through its lane."""
+        if not self._forwarding.holds(partition):
+            try:
+                log = self._log()
+                pending = log.append(
+                    partition, batch, header, admission, expected_offset=expected_offset, dates=dates, continues=continues
+                )
+            except NOT_LED:
+                if (final := self._forwarding.why_nobody()) is not None:
+                    raise final from None
+            else:
+                self._appended_to = log
+                return pending
+        return self._forwarding.append(
+            partition,
+            batch,
+            header,
+            admission,
+            acks=acks,
+            deadline_s=deadline_s,
+            expected_offset=expected_offset,
+            dates=dates,
+            continues=continues,
+        )
+
+    async def outcome(self, pending: Pending, *, acks: Acks, timeout_s: float) -> Appended:
+        if isinstance(pending, ForwardedAppend):
+            if acks is Acks.NONE:
+                return UNTOLD
+            ends_s = asyncio.get_running_loop().time() + timeout_s
+            decided = await self._forwarding.decided(pending, timeout_s=timeout_s)
+            if not isinstance(decided, LedMeanwhile):
+                return decided
+            if acks is not Acks.ALL:
+                return decided.pending.appended
+            left_s = max(0.0, ends_s - asyncio.get_running_loop().time())
+            return await decided.log.committed(decided.pending, timeout_s=left_s)
+        return await super().outcome(pending, acks=acks, timeout_s=timeout_s)
+
+    def written_here(self, partitions: Iterable[TopicPartition], producer_id: ProducerId) -> dict[TopicPartition, SequencedBatch]:
+        try:
+            return super().written_here(partitions, producer_id)
+        except NOT_LED:
+            return {}  # nothing is led here
+
+    async def written_once(
+        self, partitions: Sequence[TopicPartition], producer_id: ProducerId, *, topic_revision: Revision
+    ) -> WrittenOnce:
+        """Asks the leaders of all the partitions, this broker among them."""
+
+        async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> WrittenOnce:
+            if leader is None:
+                return await LedHere.written_once(self, asked, producer_id, topic_revision=topic_revision)
+            topic = self._leaders.topic_name(asked[0])
+            answer = self._peers.written_once(leader, topic, asked, producer_id, topic_revision=topic_revision)
+            return await self._leaders.asked(leader, asked, answer)
+
+        async def ask_all() -> WrittenOnce:
+            parts = await all_of(ask(leader, asked) for leader, asked in self._leaders.grouped(partitions, itself))
+            batches = {partition: batch for part in parts for partition, batch in part.batches.items()}
+            return WrittenOnce(batches, max(part.topic_revision for part in parts))
+
+        return await self._patiently(ask_all)
+
+    # ── reads ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def bounds(self, partition: TopicPartition) -> Bounds:
+        [found] = await self.bounds_of([partition])
+        if isinstance(found, TidelogError):
+            raise found
+        return found
+
+    async def bounds_of(self, partitions: Sequence[TopicPartition], *, wait_s: float = math.inf) -> list[Bounds | TidelogError]:
+        """Of each; the error of a partition stands in its place. Leaders are waited for up to `wait_s`."""
+
+        async def ask(leader: Registration | None, asked: Sequence[TopicPartition]) -> Sequence[Bounds | TidelogError]:
+            if leader is None:
+                return await LedHere.bounds_of(self, asked)
+            found = await self._leaders.asked_of_each(leader, asked, itself, lambda named: self._peers.bounds(leader, named))
+            return [self._leaders.unless_of_before(at, bounds) for at, bounds in zip(asked, found, strict=True)]
+
+        return await self._of_each(partitions, itself, ask, wait_s=wait_s)
+
+    async def ends_of_epochs(self, questions: Sequence[EpochQuestion]) -> list[EpochEnd | TidelogError]:
+        async def ask(leader: Registration | None, asked: Sequence[EpochQuestion]) -> Sequence[EpochEnd | TidelogError]:
+            if leader is None:
+                return await LedHere.ends_of_epochs(self, asked)
+            return await self._leaders.asked_of_each(
+                leader, asked, lambda question: question.partition, lambda named: self._peers.ends_of_epochs(leader, named)
+            )
+
+        return await self._of_each(questions, lambda question: question.partition, ask)
+
+    async def offset_for_timestamp(self, partition: TopicPartition, timestamp_ms: int) -> TimestampedOffset | None:
+        async def ask() -> TimestampedOffset | None:
+            leader = self._leaders.elsewhere(partition)
+            if leader is None:
+                return await self._log().offset_for_timestamp(partition, timestamp_ms)
+            topic = self._leaders.topic_name(partition)
+            answer = self._peers.offset_for_timestamp(leader, topic, partition, timestamp_ms)
+            return await self._leaders.asked(leader, [partition], answer)
+
+        return await self._patiently(ask)
+
+    async def delete_records(self, partition: TopicPartition, before_offset: int, *, validate_only: bool = False) -> Offset:
+        """May be asked again: it raises the log start, and never lowers it."""
+
+        async def ask() -> Offset:
+            leader = self._leaders.elsewhere(partition)
+            if leader is None:
+                return await self._log().delete_records(partition, before_offset, validate_only=validate_only)
+            topic = self._leaders.topic_name(partition)
+            answer = self._peers.delete_records(leader, topic, partition, before_offset, validate_only=validate_only)
+            return await self._leaders.asked(leader, [partition], answer)
+
+        return await self._patiently(ask)
+
+    async def explain(self, partition: TopicPartition, offset: int) -> Explanation:
+        async def ask() -> Explanation:
+            leader = self._leaders.elsewhere(partition)
+            if leader is None:
+                return await self._log().explain(partition, offset)
+            answer = self._peers.explain(leader, self._leaders.topic_name(partition), partition, offset)
+            return await self._leaders.asked(leader, [partition], answer)
+
+        return await self._patiently(ask)
+
+    async def fetch(
+        self, targets: Sequence[FetchTarget], *, bytes_max: int, bytes_min: int = 1, wait_ms_max: float = 0
+    ) -> list[Fetched | TidelogError]:
+        return await self._fetch.fetch(targets, bytes_max=bytes_max, bytes_min=bytes_min, wait_ms_max=wait_ms_max)
+
+    def places_bytes_min(self, client_rack: str) -> int | None:
+        return self.racks.places_bytes_min(client_rack)
+
+    def preferred_broker(self, partition: TopicPartition, client_rack: str) -> Registration | None:
+        return self.preferred.of(partition, client_rack, self._cluster.leader(partition)) if client_rack else None
+
+    # ── until somebody leads ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _of_each(
+        self,
+        items: Sequence[Item],
+        partition_of: Callable[[Item], TopicPartition],
+        ask: Callable[[Registration | None, Sequence[Item]], Awaitable[Sequence[Found | TidelogError]]],
+        *,
+        wait_s: float = math.inf,
+    ) -> list[Found | TidelogError]:
+        """What `ask` finds at the leader of each, all leaders at once; those without one are asked again for up to `wait_s`."""
+
+        async def at(leader: Registration | None, places: Sequence[int], limit_s: float) -> Sequence[Found | TidelogError]:
+            try:
+                async with asyncio.timeout(limit_s if leader is not None else None):
+                    return await ask(leader, [items[place] for place in places])
+            except TidelogError as error:
+                return [error.with_traceback(None)] * len(places)
+            except TimeoutError:
+                assert leader is not None, "what is led here has its own time limits"
+                return [Unavailable(f"broker {leader.broker_id}, which leads the partition, does not answer")] * len(places)
+
+        found: dict[int, Found | TidelogError] = {}
+        clock = asyncio.get_running_loop().time
+        ends_s, pause_s = clock() + min(wait_s, self.leader_wait_s, caller_waits_s()), PAUSE_LEAST_S
+        missing = list(range(len(items)))
+        while True:
+            limit_s = max(PAUSE_LEAST_S, min(LAGGARD_S, ends_s - clock()))
+            parts = self._leaders.grouped(missing, lambda place: partition_of(items[place]))
+            answers = await all_of(at(leader, places, limit_s) for leader, places in parts)
+            for (_, places), part in zip(parts, answers, strict=True):
+                found.update(zip(places, part, strict=True))
+            missing = [place for place in missing if may_be_led_soon(found[place])]
+            left_s = ends_s - clock()
+            if not missing or left_s <= 0 or self._forwarding.why_nobody():
+                return [found[place] for place in range(len(items))]
+            await self._cluster.changed(timeout_s=min(pause_s, left_s))
+            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[Found]]) -> Found:
+        """Asks again while the partition is between two leaders, as long as reads wait."""
+        clock = asyncio.get_running_loop()
+        ends_s, pause_s = clock.time() + min(self.leader_wait_s, caller_waits_s()), PAUSE_LEAST_S
+        while True:
+            try:
+                return await ask()
+            except TidelogError as error:
+                if not may_be_led_soon(error) or ends_s <= clock.time() or self._forwarding.why_nobody():
+                    raise
+            await self._cluster.changed(timeout_s=min(pause_s, max(0.0, ends_s - clock.time())))
+            pause_s = min(2 * pause_s, PAUSE_MOST_S)

@@ -1,0 +1,174 @@
+"""The batches of one partition that are not led here: in order, one message on its way at a time. Decides, and sends nothing.
+
+    add ─▶ waiting ─▶ take: on their way ─▶ answered ─▶ settled
+              ▲                                ├─ not led there any more: back to the front, in order
+              ▲                                └─ refused for good: settled, with what is behind it of its client's message;
+              │                                   what came behind it of others was not looked at, and goes again, unless the
+              │                                   batch was refused alone, for its producer's sequence or clock
+              └──────────── lost: no answer came; what a leader recognises goes back to the front, the rest is told ──┘
+
+Since nothing else of the lane is on its way, what goes back to the front was overtaken by nothing. A batch with a producer id and a
+sequence may go to the next leader after its answer was lost: were it written before, that leader has found it on the bucket, and
+says so. From then on its failure is told as an unknown outcome, whatever a leader says, since it may have been written before that.
+
+Invariants: batches leave in the order of their coming; what could be written twice is sent once; each is settled once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gateway.routing.forwarded_append import NOT_LED, ClientMessage, ForwardedAppend, Outcome, refuses_alone
+from metadata.errors import OutcomeUnknown, TidelogError
+from metadata.model import SessionId, TopicPartition
+from segments.log.session_log import Acks
+from segments.partition.partition_log import Appended
+
+
+@dataclass(slots=True)
+class Space:
+    """What is left of the message that is put together. All in it are to be answered at the same time."""
+
+    bytes_left: int
+    appends_left: int
+    waits: bool | None = None
+    """For the commit. None: whatever comes first decides."""
+    taken: int = field(default=0)
+
+    def has_room(self, append: ForwardedAppend) -> bool:
+        """The first always has, whatever its size."""
+        if self.waits is not None and (append.acks is Acks.ALL) != self.waits:
+            return False
+        return not self.taken or (self.appends_left > 0 and append.header.size <= self.bytes_left)
+
+    def take(self, append: ForwardedAppend) -> None:
+        self.waits = append.acks is Acks.ALL
+        self.bytes_left -= append.header.size
+        self.appends_left -= 1
+        self.taken += 1
+
+
+class Lane:
+    def __init__(self, partition: TopicPartition, settle: Callable[[ForwardedAppend, Outcome], None]) -> None:
+        """`settle` tells the outcome of a batch to whoever waits for it, and gives its room back."""
+        self.partition = partition
+        self.sent: list[ForwardedAppend] = []
+        """The message on its way."""
+        self.sent_to = SessionId(0)
+        self.refusal: TidelogError | None = None
+        """Why the batches still wait."""
+        self.pause_s = 0.0
+        self.look_at_s = 0.0
+        """When it is looked again who leads, where nobody took them."""
+        self._settle_with = settle
+        self._waiting: deque[ForwardedAppend] = deque()
+        self._messages: dict[int, ClientMessage] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting and not self.sent
+
+    def add(self, append: ForwardedAppend, of: object) -> None:
+        """`of`: the client's message that it belongs to."""
+        message = self._messages.get(id(of))
+        if message is None:
+            message = self._messages[id(of)] = ClientMessage(of)
+        message.appends.append(append)
+        message.undecided += 1
+        append.message = message
+        self._waiting.append(append)
+
+    def first(self, now_s: float) -> ForwardedAppend | None:
+        """What is to go next. Those that nobody waits for any more, or that nobody took in time, are let go."""
+        while self._waiting:
+            append = self._waiting[0]
+            if append.outcome.done():
+                self._waiting.popleft()
+            elif append.deadline_s <= now_s:
+                told = self.refusal if self.refusal is not None and self.refusal.nothing_was_written else None
+                self.refuse(append, append.overdue() if append.in_doubt or told is None else told)
+            else:
+                return append
+        return None
+
+    def pop(self) -> None:
+        self._waiting.popleft()
+
+    def take(self, now_s: float, space: Space, leader: SessionId) -> list[ForwardedAppend]:
+        """What goes with the next message, if anything: it is on its way from now on, until `answered` or `lost`."""
+        assert not self.sent, "one message at a time"
+        while (append := self.first(now_s)) is not None and space.has_room(append):
+            self._waiting.popleft()
+            space.take(append)
+            append.is_sent = True
+            self.sent.append(append)
+        self.sent_to = leader
+        return self.sent
+
+    def answered(self, outcomes: Sequence[Appended | TidelogError]) -> TidelogError | None:
+        """Settles what was decided. Why the rest has to be sent again, where it has because of the leader."""
+        sent, self.sent = self.sent, []
+        again: list[ForwardedAppend] = []
+        refused: list[tuple[ForwardedAppend, TidelogError]] = []
+        refusal: TidelogError | None = None
+        for append, outcome in zip(sent, outcomes, strict=True):
+            append.is_sent = False
+            if not isinstance(outcome, TidelogError) or not outcome.nothing_was_written:
+                self.settle(append, outcome)
+            elif isinstance(outcome, NOT_LED):
+                refusal = outcome
+                again.append(append)
+            elif not refused or refuses_alone(outcome):
+                refused.append((append, outcome))
+            else:
+                again.append(append)  # it was not looked at, since the one before it was refused
+        self._waiting.extendleft(reversed(again))
+        self._refuse([(append, append.lost() if append.in_doubt else error) for append, error in refused])
+        return refusal
+
+    def lost(self, error: OutcomeUnknown) -> TidelogError | None:
+        """No answer came. Why there is something to be sent again, where there is."""
+        sent, self.sent = self.sent, []
+        again: list[ForwardedAppend] = []
+        for append in sent:
+            append.is_sent = False
+            if append.is_repeatable:
+                append.in_doubt = True
+                again.append(append)
+            else:
+                self.settle(append, error)
+        self._waiting.extendleft(reversed(again))
+        return error if again else None
+
+    def refuse(self, refused: ForwardedAppend, error: TidelogError) -> None:
+        """Refuses the batch for good, and with it those behind it of its message that are not on their way."""
+        self._refuse([(refused, error)])
+
+    def _refuse(self, refused: Sequence[tuple[ForwardedAppend, TidelogError]]) -> None:
+        """Settles each batch with its own error first: several of one message may have been refused by one answer."""
+        messages = [(append.message, error) for append, error in refused]
+        for append, error in refused:
+            self.settle(append, error)
+        for message, error in messages:
+            assert message is not None, "it is in this lane"
+            for append in message.appends:
+                if not append.outcome.done() and not append.is_sent:
+                    self.settle(append, append.lost() if append.in_doubt else error)
+
+    def refuse_all(self, error: TidelogError) -> None:
+        """What is on its way is left to its answer."""
+        waiting, self._waiting = self._waiting, deque()
+        for append in waiting:
+            if not append.outcome.done():
+                self.settle(append, append.lost() if append.in_doubt else error)
+
+    def settle(self, append: ForwardedAppend, outcome: Outcome) -> None:
+        message = append.message
+        if message is not None:
+            append.message = None
+            message.undecided -= 1
+            if not message.undecided:
+                self._messages.pop(id(message.of), None)
+        self._settle_with(append, outcome)

@@ -1,0 +1,103 @@
+"""The messages on their way to one leader, put together from the lanes of all its partitions.
+
+    lane is ready ─▶ as many ready lanes as make a message ─▶ call ─▶ each lane its answers
+                     at once while few messages are on their way; then every COALESCE_S, so that they grow
+
+A message for each lane would be a call for each batch where a topic has many partitions, and a call costs more than its batches.
+Invariant: at most MESSAGES_AT_ONCE are on their way to a leader, and of a lane one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from gateway.routing.forward_queue import Lane, Space
+from gateway.routing.forwarded_append import ForwardedAppend
+from metadata.cluster.broker_registry import Registration
+from metadata.model import TopicPartition
+
+MESSAGE_BYTES: Final = 4 << 20
+"""A message to a leader is no longer, but for a single batch that is."""
+MESSAGE_APPENDS: Final = 1_000
+MESSAGES_AT_ONCE: Final = 64
+FREELY: Final = 2
+"""So many messages are on their way before others wait for company."""
+COALESCE_S: Final = 0.01
+
+Load = list[tuple[Lane, list[ForwardedAppend]]]
+"""One message: of each lane what is on its way with it."""
+
+
+class Outbox:
+    """Its owner runs `run()` as a task after the first `add`, and makes another one once it has `ended`."""
+
+    def __init__(
+        self,
+        leader: Registration,
+        send: Callable[[Registration, Load], Awaitable[None]],
+        is_led: Callable[[TopicPartition, Registration], bool],
+        elsewhere: Callable[[Lane], None],
+    ) -> None:
+        """`send` returns when each lane has its answers; `elsewhere` takes lanes that are empty, or led by others."""
+        self.leader = leader
+        self.ended = False
+        self._send = send
+        self._is_led = is_led
+        self._elsewhere = elsewhere
+        self._ready: dict[TopicPartition, Lane] = {}
+        self._calls: dict[asyncio.Task[None], Load] = {}
+        self._woken = asyncio.Event()
+
+    def add(self, lane: Lane) -> None:
+        self._ready[lane.partition] = lane
+        self._woken.set()
+
+    def give_up_calls(self) -> None:
+        """Ends calls that nobody waits for any more: their lanes have been told that the answers are lost."""
+        for call, load in self._calls.items():
+            if all(lane.sent is not sent for lane, sent in load):
+                call.cancel()
+
+    async def run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        sent_s = clock() - COALESCE_S
+        async with asyncio.TaskGroup() as calls:
+            while self._ready or self._calls:
+                self._woken.clear()
+                under_way = len(self._calls)
+                left_s = sent_s + COALESCE_S - clock() if under_way >= FREELY else 0.0
+                if not self._ready or under_way >= MESSAGES_AT_ONCE:
+                    await self._woken.wait()
+                elif left_s > 0:
+                    await asyncio.sleep(left_s)
+                elif load := self._load(clock()):
+                    sent_s = clock()
+                    call = calls.create_task(self._call(load))
+                    self._calls[call] = load
+                    call.add_done_callback(self._called)
+            self.ended = True  # in the same step as the last look
+
+    async def _call(self, load: Load) -> None:
+        await self._send(self.leader, load)
+
+    def _called(self, call: asyncio.Task[None]) -> None:
+        del self._calls[call]
+        self._woken.set()
+
+    def _load(self, now_s: float) -> Load:
+        """Of the lanes that are ready as much as makes a message."""
+        space = Space(MESSAGE_BYTES, MESSAGE_APPENDS)
+        load: Load = []
+        for partition, lane in list(self._ready.items()):
+            first = lane.first(now_s)
+            if first is None or not self._is_led(partition, self.leader):
+                del self._ready[partition]
+                self._elsewhere(lane)
+            elif space.has_room(first):
+                del self._ready[partition]
+                load.append((lane, lane.take(now_s, space, self.leader.session)))
+            elif space.appends_left <= 0 or space.bytes_left <= 0:
+                break
+        return load

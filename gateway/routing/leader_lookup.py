@@ -1,0 +1,169 @@
+"""Who leads a partition, as this broker sees it now, and questions to leaders that end when they lead no more.
+
+A leader that was stopped in the middle keeps its connections and never answers. Another leads after its lease has ended: so whoever
+waits for the old one is told at once that it leads no more, and asks the new one.
+
+The watch of a leader may be behind, so that it has not heard yet of a topic or partition that this broker's own view has. Its
+answer that it does not know them is not final: it becomes NoLeader, and the question is repeated until the leader has caught up.
+
+Invariants: nothing is asked of a leader that the metadata don't name; a topic or partition is called unknown only where this
+broker's own view does not have the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence, Set
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gateway.cluster.view import ClusterView
+from metadata.cluster.broker_registry import Registration
+from metadata.errors import NoLeader, NotLeader, TidelogError, UnknownPartition, UnknownTopic
+from metadata.model import SessionId, TopicPartition
+from segments.log.session_log import Log
+from segments.partition.partition_log import Bounds
+from segments.read.log_reader import Fetched
+
+Found = TypeVar("Found")
+Answered = TypeVar("Answered", Bounds, Fetched)
+Item = TypeVar("Item")
+
+
+@dataclass(eq=False, slots=True)
+class _Question:
+    """One that is on its way to a leader."""
+
+    session: SessionId
+    partitions: frozenset[TopicPartition]
+    end: asyncio.Timeout
+
+
+class Leaders:
+    def __init__(self, log: Callable[[], Log], view: ClusterView, *, broker_id: str) -> None:
+        """`log`: of the present session; raises NoLeader or Stopping while there is none."""
+        self._log = log
+        self._view = view
+        self._broker_id = broker_id
+        self._questions: dict[_Question, None] = {}
+        """In the order in which they were asked."""
+        view.partitions.subscribe(self._end_overtaken)
+
+    def here(self, partition: TopicPartition) -> bool:
+        try:
+            return self._log().leads(partition)
+        except TidelogError:
+            return False
+
+    def elsewhere(self, partition: TopicPartition) -> Registration | None:
+        """The other broker that leads the partition; None where it is led here, or by nobody."""
+        if self.here(partition):
+            return None
+        leader = self._view.leader(partition)
+        return None if leader is None or leader.broker_id == self._broker_id else leader
+
+    def grouped(
+        self, items: Iterable[Item], partition_of: Callable[[Item], TopicPartition]
+    ) -> list[tuple[Registration | None, list[Item]]]:
+        """By leader; None: this broker, and what nobody leads."""
+        groups: dict[str, tuple[Registration | None, list[Item]]] = {}
+        for item in items:
+            leader = self.elsewhere(partition_of(item))
+            groups.setdefault(leader.broker_id if leader is not None else "", (leader, []))[1].append(item)
+        return list(groups.values())
+
+    def topic_name(self, partition: TopicPartition) -> str:
+        return self._view.topics.by_id(partition.topic_id).name
+
+    async def asked(self, leader: Registration, partitions: Collection[TopicPartition], answer: Awaitable[Found]) -> Found:
+        """The leader's answer. Raises NotLeader as soon as another leads one of the partitions, and NoLeader where the leader has
+        not heard of them yet: use it only for questions that may be repeated."""
+        try:
+            async with asyncio.timeout(None) as end:
+                question = _Question(leader.session, frozenset(partitions), end)
+                self._questions[question] = None
+                try:
+                    return await answer
+                finally:
+                    self._questions.pop(question, None)
+        except TimeoutError:
+            if not end.expired():
+                raise
+            raise NotLeader(f"broker {leader.broker_id} leads no more; it has not answered") from None
+        except (UnknownTopic, UnknownPartition) as error:
+            if not all(self._is_there(partition) for partition in partitions):
+                raise
+            raise _unheard_of(leader, next(iter(partitions))) from error
+
+    async def asked_of_each(
+        self,
+        leader: Registration,
+        items: Sequence[Item],
+        partition_of: Callable[[Item], TopicPartition],
+        ask: Callable[[Sequence[tuple[str, Item]]], Awaitable[Sequence[Found | TidelogError]]],
+    ) -> list[Found | TidelogError]:
+        """Asks the leader about several partitions, each with its topic's name, and returns an answer or an error for each.
+
+        UnknownTopic stands in the place of a partition whose topic this broker's view does not have any more: only the others are
+        asked about. Raises as `asked`.
+        """
+        named: list[tuple[str, Item]] = []
+        gone: dict[int, TidelogError] = {}
+        for at, item in enumerate(items):
+            try:
+                named.append((self.topic_name(partition_of(item)), item))
+            except TidelogError as error:
+                gone[at] = error.with_traceback(None)
+        partitions = [partition_of(item) for _, item in named]
+        told = await self.asked(leader, partitions, ask(named)) if named else []
+        found = iter(
+            [self.unless_unheard_of(leader, partition, answered) for partition, answered in zip(partitions, told, strict=True)]
+        )
+        return [gone[at] if at in gone else next(found) for at in range(len(items))]
+
+    def unless_unheard_of(
+        self, leader: Registration, partition: TopicPartition, answered: Found | TidelogError
+    ) -> Found | TidelogError:
+        """Returns the leader's answer for one partition; NoLeader in place of an answer that the leader does not know a partition
+        whose topic this broker's own view has."""
+        if isinstance(answered, (UnknownTopic, UnknownPartition)) and self._is_there(partition):
+            return _unheard_of(leader, partition)
+        return answered
+
+    def _is_there(self, partition: TopicPartition) -> bool:
+        """Returns whether this broker's view has this life of the topic. Partitions are only ever added, so one that is beyond the
+        count known here may have been added a moment ago."""
+        try:
+            self._view.topics.by_id(partition.topic_id)
+        except TidelogError:
+            return False
+        return True
+
+    def unless_of_before(self, partition: TopicPartition, answered: Answered | TidelogError) -> Answered | TidelogError:
+        """The answer, unless it comes from a leader of before the one known here: its high watermark may be of before, too."""
+        state = self._view.partitions.get(partition)
+        if isinstance(answered, TidelogError) or state is None or answered.leader_epoch >= state.leader_epoch:
+            return answered
+        return NotLeader(
+            f"{partition} was answered from leader epoch {answered.leader_epoch}; the present one is {state.leader_epoch}"
+        )
+
+    def _end_overtaken(self, changed: Set[TopicPartition]) -> None:
+        if not self._questions:
+            return
+        moved = {partition: state.leader_session for partition in changed if (state := self._view.partitions.get(partition))}
+        for question in tuple(self._questions):
+            if any(moved.get(partition, question.session) != question.session for partition in question.partitions):
+                del self._questions[question]
+                question.end.reschedule(asyncio.get_running_loop().time())
+
+
+def _unheard_of(leader: Registration, partition: TopicPartition) -> NoLeader:
+    return NoLeader(
+        f"broker {leader.broker_id}, which is to lead {partition}, has not heard of it yet",
+        hint="Retry with back-off: the partition is served as soon as that broker has caught up with the metadata.",
+    )
+
+
+def itself(partition: TopicPartition) -> TopicPartition:
+    return partition

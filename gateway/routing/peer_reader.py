@@ -1,0 +1,241 @@
+"""What is read from another broker: its partitions' batches, bounds and places, in the words of segments/log/session_log.py.
+
+Invariant: what comes back has the form that the Log itself would have answered, errors included; a question names the topic's id
+beside its name, so that a topic that was made anew meanwhile is not taken for the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.proto import admin_pb2, log_pb2
+from gateway.proto.status import error_of
+from gateway.routing.local_log import EpochQuestion, WrittenOnce
+from gateway.routing.peer_channels import Peers
+from gateway.routing.places_wire import located_from
+from metadata.cluster.broker_registry import Registration
+from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
+from metadata.model import LeaderEpoch, Offset, ProducerId, Revision, SegmentSeq, SessionId, TopicPartition
+from segments.log.manifest_follower import COMMIT_TIMEOUT_S
+from segments.log.session_log import FetchTarget
+from segments.partition.partition_log import Bounds
+from segments.partition.producer_state import SequencedBatch
+from segments.read.log_reader import Explanation, Fetched, TimestampedOffset
+from segments.wal.run_index import EpochEnd
+
+TIMEOUT_S: Final = 10.0
+"""Of one question, beyond its long poll."""
+DELETE_TIMEOUT_S: Final = 2 * COMMIT_TIMEOUT_S
+"""Of one DeleteRecords: its leader waits for the bucket."""
+BOUNDS_AT_ONCE: Final = 4_000
+"""Partitions in one question; each needs two of the QUERIES_MAX of ListOffsets."""
+
+_LOG: Final = "/tidelog.v1.Log/"
+
+
+class PeerReads:
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    async def fetch(
+        self,
+        leader: Registration,
+        targets: Sequence[tuple[str, FetchTarget]],
+        *,
+        bytes_max: int,
+        bytes_min: int,
+        wait_ms_max: float,
+    ) -> list[Fetched | TidelogError]:
+        """As Log.fetch, of targets with the names of their topics."""
+        request = log_pb2.FetchRequest(
+            partitions=[
+                log_pb2.FetchPartition(
+                    topic=topic,
+                    topic_id=target.partition.topic_id,
+                    partition=target.partition.partition,
+                    offset=target.offset,
+                    max_bytes=target.bytes_max,
+                    current_leader_epoch=target.current_leader_epoch,
+                    places_bytes_min=target.places_bytes_min,
+                )
+                for topic, target in targets
+            ],
+            max_bytes=bytes_max,
+            min_bytes=bytes_min,
+            max_wait_ms=round(wait_ms_max),
+        )
+        timeout_s = TIMEOUT_S + wait_ms_max / 1000
+        answer = await self._peers.call(leader, _LOG + "Fetch", request, log_pb2.FetchResponse, timeout_s=timeout_s)
+        _check_count(leader, len(answer.partitions), len(targets))
+        return [_fetched(partition) for partition in answer.partitions]
+
+    async def bounds(self, leader: Registration, partitions: Sequence[tuple[str, TopicPartition]]) -> list[Bounds | TidelogError]:
+        """Of partitions with the names of their topics."""
+        found: list[Bounds | TidelogError] = []
+        for start in range(0, len(partitions), BOUNDS_AT_ONCE):
+            asked = partitions[start : start + BOUNDS_AT_ONCE]
+            queries = [query for topic, partition in asked for query in _bounds_queries(topic, partition)]
+            results = await self._list_offsets(leader, queries)
+            found += [_bounds(earliest, latest) for earliest, latest in zip(results[::2], results[1::2], strict=True)]
+        return found
+
+    async def ends_of_epochs(
+        self, leader: Registration, questions: Sequence[tuple[str, EpochQuestion]]
+    ) -> list[EpochEnd | TidelogError]:
+        """Of questions with the names of their topics, as many as one client may ask at once."""
+        queries = [
+            log_pb2.LeaderEpochQuery(
+                topic=topic,
+                topic_id=question.partition.topic_id,
+                partition=question.partition.partition,
+                leader_epoch=question.leader_epoch,
+                current_leader_epoch=question.current_leader_epoch,
+            )
+            for topic, question in questions
+        ]
+        request = log_pb2.OffsetForLeaderEpochRequest(queries=queries)
+        answer = await self._peers.call(
+            leader, _LOG + "OffsetForLeaderEpoch", request, log_pb2.OffsetForLeaderEpochResponse, timeout_s=TIMEOUT_S
+        )
+        _check_count(leader, len(answer.ends), len(queries))
+        return [
+            error_of(end.error) if end.HasField("error") else EpochEnd(LeaderEpoch(end.leader_epoch), Offset(end.end_offset))
+            for end in answer.ends
+        ]
+
+    async def offset_for_timestamp(
+        self, leader: Registration, topic: str, partition: TopicPartition, timestamp_ms: int
+    ) -> TimestampedOffset | None:
+        query = log_pb2.OffsetQuery(
+            topic=topic, topic_id=partition.topic_id, partition=partition.partition, timestamp_ms=timestamp_ms
+        )
+        [found] = await self._list_offsets(leader, [query])
+        if found.HasField("error"):
+            raise error_of(found.error)
+        return None if found.offset < 0 else TimestampedOffset(Offset(found.offset), found.timestamp_ms)
+
+    async def delete_records(
+        self, leader: Registration, topic: str, partition: TopicPartition, before_offset: int, *, validate_only: bool
+    ) -> Offset:
+        """The one question here that changes something. Where its answer is lost, OutcomeUnknown, unless it only validates."""
+        request = log_pb2.DeleteRecordsRequest(
+            topic=topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            before_offset=before_offset,
+            validate_only=validate_only,
+        )
+
+        def lost(why: str) -> TidelogError:
+            if validate_only:
+                return Unavailable(f"broker {leader.broker_id}, which leads the partition, did not answer: {why}")
+            return OutcomeUnknown(
+                f"broker {leader.broker_id}, which leads the partition, did not answer whether records were deleted: {why}",
+                hint="Ask again: it may be repeated.",
+            )
+
+        answer = await self._peers.call(
+            leader, _LOG + "DeleteRecords", request, log_pb2.DeleteRecordsResponse, timeout_s=DELETE_TIMEOUT_S, lost=lost
+        )
+        return Offset(answer.log_start_offset)
+
+    async def explain(self, leader: Registration, topic: str, partition: TopicPartition, offset: int) -> Explanation:
+        request = admin_pb2.ExplainOffsetRequest(
+            topic=topic, topic_id=partition.topic_id, partition=partition.partition, offset=offset
+        )
+        found = await self._peers.call(
+            leader, "/tidelog.v1.Cluster/ExplainOffset", request, admin_pb2.ExplainOffsetResponse, timeout_s=TIMEOUT_S
+        )
+        return Explanation(
+            found.object_key,
+            found.range_start,
+            found.range_end,
+            Offset(found.base_offset),
+            Offset(found.last_offset),
+            LeaderEpoch(found.leader_epoch),
+            found.batch_crc32c,
+            found.in_hot_pool,
+            SessionId(found.session) if found.HasField("session") else None,
+            SegmentSeq(found.segment_seq) if found.HasField("segment_seq") else None,
+            found.row_group if found.HasField("row_group") else None,
+            found.file_checksum if found.HasField("file_checksum") else None,
+        )
+
+    async def written_once(
+        self,
+        leader: Registration,
+        topic: str,
+        partitions: Sequence[TopicPartition],
+        producer_id: ProducerId,
+        *,
+        topic_revision: Revision,
+    ) -> WrittenOnce:
+        """As LedHere.written_once at that leader. NotLeader where one of them is not led there."""
+        request = log_pb2.FindWrittenOnceRequest(
+            topic=topic,
+            topic_id=partitions[0].topic_id,
+            partitions=[partition.partition for partition in partitions],
+            producer_id=producer_id,
+            topic_revision=topic_revision,
+        )
+        answer = await self._peers.call(
+            leader, _LOG + "FindWrittenOnce", request, log_pb2.FindWrittenOnceResponse, timeout_s=TIMEOUT_S
+        )
+        by_number = {int(partition.partition): partition for partition in partitions}
+        batches = {
+            by_number[batch.partition]: SequencedBatch(
+                producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.last_sequence,
+                Offset(batch.base_offset),
+                Offset(batch.last_offset),
+            )
+            for batch in answer.written
+            if batch.partition in by_number
+        }
+        return WrittenOnce(batches, Revision(answer.topic_revision))
+
+    async def _list_offsets(self, leader: Registration, queries: Sequence[log_pb2.OffsetQuery]) -> Sequence[log_pb2.OffsetResult]:
+        request = log_pb2.ListOffsetsRequest(queries=queries)
+        answer = await self._peers.call(leader, _LOG + "ListOffsets", request, log_pb2.ListOffsetsResponse, timeout_s=TIMEOUT_S)
+        _check_count(leader, len(answer.results), len(queries))
+        return answer.results
+
+
+def _bounds_queries(topic: str, partition: TopicPartition) -> tuple[log_pb2.OffsetQuery, log_pb2.OffsetQuery]:
+    def query(**at: bool) -> log_pb2.OffsetQuery:
+        return log_pb2.OffsetQuery(topic=topic, topic_id=partition.topic_id, partition=partition.partition, **at)
+
+    return query(earliest=True), query(latest=True)
+
+
+def _bounds(earliest: log_pb2.OffsetResult, latest: log_pb2.OffsetResult) -> Bounds | TidelogError:
+    """What is buffered at the leader is not told: the end is where readers stand."""
+    for result in (earliest, latest):
+        if result.HasField("error"):
+            return error_of(result.error)
+    high_watermark = Offset(latest.offset)
+    return Bounds(Offset(earliest.offset), high_watermark, high_watermark, LeaderEpoch(latest.leader_epoch))
+
+
+def _fetched(partition: log_pb2.FetchedPartition) -> Fetched | TidelogError:
+    if partition.HasField("error"):
+        return error_of(partition.error)
+    batches = partition.record_batches
+    return Fetched(
+        [batches] if batches else [],
+        len(batches),
+        Offset(partition.next_offset),
+        Offset(partition.high_watermark),
+        Offset(partition.log_start_offset),
+        LeaderEpoch(partition.leader_epoch),
+        located_from(partition.places) if partition.HasField("places") else None,
+        committed_at_s=None,
+    )
+
+
+def _check_count(leader: Registration, count: int, asked: int) -> None:
+    if count != asked:
+        raise Unavailable(f"broker {leader.broker_id} answered {count} of {asked} partitions", broker_id=leader.broker_id)

@@ -1,0 +1,55 @@
+"""The broker that a reader of a rack is sent to, since the leader is in another one (KIP-392). Decides from memory.
+
+    brokers that are registered, don't drain, reach the bucket ─▶ by rack ─▶ rendezvous hashing of the partition ─▶ one of them
+
+Any broker reads what is committed from the bucket (follower_fetch.py), so none has to be in step with the leader. Invariant: a
+reader is sent to brokers of its own rack alone, and to none where the leader is in that rack.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from metadata.cluster.broker_registry import Registration
+from metadata.model import TopicPartition
+from metadata.rendezvous import Rendezvous
+
+
+class SeenBrokers(Protocol):
+    """What metadata/cluster/broker_registry.py's BrokerCache tells."""
+
+    @property
+    def brokers(self) -> Mapping[str, Registration]: ...
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]: ...
+
+
+class PreferredBrokers:
+    def __init__(self, seen: SeenBrokers, *, rack: str) -> None:
+        """`rack`: of this broker, which answers readers of the same rack itself."""
+        self._seen = seen
+        self._rack = rack
+        self._by_rack: dict[str, Rendezvous] = {}
+        self.answers = 0
+        """Partitions of which readers were sent elsewhere."""
+        self._brokers_changed()
+        seen.subscribe(self._brokers_changed)
+
+    def of(self, partition: TopicPartition, client_rack: str, leader: Registration | None) -> Registration | None:
+        """None: the leader answers, as it does who names no rack."""
+        if not client_rack or client_rack == self._rack or leader is None or leader.rack == client_rack:
+            return None
+        here = self._by_rack.get(client_rack)
+        broker_id = here.highest(f"{partition.topic_id}/{partition.partition}") if here is not None else None
+        found = self._seen.brokers.get(broker_id) if broker_id is not None else None
+        self.answers += found is not None
+        return found
+
+    def _brokers_changed(self) -> None:
+        by_rack: defaultdict[str, list[str]] = defaultdict(list)
+        for broker_id, broker in self._seen.brokers.items():
+            if broker.rack and broker.grpc_address and not broker.draining and not broker.unwritable_bytes:
+                by_rack[broker.rack].append(broker_id)
+        self._by_rack = {rack: Rendezvous(broker_ids) for rack, broker_ids in by_rack.items()}

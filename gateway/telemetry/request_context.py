@@ -1,0 +1,96 @@
+"""The call that this task answers: what the log, traces and the counts of refusals say of it.
+
+A door begins it; a context variable carries it to whoever writes a line of the log below, in the same task or one that it starts.
+Invariant: it holds names only, never a payload nor a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextvars import ContextVar, Token
+from typing import Final
+
+from gateway.telemetry.request_trace import RequestTrace, Tracing
+from gateway.telemetry.traffic import DoorTraffic
+from metadata.errors import TidelogError
+
+TRACEPARENT_BYTES_MAX: Final = 100
+_SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+class Call:
+    __slots__ = ("_refused_as", "_request_id", "topic", "trace", "traceparent", "traffic")
+
+    def __init__(self, traffic: DoorTraffic, request_id: str = "", traceparent: str = "") -> None:
+        """`traceparent`: as the client sent it (W3C Trace Context), unchecked."""
+        self.traffic = traffic
+        self._request_id = request_id
+        self._refused_as = ""
+        self.topic = ""
+        """The last that records were sent to."""
+        self.traceparent = traceparent
+        self.trace: RequestTrace | None = None
+        """Where this call is traced."""
+
+    @property
+    def request_id(self) -> str:
+        """The client's own, or one that is made when it is first asked for."""
+        if not self._request_id:
+            self._request_id = os.urandom(16).hex()
+        return self._request_id
+
+    @property
+    def trace_id(self) -> str:
+        """Empty where there is none."""
+        return self.trace.trace_id if self.trace is not None else ""
+
+    def trace_with(self, tracing: Tracing | None, name: str) -> None:
+        if tracing is not None:
+            self.trace = tracing.begin(name, self.traceparent, request_id=self.request_id)
+
+    def refused(self, error: TidelogError) -> None:
+        self.traffic.refused(error)
+        self._refused_as = error.code
+
+    def end(self) -> None:
+        self.traffic.open_calls -= 1
+        if self.trace is not None:
+            self.trace.end(self._refused_as)
+
+
+_current: ContextVar[Call | None] = ContextVar("current_call", default=None)
+
+
+def current_call() -> Call | None:
+    return _current.get()
+
+
+def begin_call(call: Call) -> Token[Call | None]:
+    """For the rest of this task. The token is for `end_call`, where the task goes on to other calls."""
+    call.traffic.calls += 1
+    call.traffic.open_calls += 1
+    return _current.set(call)
+
+
+def end_call(call: Call, token: Token[Call | None]) -> None:
+    call.end()
+    _current.reset(token)
+
+
+def note_refusal(error: TidelogError) -> None:
+    """Of the whole call, as it is told."""
+    call = _current.get()
+    if call is not None:
+        call.refused(error)
+
+
+def note_topic(name: str) -> None:
+    call = _current.get()
+    if call is not None:
+        call.topic = name
+
+
+def sane_request_id(given: bytes) -> str:
+    """A client's own id, where it is short and plain; else nothing."""
+    return str(given, "ascii") if _SANE_REQUEST_ID.fullmatch(given) else ""

@@ -1,0 +1,81 @@
+"""Changes of topics, waited for until they are served: a produce right after a topic was made finds its leaders.
+
+    create, alter, delete ─▶ the registry (metadata/topics/registry.py) ─▶ told here by the watch ─▶ led, or let go ─▶ answered
+
+What is changed stays changed where the wait takes too long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from gateway.access.authorization import note_validate_only
+from gateway.cluster.session_manager import Leadership
+from metadata.errors import OutcomeUnknown
+from metadata.topics.cache import TopicCache
+from metadata.topics.registry import Topics
+from metadata.topics.topic import Topic
+
+log = logging.getLogger(__name__)
+
+
+class ServedTopics:
+    def __init__(self, topics: Topics, cache: TopicCache, leadership: Leadership, *, ready_s: float, leader_wait_s: float) -> None:
+        """`ready_s`: how long a change may take to be served; `leader_wait_s`: to be let go of, which may take a seal."""
+        self._topics = topics
+        self._cache = cache
+        self._leadership = leadership
+        self._ready_s = ready_s
+        self._leader_wait_s = leader_wait_s
+
+    async def create(
+        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None, *, validate_only: bool = False
+    ) -> Topic:
+        """Creates a topic, and returns when its partitions are led."""
+        note_validate_only(validate_only)
+        topic = await self._topics.create(name, partition_count, settings, validate_only=validate_only)
+        return topic if validate_only else await self._served(topic)
+
+    async def alter(
+        self,
+        name: str,
+        *,
+        settings: Mapping[str, str | None] | None = None,
+        replace_settings: bool = False,
+        partition_count: int | None = None,
+        validate_only: bool = False,
+    ) -> Topic:
+        """Alters a topic, and returns when the change is in force and new partitions are led."""
+        note_validate_only(validate_only)
+        topic = await self._topics.alter(
+            name,
+            settings=settings,
+            replace_settings=replace_settings,
+            partition_count=partition_count,
+            validate_only=validate_only,
+        )
+        return topic if validate_only else await self._served(topic)
+
+    async def delete(self, name: str, *, validate_only: bool = False) -> Topic:
+        """Deletes a topic, and returns when no broker acknowledges anything for it any more.
+
+        A leader that can't be asked is waited for until its session is sealed. OutcomeUnknown where that takes too long.
+        """
+        note_validate_only(validate_only)
+        topic = await self._topics.delete(name, validate_only=validate_only)
+        if not validate_only:
+            await self._cache.wait_for(topic.revision, timeout_s=self._ready_s)
+            if not await self._leadership.let_go(topic, timeout_s=self._leader_wait_s):
+                raise OutcomeUnknown(
+                    f"topic {name} is deleted; whether its leaders have heard of it is not known after {self._leader_wait_s:g} s",
+                    hint="They may acknowledge records for it until then. Make a topic of the same name a little later.",
+                )
+        return topic
+
+    async def _served(self, topic: Topic) -> Topic:
+        """The change is made. Where it takes too long to take effect here, requests for it are told to retry."""
+        await self._cache.wait_for(topic.revision, timeout_s=self._ready_s)
+        if not await self._leadership.led(topic, timeout_s=self._ready_s):
+            log.warning("topic %s is not served yet after %s s", topic.name, self._ready_s)
+        return topic

@@ -12,7 +12,7 @@ from bench.run import Run
 from bench.s3_server import s3_bucket
 from segments.bucket.layout import parse_wal_key
 from tidelog import connect_sync
-from tidelog.broker_process import BrokerProcess
+from tidelog.testing.broker_process import BrokerProcess
 
 
 class Served:

@@ -26,8 +26,8 @@ from metadata.store.interface import Event, KeyValue, Put
 from metadata.store.keys import EtcdLayout
 from metadata.store.range_watch import WatchedRange
 from tidelog import connect_sync
-from tidelog.broker_process import BrokerProcess
-from tidelog.owned_tasks import OwnedTasks
+from tidelog.tasks import OwnedTasks
+from tidelog.testing.broker_process import BrokerProcess
 
 BROKERS = ("b1", "b2", "b3")
 SESSION_TIMEOUT_S = 9.0

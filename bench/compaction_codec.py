@@ -22,7 +22,7 @@ from segments.history.row_group_batches import encode_history
 from segments.records.checksum import as_text, checksum_of_opened
 from segments.records.columns import decode_batches, decode_opened, encode_batch, open_batches
 from segments.records.compression import Codec
-from tidelog.demo_flights import load_flights
+from tidelog.demo.flights import load_flights
 
 RECORDS = 1000
 """In a batch."""

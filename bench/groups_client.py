@@ -24,7 +24,7 @@ from bench.http2_calls import CallRefused, UnaryConnection, method
 from bench.load import Until
 from gateway.proto import groups_pb2
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE, Subscription, encode_assignment, encode_subscription
-from tidelog.owned_tasks import OwnedTasks
+from tidelog.tasks import OwnedTasks
 
 COMMIT_EVERY_S = 5.0
 SESSION_TIMEOUT_MS = 45_000

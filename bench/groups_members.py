@@ -18,10 +18,10 @@ from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from metadata.members.member import GroupMember
 from metadata.members.settings import MemberSettings
-from tidelog.connection import Connection
-from tidelog.group_calls import GrpcGroupCalls
-from tidelog.owned_tasks import OwnedTasks, all_of
+from tidelog.group.coordinator_client import GrpcGroupCalls
 from tidelog.settings import ClientSettings
+from tidelog.tasks import OwnedTasks, all_of
+from tidelog.transport.connection import Connection
 
 STABLE_S_MAX = 60.0
 OPENED_AT_ONCE = 10

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from tidelog.broker_process import BrokerProcess, surroundings
+from tidelog.testing.broker_process import BrokerProcess, surroundings
 
 CHART = Path(__file__).parent.parent / "deploy" / "helm"
 LEAST = {"bucket": "s3://bucket", "etcd": {"endpoints": ["http://etcd:2379"]}}

@@ -18,7 +18,7 @@ from bench.load import Until
 from bench.rolled_pods import Roll, roll_of_the_chart
 from bench.run import Run
 from bench.sdk_client import Produced, lost_and_doubled, produce_for, produce_in_turn
-from tidelog.broker_process import BrokerProcess
+from tidelog.testing.broker_process import BrokerProcess
 
 PARTITIONS = 60
 VALUE_BYTES = 1_000

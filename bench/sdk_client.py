@@ -20,7 +20,7 @@ import uvloop
 from bench.load import Until
 from metadata.errors import TidelogError
 from tidelog import connect
-from tidelog.producer import Delivery
+from tidelog.producer.producer import Delivery
 
 TICK_S = 0.01
 RUN_S_MAX = 150.0

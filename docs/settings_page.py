@@ -18,7 +18,7 @@ from metadata.topics.settings import SETTINGS as TOPIC_SETTINGS
 from metadata.topics.settings import TopicSettings
 from segments.object_store.s3_settings import S3Settings
 from segments.settings import SegmentSettings
-from tidelog.cli.setting_list import field_docs, shown
+from tidelog.cli.broker.setting_list import field_docs, shown
 
 PAGE = Path(__file__).with_name("settings.md")
 SECTIONS = {

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli.failure import UNHEALTHY
-from tidelog.cli.output import Output, OutputOption, say, show_one
+from tidelog.cli.app.errors import UNHEALTHY
+from tidelog.cli.app.output import Output, OutputOption, say, show_one
 
 
 def backfill(

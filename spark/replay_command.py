@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metadata.errors import InvalidArgument
-from tidelog.cli.contexts import UrlOption, cluster_access
-from tidelog.cli.credential_options import NAMES, given_credentials
-from tidelog.cli.failure import FAILED
-from tidelog.cli.output import Output, OutputOption, say, show_one
+from tidelog.cli.app.contexts import UrlOption, cluster_access
+from tidelog.cli.app.credential_options import NAMES, given_credentials
+from tidelog.cli.app.errors import FAILED
+from tidelog.cli.app.output import Output, OutputOption, say, show_one
 
 if TYPE_CHECKING:
     from spark.replay_plan import Asked
@@ -136,7 +136,7 @@ def _run(
     from spark import replay as replays
     from spark.hadoop_files import local_folder
     from spark.replay_plan import PLAN_FILE, Plan, Target
-    from tidelog.cli.progress import offset_progress
+    from tidelog.cli.app.progress import offset_progress
 
     is_topic = asked.target is Target.TOPIC
     access = cluster_access(url, os.environ, given_credentials()) if is_topic else None

@@ -15,10 +15,10 @@ from segments.bucket.cluster_record import read_cluster_record
 from segments.object_store.interface import ObjectStore
 from spark.sink_rows import TopicFacts
 from spark.staged_rows import StagedPartition
-from tidelog.addresses import with_tls
-from tidelog.connection import Connection, Stubs, TopicRoute
-from tidelog.rpc_errors import error_of_status
 from tidelog.settings import SettingChanges, credentials_from, settings_from
+from tidelog.transport.addresses import with_tls
+from tidelog.transport.connection import Connection, Stubs, TopicRoute
+from tidelog.transport.rpc_errors import error_of_status
 
 REQUEST_TIMEOUT_S: Final = 30.0
 OPEN_PATIENCE_S = 5.0

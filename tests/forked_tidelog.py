@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, AnyStr, Final, Literal
 
-from tidelog.broker_process import BrokerProcess
+from tidelog.testing.broker_process import BrokerProcess
 
 ROOT: Final = Path(__file__).parent.parent
 TIDELOG: Final = (sys.executable, "-m", "tidelog.cli.main")

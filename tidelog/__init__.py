@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metadata import errors
-    from tidelog.blocking import BlockingClient, connect_sync
+    from tidelog.blocking.client import BlockingClient, connect_sync
     from tidelog.client import Client, connect
-    from tidelog.consumer import Consumer, TopicsConsumer
-    from tidelog.group_consumer import GroupConsumer
-    from tidelog.producer import Delivery
+    from tidelog.consumer.consumer import Consumer, TopicsConsumer
+    from tidelog.group.consumer import GroupConsumer
+    from tidelog.producer.producer import Delivery
     from tidelog.records import Ack, Message, Record
     from tidelog.settings import ClientSettings
 
@@ -41,17 +41,17 @@ __all__ = [
 
 _MODULE_OF = {
     "Ack": "tidelog.records",
-    "BlockingClient": "tidelog.blocking",
+    "BlockingClient": "tidelog.blocking.client",
     "Client": "tidelog.client",
     "ClientSettings": "tidelog.settings",
-    "Consumer": "tidelog.consumer",
-    "Delivery": "tidelog.producer",
-    "GroupConsumer": "tidelog.group_consumer",
+    "Consumer": "tidelog.consumer.consumer",
+    "Delivery": "tidelog.producer.producer",
+    "GroupConsumer": "tidelog.group.consumer",
     "Message": "tidelog.records",
     "Record": "tidelog.records",
-    "TopicsConsumer": "tidelog.consumer",
+    "TopicsConsumer": "tidelog.consumer.consumer",
     "connect": "tidelog.client",
-    "connect_sync": "tidelog.blocking",
+    "connect_sync": "tidelog.blocking.client",
 }
 
 

@@ -23,10 +23,18 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from gateway.proto import admin_pb2
 from metadata.errors import InvalidArgument, Rejected, Throttled, TidelogError
-from tidelog.access import Access
-from tidelog.addresses import with_tls
-from tidelog.connection import Connection
-from tidelog.descriptions import (
+from tidelog.admin.access import Access
+from tidelog.admin.groups import Groups
+from tidelog.admin.topics import Topics
+from tidelog.consumer.offset_lookup import end_of_epoch, offset_ranges
+from tidelog.positions import StartLike, parse_start
+from tidelog.producer.outcomes import Outcomes
+from tidelog.records import Ack, HeadersLike
+from tidelog.settings import ClientSettings, ResetPolicy, SettingChanges, credentials_from, settings_from
+from tidelog.tasks import OwnedTasks
+from tidelog.transport.addresses import with_tls
+from tidelog.transport.connection import Connection
+from tidelog.transport.descriptions import (
     BrokerDrain,
     BrokerInfo,
     ClusterInfo,
@@ -37,24 +45,16 @@ from tidelog.descriptions import (
     cluster_info,
     explanation,
 )
-from tidelog.groups import Groups
-from tidelog.offset_lookup import end_of_epoch, offset_ranges
-from tidelog.outcomes import Outcomes
-from tidelog.owned_tasks import OwnedTasks
-from tidelog.positions import StartLike, parse_start
-from tidelog.records import Ack, HeadersLike
-from tidelog.rpc_errors import error_of_rpc
-from tidelog.settings import ClientSettings, ResetPolicy, SettingChanges, credentials_from, settings_from
-from tidelog.topics import Topics
+from tidelog.transport.rpc_errors import error_of_rpc
 
 if TYPE_CHECKING:
     from re import Pattern
 
-    from tidelog.consumer import Consumer, TopicsConsumer
-    from tidelog.group_consumer import GroupConsumer, OpenReadings
-    from tidelog.group_options import GroupOptionChanges
-    from tidelog.producer import Delivery, Producer
-    from tidelog.subscription import Subscription, TopicsLike
+    from tidelog.consumer.consumer import Consumer, TopicsConsumer
+    from tidelog.consumer.subscription import Subscription, TopicsLike
+    from tidelog.group.consumer import GroupConsumer, OpenReadings
+    from tidelog.group.options import GroupOptionChanges
+    from tidelog.producer.producer import Delivery, Producer
 
 CLOSE_AFTER_ERROR_S = 5.0
 """How long leaving the block by an error waits for what was sent before it."""
@@ -123,7 +123,7 @@ class Client:
                 self._sender.close()
             try:
                 if self._open_readings:
-                    from tidelog.group_consumer import leave_groups
+                    from tidelog.group.consumer import leave_groups
 
                     close_s = self._settings.request_timeout_ms / 1000 if error is None else CLOSE_AFTER_ERROR_S
                     await leave_groups(self._open_readings, close_s)
@@ -143,7 +143,7 @@ class Client:
         """Made at first use: the codec takes a fifth of a second to import, which those who only look need not pay."""
         if self._sender is None:
             self._check_open()
-            from tidelog.producer import Producer
+            from tidelog.producer.producer import Producer
 
             self._sender = Producer(self._connection, self._settings, self._tasks)
         return self._sender
@@ -277,13 +277,13 @@ class Client:
 
         With `group`, its members share the partitions, and each partition begins at what the group has committed, else where
         `auto_offset_reset` says ("earliest" by default; also where an offset is gone). Until the end is then up to the high
-        watermark that each partition had when this member was given it. `options`: tidelog/group_options.py.
+        watermark that each partition had when this member was given it. `options`: tidelog/group/options.py.
         """
         if until not in (None, "end"):
             raise InvalidArgument(f"until is {until!r}", hint='Use until="end", or leave it out.')
         if auto_offset_reset not in (None, "error", "earliest", "latest"):
             raise InvalidArgument(f"auto_offset_reset is {auto_offset_reset!r}", hint="Use error, earliest or latest.")
-        from tidelog.subscription import parse_topics
+        from tidelog.consumer.subscription import parse_topics
 
         subscription, follow = parse_topics(topics), follow and until is None
         if group is not None:
@@ -294,15 +294,15 @@ class Client:
                 )
             return self._member(group, subscription, options, follow=follow, reset=auto_offset_reset or "earliest")
         if options:
-            from tidelog.group_options import group_options
+            from tidelog.group.options import group_options
 
             group_options(options)  # which names what is no option at all
             raise InvalidArgument(
                 f"{next(iter(options))} needs a group", hint='Name one, as in consume("orders", group="billing").'
             )
         self._check_open()
-        from tidelog.consumer import Consumer, TopicsConsumer
-        from tidelog.topics_reading import TopicsReading
+        from tidelog.consumer.consumer import Consumer, TopicsConsumer
+        from tidelog.consumer.topic_reader import TopicsReading
 
         reading = TopicsReading(
             self._connection,
@@ -319,10 +319,10 @@ class Client:
         self, group: str, subscription: Subscription, options: GroupOptionChanges, *, follow: bool, reset: ResetPolicy
     ) -> GroupConsumer:
         from metadata.groups.model import check_group_name
-        from tidelog.group_calls import GrpcGroupCalls
-        from tidelog.group_consumer import GroupConsumer
-        from tidelog.group_options import group_options
-        from tidelog.group_reading import GroupReading
+        from tidelog.group.consumer import GroupConsumer
+        from tidelog.group.coordinator_client import GrpcGroupCalls
+        from tidelog.group.options import group_options
+        from tidelog.group.reader import GroupReading
 
         reading = GroupReading(
             self._connection,

@@ -18,7 +18,7 @@ from typing import Any
 from metadata.errors import Unavailable
 from tidelog.client import Client
 from tidelog.latencies import Latencies
-from tidelog.owned_tasks import OwnedTasks
+from tidelog.tasks import OwnedTasks
 
 SAMPLED_EVERY = 100
 LATE_RECORDS_S = 30.0

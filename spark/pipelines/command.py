@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from metadata.errors import InvalidArgument, NotFound
 from spark.session import check_spark, spark_session
-from tidelog.cli.failure import guarded, say_error, tell
+from tidelog.cli.app.errors import guarded, say_error, tell
 
 NO_SPARK: Final = 69
 """EX_UNAVAILABLE of sysexits.h: something that is needed is not installed, or Spark does not start."""

@@ -19,7 +19,7 @@ from metadata.groups.assignors import TopicPartitionName
 from tests.chaos.history import Assigned, Committed, GaveUp, HandedOut, History, Lived, Processed, Unexpected
 from tests.chaos.workload import CONNECT_AGAIN_S, TOPIC, value_of
 from tidelog.client import Client, connect
-from tidelog.group_consumer import GroupConsumer
+from tidelog.group.consumer import GroupConsumer
 from tidelog.records import Record
 
 GROUP: Final = "sdk-group"

@@ -15,7 +15,7 @@ from tests.chaos.history import Acknowledged, History, Placed, Polled, Refused, 
 from tests.simulation.bucket_reader import parse_record_value, record_value
 from tests.simulation.history_checker import RecordId
 from tidelog.client import Client, connect
-from tidelog.producer import Delivery
+from tidelog.producer.producer import Delivery
 
 TOPIC, PARTITIONS = "orders", 6
 IN_FLIGHT_MAX = 2_000

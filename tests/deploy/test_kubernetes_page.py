@@ -14,7 +14,7 @@ import yaml
 
 from tests.deploy.chart import KUBERNETES, NAME, faults, render
 from tests.servers import ROOT
-from tidelog.cli.doctor_checks import least_iam_policy
+from tidelog.cli.doctor.checks import least_iam_policy
 
 PAGE = ROOT / "docs" / "kubernetes.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from segments.records.columns import encode_records
 from segments.settings import MIB
 from tests.forked_tidelog import ForkedBroker
 from tests.gateway.stalled_readers import closing, stalled_grpc, stalled_http
-from tidelog.broker_process import BrokerProcess
+from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

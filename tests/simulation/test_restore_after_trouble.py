@@ -26,7 +26,7 @@ from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.bucket_reader import BucketContents
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.virtual_loop import virtual_loop
-from tidelog.cluster_restore import Restored, restore_cluster
+from tidelog.bucket.restore import Restored, restore_cluster
 
 LAYOUT = EtcdLayout()
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from metadata.errors import NotFound
 from spark.session import check_spark
-from tidelog.demo_spark import COMPILED_QUICKLY
+from tidelog.demo.spark import COMPILED_QUICKLY
 
 
 @pytest.fixture(scope="session")

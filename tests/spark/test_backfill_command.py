@@ -8,7 +8,7 @@ import pytest
 
 from metadata.errors import Unavailable
 from tests.spark.made_log import MadeLog
-from tidelog.cli.failure import BAD_USAGE, FAILED
+from tidelog.cli.app.errors import BAD_USAGE, FAILED
 from tidelog.cli.main import run
 
 

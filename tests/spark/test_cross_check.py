@@ -24,8 +24,8 @@ import pyspark_tidelog
 from segments.history.manifest import decode_manifest
 from tests.forked_tidelog import ForkedBroker, run_tidelog
 from tidelog import Message, Record, connect
-from tidelog.broker_process import BrokerProcess, surroundings
 from tidelog.settings import CompressionName
+from tidelog.testing.broker_process import BrokerProcess, surroundings
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from spark.replay_plan import Asked, Placement, Plan, Target, Verdict
 from tests.forked_tidelog import ForkedBroker
 from tests.spark.topics_on_disk import Bucket, records
 from tidelog import Message
-from tidelog.broker_process import BrokerProcess
+from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

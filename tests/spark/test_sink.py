@@ -30,7 +30,7 @@ from spark.sink_commit import newest_done
 from spark.staging import STAGE_BYTES
 from tests.forked_tidelog import ForkedBroker
 from tests.servers import ROOT
-from tidelog.broker_process import BrokerProcess
+from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

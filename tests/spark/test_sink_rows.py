@@ -30,7 +30,7 @@ from spark.sink_rows import KEYLESS_ROWS_MIN, Encoded, TopicFacts, check_dates, 
 from spark.source_schema import as_source_rows
 from spark.staged_rows import StagedPartition, encode_file, open_file, producer_of, sequenced
 from spark.staging import Staging
-from tidelog.routes import LeaderEpochs, route_from
+from tidelog.transport.routes import LeaderEpochs, route_from
 
 BYTES_MAX = 64 << 20
 ORDERS = TopicFacts("orders", "a" * 32, 3, 1 << 20)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.forked_tidelog import ForkedBroker
-from tidelog.pytest_plugin import tidelog_broker as broker_of_users
+from tidelog.testing.pytest_plugin import tidelog_broker as broker_of_users
 
 __all__ = ["broker_of_users", "tidelog_broker"]
 

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from unittest.mock import patch
 
 import gateway.settings  # noqa: F401  # the command loads this one and the next two late
-import tidelog.cli.commands
-import tidelog.cluster_restore  # noqa: F401
+import tidelog.bucket.restore
+import tidelog.cli.commands  # noqa: F401
 from metadata.store.etcd.store import EtcdStore
 from segments.object_store.s3 import S3Store
 from tidelog.cli.main import main

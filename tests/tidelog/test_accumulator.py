@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from metadata.errors import OutcomeUnknown, Throttled, TooLarge, Unavailable
 from segments.records.batch import BATCH_OVERHEAD_BYTES
-from tidelog.accumulator import Accumulator
-from tidelog.batch import Batch
-from tidelog.lane import Lane
-from tidelog.outcomes import Outcomes
-from tidelog.routes import NEXT_LEADER, TAKEOVER, Way
+from tidelog.producer.accumulator import Accumulator
+from tidelog.producer.batch import Batch
+from tidelog.producer.outcomes import Outcomes
+from tidelog.producer.partition_queue import Lane
 from tidelog.settings import ClientSettings
+from tidelog.transport.routes import NEXT_LEADER, TAKEOVER, Way
 
 SETTINGS = ClientSettings(batch_bytes_max=1_000, linger_ms=10, delivery_timeout_ms=10_000)
 A, B = Way("a:9090"), Way("b:9090")
@@ -66,7 +66,7 @@ def test_a_batch_above_the_size_of_a_request_leaves_alone() -> None:
 
 
 def test_a_request_holds_no_more_batches_than_a_broker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.accumulator.REQUEST_BATCHES_MAX", 2)
+    monkeypatch.setattr("tidelog.producer.accumulator.REQUEST_BATCHES_MAX", 2)
     accumulator = Accumulator(SETTINGS)
     for lane in lanes(accumulator, 3):
         put(accumulator, lane)

@@ -13,7 +13,7 @@ import pytest
 import tidelog
 from metadata.errors import InvalidArgument, Rejected, Unavailable
 from tests.tidelog.small_broker import SmallBroker, running
-from tidelog.addresses import Address, cluster_over_http, grpc_target, parse_address, parse_addresses
+from tidelog.transport.addresses import Address, cluster_over_http, grpc_target, parse_address, parse_addresses
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ import tidelog
 from metadata.errors import OutcomeUnknown, Rejected, TooLarge, Unavailable, UnknownTopic
 from segments.records.header import BatchHeader
 from tests.tidelog.small_broker import SmallBroker, running
+from tidelog.admin.groups import Groups
+from tidelog.admin.topics import Topics
 from tidelog.client import Client
-from tidelog.groups import Groups
-from tidelog.topics import Topics
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ import pytest
 
 import tidelog
 from metadata.errors import Unavailable
-from tidelog.broker_process import BrokerProcess
+from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -34,7 +34,7 @@ from segments.wal.segment_file import StampedBatch, encode_segment
 from segments.wal.session import ClaimRecord
 from tests.compaction.kept import columns_of, record
 from tests.segments.batches import seal_of
-from tidelog.bucket_audit import Audit, audit_bucket
+from tidelog.bucket.audit import Audit, audit_bucket
 
 ORDERS, BILLS = TopicId("a" * 32), TopicId("b" * 32)
 WRITER = bytes(range(16))

@@ -9,8 +9,8 @@ import pytest
 
 from metadata.errors import Rejected, Throttled
 from tests.tidelog.producing import until
-from tidelog.accumulator import Accumulator
-from tidelog.buffer_room import BufferRoom
+from tidelog.producer.accumulator import Accumulator
+from tidelog.producer.buffer_pool import BufferRoom
 from tidelog.settings import ClientSettings
 
 

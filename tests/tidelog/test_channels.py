@@ -10,9 +10,9 @@ import pytest
 from metadata.errors import Unavailable
 from tests.servers import free_port
 from tests.tidelog.small_broker import SmallBroker, running
-from tidelog import channels
-from tidelog.channels import Channels
 from tidelog.settings import ClientSettings
+from tidelog.transport import channels
+from tidelog.transport.channels import Channels
 
 A, B = "127.0.0.1:1", "127.0.0.1:2"
 

@@ -19,7 +19,7 @@ from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.tidelog.consuming import QUICK, read
 from tests.tidelog.producing import quick, until
 from tests.tidelog.small_broker import SmallBroker, running
-from tidelog import fetching
+from tidelog.consumer import fetcher
 from tidelog.settings import SettingChanges
 
 pytestmark = pytest.mark.slow
@@ -116,8 +116,8 @@ def test_a_broker_that_dies_costs_nothing_but_the_way_to_the_leader() -> None:
 
 
 def test_a_broker_that_hangs_is_left_for_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PREFERRED_SILENCE_S", 0.2)
-    monkeypatch.setattr(fetching, "SILENCE_S", 0.1)
+    monkeypatch.setattr(fetcher, "PREFERRED_SILENCE_S", 0.2)
+    monkeypatch.setattr(fetcher, "SILENCE_S", 0.1)
 
     async def test(leader: SmallBroker, near: SmallBroker, log: tidelog.Client) -> None:
         near.running.clear()

@@ -37,9 +37,9 @@ from tests.metadata.faulty_store import FaultyStore
 from tests.segments.batches import header_of, sequenced_batch
 from tests.segments.manifests import compacted_to, file_of, remembered
 from tests.segments.scripted_store import ScriptedStore
-from tidelog.cluster_restore import restore_cluster
-from tidelog.restore_evidence import read_evidence
-from tidelog.restore_plan import transactions
+from tidelog.bucket.restore import restore_cluster
+from tidelog.bucket.restore_evidence import read_evidence
+from tidelog.bucket.restore_plan import transactions
 
 GROUP = f"{LAYOUT.root}groups/billing"
 

@@ -23,7 +23,7 @@ from segments.object_store.memory import MemoryStore
 from tests.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms
 from tests.metadata.played_group import request
 from tests.tidelog.test_cluster_restore import sqlite
-from tidelog.cluster_restore import restore_cluster
+from tidelog.bucket.restore import restore_cluster
 
 pytestmark = pytest.mark.slow
 NAME = "billing/é"

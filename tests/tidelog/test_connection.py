@@ -18,10 +18,10 @@ from gateway.proto import admin_pb2
 from metadata.errors import OutcomeUnknown, Stopping, Throttled, Unavailable, UnknownTopic
 from tests.tidelog.producing import quick, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
-from tidelog.addresses import parse_address
-from tidelog.connection import Connection, Stubs
-from tidelog.routes import UNTOLD
 from tidelog.settings import ClientSettings, settings_from
+from tidelog.transport.addresses import parse_address
+from tidelog.transport.connection import Connection, Stubs
+from tidelog.transport.routes import UNTOLD
 
 pytestmark = pytest.mark.slow
 

@@ -27,10 +27,10 @@ from tests.gateway.tls_brokers import TlsCluster, with_tls_cluster
 from tests.servers import free_port
 from tests.tidelog.producing import once_not_refused, quick
 from tests.tidelog.small_broker import SmallBroker, running
-from tidelog import credentials
-from tidelog.addresses import Address, cluster_over_http
-from tidelog.credentials import Credentials
 from tidelog.settings import ClientSettings, credentials_from, settings_from
+from tidelog.transport import credentials
+from tidelog.transport.addresses import Address, cluster_over_http
+from tidelog.transport.credentials import Credentials
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from tests.forked_tidelog import ROOT, TIDELOG, TidelogProcess, run_tidelog
-from tidelog.demo import DemoFailed, DemoOptions, check, run_demo
-from tidelog.demo_flights import Flights
-from tidelog.demo_producers import Half
+from tidelog.demo.flights import Flights
+from tidelog.demo.producers import Half
+from tidelog.demo.run import DemoFailed, DemoOptions, check, run_demo
 from tidelog.records import Record
 
 ROWS = 2_000

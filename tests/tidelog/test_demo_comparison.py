@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.demo_comparison import Comparison, compare
+from tidelog.demo.comparison import Comparison, compare
 
 SENT = {"AA": [b"a1", b"a2", b"a3", b"a4"], "UA": [b"u1", b"u2"]}
 

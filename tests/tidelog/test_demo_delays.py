@@ -8,8 +8,8 @@ import json
 import pytest
 from rich.console import Console
 
-from tidelog.demo import DemoFailed, check_delays
-from tidelog.demo_delays import HourOfDay, delays_by_hour, differences, hours_table
+from tidelog.demo.delays import HourOfDay, delays_by_hour, differences, hours_table
+from tidelog.demo.run import DemoFailed, check_delays
 
 HOURS = [HourOfDay(5, 3, 2, 30, 1), HourOfDay(6, 1, 0, None, 0)]
 

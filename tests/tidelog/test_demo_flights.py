@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from metadata.errors import NotFound
-from tidelog import demo_flights
-from tidelog.demo_flights import ROWS_IN_ALL, halves, load_flights, spread
+from tidelog.demo import flights as demo_flights
+from tidelog.demo.flights import ROWS_IN_ALL, halves, load_flights, spread
 
 COLUMNS = [
     "year",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.demo_killer import kill_at_the_next
+from tidelog.demo.killer import kill_at_the_next
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def test_it_waits_for_the_first_path_that_is_not_there_yet(
         missed.set()
         return False
 
-    monkeypatch.setattr("tidelog.demo_killer.os.path.exists", exists)
+    monkeypatch.setattr("tidelog.demo.killer.os.path.exists", exists)
     killing = threading.Thread(target=kill_at_the_next, args=([str(written), str(coming), str(later)], victim.pid, 30.0))
     killing.start()
     assert missed.wait(60)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from tidelog.demo_report import PACE_S, Watch, _Pace, show, spark_line
+from tidelog.demo.report import PACE_S, Watch, _Pace, show, spark_line
 
 
 def paces(*steps: tuple[float, float]) -> list[Text]:

@@ -13,10 +13,11 @@ import psutil
 import pytest
 
 from metadata.errors import InvalidArgument
-from tidelog import demo, demo_spark
-from tidelog.demo import DemoOptions, run_demo
-from tidelog.demo_delays import HourOfDay
-from tidelog.demo_spark import Delays, SparkFailed, delays_with_spark
+from tidelog.demo import run as demo_run
+from tidelog.demo import spark as demo_spark
+from tidelog.demo.delays import HourOfDay
+from tidelog.demo.run import DemoOptions, run_demo
+from tidelog.demo.spark import Delays, SparkFailed, delays_with_spark
 
 ROW = '{"hour": 5, "flights": 3, "departed": 2, "delay_minutes": 30, "late": 1}'
 CHART = Path("delays.png")
@@ -90,7 +91,7 @@ def test_a_pipeline_that_does_not_end_is_ended_and_told_by_its_name(monkeypatch:
 
 
 def test_a_chart_that_can_not_be_written_is_told_before_anything_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "missing", lambda: "")
+    monkeypatch.setattr(demo_run, "missing", lambda: "")
     for chart in (tmp_path, tmp_path / "nowhere" / "delays.png"):
         with pytest.raises(InvalidArgument, match="the chart can't be written"):
             run_demo(DemoOptions(rows=1_000, chart=chart))

@@ -14,8 +14,10 @@ from metadata.errors import OutcomeUnknown
 from tests.servers import free_port
 from tests.tidelog.producing import outcome_of, quick, until
 from tests.tidelog.small_broker import SmallBroker, running
-from tidelog import connection, fetching, produce_stream, routes
-from tidelog.producer import Delivery
+from tidelog.consumer import fetcher
+from tidelog.producer import sender
+from tidelog.producer.producer import Delivery
+from tidelog.transport import connection, routes
 
 pytestmark = pytest.mark.slow
 
@@ -24,8 +26,8 @@ PARTITIONS = 4
 
 @pytest.fixture(autouse=True)
 def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_stream, "SILENCE_S", 0.05)
-    monkeypatch.setattr(fetching, "SILENCE_S", 0.05)
+    monkeypatch.setattr(sender, "SILENCE_S", 0.05)
+    monkeypatch.setattr(fetcher, "SILENCE_S", 0.05)
     monkeypatch.setattr(connection, "QUESTION_S", 0.3)
 
 
@@ -77,7 +79,7 @@ def test_records_go_to_the_leader_of_their_partition_and_are_read_there() -> Non
 def test_a_leader_that_moved_and_forwards_is_told_apart_by_the_epoch_of_its_acknowledgement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(produce_stream, "SILENCE_S", 1_000.0)
+    monkeypatch.setattr(sender, "SILENCE_S", 1_000.0)
 
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         async with tidelog.connect(a.address, **quick()) as log:
@@ -269,7 +271,7 @@ def test_who_looks_for_the_leaders_waits_for_none_to_tell_its_offsets() -> None:
 
 
 def test_what_nobody_leads_holds_up_nothing_of_the_broker_that_waits_for_a_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_stream, "SILENCE_S", 1_000.0)
+    monkeypatch.setattr(sender, "SILENCE_S", 1_000.0)
 
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         a.leaders["orders", 1] = ""
@@ -289,7 +291,7 @@ def test_what_nobody_leads_holds_up_nothing_of_the_broker_that_waits_for_a_leade
 
 
 def test_a_takeover_holds_up_nothing_that_the_new_leader_leads_already(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_stream, "SILENCE_S", 1_000.0)
+    monkeypatch.setattr(sender, "SILENCE_S", 1_000.0)
 
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         async with tidelog.connect(a.address, **quick()) as log:
@@ -311,8 +313,8 @@ def test_a_takeover_holds_up_nothing_that_the_new_leader_leads_already(monkeypat
 def test_who_waits_for_a_leader_asks_for_the_next_one_long_before_a_leader_counts_as_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(produce_stream, "SILENCE_S", 1_000.0)
-    monkeypatch.setattr(produce_stream, "AWAITED_S", 0.01)
+    monkeypatch.setattr(sender, "SILENCE_S", 1_000.0)
+    monkeypatch.setattr(sender, "AWAITED_S", 0.01)
 
     async def test(a: SmallBroker, b: SmallBroker) -> None:
         a.forwards = True

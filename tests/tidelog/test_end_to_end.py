@@ -14,8 +14,8 @@ import tidelog
 from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, OutOfRange, TooLarge, UnknownPartition, UnknownTopic
 from segments.object_store.directory import DirectoryStore
 from tests.forked_tidelog import ForkedBroker
-from tidelog.broker_process import BrokerProcess
-from tidelog.bucket_audit import Audit, audit_bucket
+from tidelog.bucket.audit import Audit, audit_bucket
+from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

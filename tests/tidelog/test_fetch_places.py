@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.fetch_places import FetchPlace, FetchPlaces
+from tidelog.consumer.preferred_replicas import FetchPlace, FetchPlaces
 
 AGE_S = 30.0
 ONE, TWO = ("orders", 0), ("orders", 1)

@@ -10,8 +10,8 @@ import pytest
 import tidelog
 from metadata.errors import InvalidArgument
 from metadata.groups.model import Generation
-from tidelog.broker_process import BrokerProcess
-from tidelog.group_consumer import GroupConsumer
+from tidelog.group.consumer import GroupConsumer
+from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +92,7 @@ def test_a_callback_that_nobody_would_await_is_refused(tidelog_broker: BrokerPro
 
 
 def test_the_twin_has_every_public_name_of_the_original() -> None:
-    from tidelog.blocking_readers import BlockingGroupConsumer
+    from tidelog.blocking.readers import BlockingGroupConsumer
 
     asynchronous = {"aclose", "close", "close_soon", "take"}
     names = {name for name in vars(GroupConsumer) if not name.startswith("_")} - asynchronous

@@ -27,11 +27,11 @@ from metadata.groups.model import NO_GENERATION, NO_INSTANCE, NO_MEMBER, Generat
 from tests.gateway.small_broker import SmallBroker, small_broker, until
 from tests.metadata.played_group import request
 from tests.tidelog.producing import quick
-from tidelog.connection import Connection, Stubs
-from tidelog.group_calls import GrpcGroupCalls
-from tidelog.group_positions import Offset
-from tidelog.rpc_errors import error_of_rpc
+from tidelog.group.coordinator_client import GrpcGroupCalls
+from tidelog.group.positions import Offset
 from tidelog.settings import settings_from
+from tidelog.transport.connection import Connection, Stubs
+from tidelog.transport.rpc_errors import error_of_rpc
 
 pytestmark = pytest.mark.slow
 
@@ -161,7 +161,7 @@ def test_a_coordinator_that_can_not_be_connected_is_reached_through_another_brok
 def test_who_waits_for_others_at_a_coordinator_of_before_is_told_when_another_one_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.group_calls.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("tidelog.group.coordinator_client.LOOK_EVERY_S", 0.02)
 
     async def scenario(broker: SmallBroker, calls: GrpcGroupCalls, connection: Connection) -> None:
         await member(calls)

@@ -23,8 +23,8 @@ from metadata.errors import (
 from tests.gateway.small_broker import SmallBroker
 from tests.tidelog.consuming import until
 from tests.tidelog.grouping import GROUP, QUICK, RECORDS, committed, connected, take, until_members, with_group
-from tidelog.group_calls import GrpcGroupCalls
-from tidelog.subscription import Subscription
+from tidelog.consumer.subscription import Subscription
+from tidelog.group.coordinator_client import GrpcGroupCalls
 
 pytestmark = pytest.mark.slow
 

@@ -31,8 +31,8 @@ from segments.wal.run_index import EpochEnd
 from tests.gateway.small_broker import SmallBroker
 from tests.tidelog.consuming import until
 from tests.tidelog.grouping import GROUP, RECORDS, committed, connected, numbered, take, until_members, with_group
-from tidelog import group_reading
-from tidelog.group_starts import GroupStarts
+from tidelog.group import reader as group_reader
+from tidelog.group.start_offsets import GroupStarts
 from tidelog.settings import ResetPolicy
 
 pytestmark = pytest.mark.slow
@@ -345,7 +345,7 @@ def test_nothing_is_handed_out_that_by_the_clock_may_be_anothers_and_nothing_is_
 
 def test_a_caller_that_takes_its_records_slowly_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each record that it takes counts, and not only each chunk."""
-    monkeypatch.setattr(group_reading, "LOOKED_AT_S_MAX", 0.01)
+    monkeypatch.setattr(group_reader, "LOOKED_AT_S_MAX", 0.01)
     times_polled = 0
     polled = GroupMember.polled
 

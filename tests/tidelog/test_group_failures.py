@@ -14,18 +14,18 @@ from metadata.groups.assignors import TopicPartitionName
 from metadata.members.member import GroupMember
 from metadata.members.settings import MemberSettings
 from tests.simulation.virtual_loop import run
-from tidelog.connection import Connection
-from tidelog.fetching import Chunk, Fetching
-from tidelog.group_commits import GroupCommits
-from tidelog.group_consumer import GroupConsumer
-from tidelog.group_options import GroupOptions
-from tidelog.group_positions import Offset
-from tidelog.group_reading import GroupReading
-from tidelog.group_starts import CoordinatorCalls
-from tidelog.owned_tasks import OwnedTasks
+from tidelog.consumer.fetcher import Chunk, Fetching
+from tidelog.consumer.subscription import Subscription
+from tidelog.group.commits import GroupCommits
+from tidelog.group.consumer import GroupConsumer
+from tidelog.group.options import GroupOptions
+from tidelog.group.positions import Offset
+from tidelog.group.reader import GroupReading
+from tidelog.group.start_offsets import CoordinatorCalls
 from tidelog.records import Record
 from tidelog.settings import ClientSettings
-from tidelog.subscription import Subscription
+from tidelog.tasks import OwnedTasks
+from tidelog.transport.connection import Connection
 
 P0 = ("orders", 0)
 

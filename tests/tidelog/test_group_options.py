@@ -8,7 +8,7 @@ import pytest
 
 from metadata.errors import InvalidArgument
 from metadata.members.settings import MemberSettings
-from tidelog.group_options import GroupOptionChanges, GroupOptions, group_options
+from tidelog.group.options import GroupOptionChanges, GroupOptions, group_options
 
 
 def test_every_option_and_every_setting_of_a_member_is_a_keyword_of_consume() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.group_positions import GroupPositions, Hand, Offset
+from tidelog.group.positions import GroupPositions, Hand, Offset
 from tidelog.records import Record
 
 P0, P1 = ("orders", 0), ("orders", 1)

@@ -26,8 +26,8 @@ from metadata.errors import (
 from metadata.groups.consumer_protocol import encode_assignment
 from tests.tidelog.small_broker import SmallBroker, running
 from tests.tidelog.small_groups import SmallGroups
-from tidelog.group_descriptions import CommittedOffset, ListedGroup, MemberInfo, MovedOffset, PartitionLag
-from tidelog.groups import Groups
+from tidelog.admin.group_descriptions import CommittedOffset, ListedGroup, MemberInfo, MovedOffset, PartitionLag
+from tidelog.admin.groups import Groups
 
 pytestmark = pytest.mark.slow
 

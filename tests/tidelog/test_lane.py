@@ -23,10 +23,10 @@ from metadata.errors import (
 )
 from metadata.model import Offset, ProducerId
 from segments.partition.producer_state import ProducerStates, SequencedBatch
-from tidelog.batch import Batch
-from tidelog.lane import ANSWER_GRACE_S, BATCHES_IN_FLIGHT_MAX, EPOCH_MAX, SEQUENCES, Lane
-from tidelog.routes import Way
+from tidelog.producer.batch import Batch
+from tidelog.producer.partition_queue import ANSWER_GRACE_S, BATCHES_IN_FLIGHT_MAX, EPOCH_MAX, SEQUENCES, Lane
 from tidelog.settings import AcksName, ClientSettings
+from tidelog.transport.routes import Way
 
 DELIVERY_TIMEOUT_S = 10.0
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tidelog.lasting_trouble import FORGOTTEN_AFTER_S, TOLD_AFTER_S, TOLD_EVERY_S, LastingTrouble
+from tidelog.transport.outage_log import FORGOTTEN_AFTER_S, TOLD_AFTER_S, TOLD_EVERY_S, LastingTrouble
 
 
 class Clock:

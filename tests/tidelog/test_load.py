@@ -12,9 +12,9 @@ from metadata.errors import Corrupt, TidelogError, Unavailable, UnknownTopic
 from tests.simulation.virtual_loop import run
 from tidelog import load
 from tidelog.client import Client
-from tidelog.descriptions import OffsetRange
 from tidelog.load import Progress, end_to_end_load
 from tidelog.records import Record
+from tidelog.transport.descriptions import OffsetRange
 
 
 class FakeConsumer:

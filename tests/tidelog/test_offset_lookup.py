@@ -11,10 +11,10 @@ import tidelog
 from metadata.errors import Corrupt, TidelogError, UnknownPartition, UnknownTopic
 from tests.tidelog.consuming import read, with_records
 from tests.tidelog.small_broker import SmallBroker
-from tidelog.connection import Connection
-from tidelog.offset_lookup import offset_ranges, ranges_or_errors, starting_offsets
+from tidelog.consumer.offset_lookup import offset_ranges, ranges_or_errors, starting_offsets
 from tidelog.positions import Earliest, LastRecords, Latest, SinceTimestamp, Start
 from tidelog.settings import ClientSettings
+from tidelog.transport.connection import Connection
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.owned_tasks import all_of, first_of
+from tidelog.tasks import all_of, first_of
 
 
 def test_the_first_that_ends_gives_the_answer_and_the_others_are_ended() -> None:

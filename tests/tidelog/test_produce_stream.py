@@ -21,7 +21,8 @@ from segments.records.header import BatchHeader
 from tests.simulation.virtual_loop import run
 from tests.tidelog.producing import impatient, once_not_refused, outcome_of, quick, time_is_up, until, until_lost, with_broker
 from tests.tidelog.small_broker import SmallBroker
-from tidelog import lane, produce_stream
+from tidelog.producer import partition_queue as lane
+from tidelog.producer import sender
 from tidelog.settings import SettingChanges, settings_from
 
 pytestmark = pytest.mark.slow
@@ -57,9 +58,7 @@ def test_streams_that_a_busy_broker_refuses_do_not_all_come_again_at_the_same_mo
         topics: Any = SimpleNamespace(learn_later=lambda topics: None)
         connection: Any = Busy()
         way: Any = SimpleNamespace(address="b:1")
-        stream = produce_stream.ProduceStream(
-            way, connection, accumulator, settings_from(quick()), topics=topics, answered=lambda: None
-        )
+        stream = sender.ProduceStream(way, connection, accumulator, settings_from(quick()), topics=topics, answered=lambda: None)
         with suppress(TimeoutError):
             async with asyncio.timeout(60):
                 await stream.run()
@@ -243,7 +242,7 @@ def test_a_batch_that_can_not_be_encoded_fails_alone(monkeypatch: pytest.MonkeyP
             raise InvalidArgument("record 0 can't be encoded")
         return encode_records(records, **facts)
 
-    monkeypatch.setattr(produce_stream, "encode_records", encode_or_refuse)
+    monkeypatch.setattr(sender, "encode_records", encode_or_refuse)
 
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **quick(batch_bytes_max=150)) as log:
@@ -399,6 +398,6 @@ def test_settings_beyond_what_the_protocol_can_say_are_no_trouble() -> None:
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **settings) as log:
             assert (await log.produce("orders", 1, partition=0)).offset == 0
-        assert broker.requests[0].timeout_ms == produce_stream.TIMEOUT_MS_MAX
+        assert broker.requests[0].timeout_ms == sender.TIMEOUT_MS_MAX
 
     with_broker(test)

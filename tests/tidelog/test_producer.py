@@ -24,9 +24,10 @@ from metadata.errors import (
 from segments.records.header import BatchHeader
 from tests.tidelog.producing import QUICK, quick, time_is_up, until, until_lost, with_broker
 from tests.tidelog.small_broker import BreakStream, SmallBroker, running
-from tidelog import client, produce_stream
-from tidelog.connection import Connection
-from tidelog.wire_sizes import RECORD_OVERHEAD_BYTES
+from tidelog import client
+from tidelog.producer import sender
+from tidelog.transport.connection import Connection
+from tidelog.transport.wire_sizes import RECORD_OVERHEAD_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -683,7 +684,7 @@ def test_a_cancelled_block_bears_the_answers_that_arrive_while_it_closes() -> No
 def test_an_outage_is_told_at_its_beginning_now_and_then_and_at_its_end(
     told_every_s: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_stream, "OUTAGE_TOLD_EVERY_S", told_every_s)
+    monkeypatch.setattr(sender, "OUTAGE_TOLD_EVERY_S", told_every_s)
     connect_once, attempts = Connection.until_connected, 0
 
     async def test(broker: SmallBroker) -> None:

@@ -14,7 +14,7 @@ from metadata.errors import NotLeader, OutcomeUnknown, Throttled, TidelogError
 from segments.records.header import BatchHeader
 from tests.tidelog.producing import impatient, outcome_of, quick, until
 from tests.tidelog.small_broker import BreakStream, SmallBroker
-from tidelog import lane
+from tidelog.producer import partition_queue
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +85,7 @@ class Worker:
 @pytest.mark.parametrize("seed", range(6))
 def test_each_record_is_there_once_and_in_order_or_its_failure_was_told(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With every other seed, records have so little time that many of them fail."""
-    monkeypatch.setattr(lane, "ANSWER_GRACE_S", 0.02)
+    monkeypatch.setattr(partition_queue, "ANSWER_GRACE_S", 0.02)
     chance = random.Random(seed)
     workers = [Worker(number, chance) for number in range(WORKERS)]
 

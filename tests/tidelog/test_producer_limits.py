@@ -15,7 +15,7 @@ from metadata.errors import InvalidArgument, OutcomeUnknown, TooLarge
 from segments.records.batch import BATCH_OVERHEAD_BYTES
 from tests.tidelog.producing import once_not_refused, outcome_of, quick, until, until_lost, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
-from tidelog.producer import TIMESTAMP_MS_MAX
+from tidelog.producer.producer import TIMESTAMP_MS_MAX
 from tidelog.settings import CompressionName
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,9 @@ from segments.records.header import BatchHeader
 from segments.records.partitioner import partition_of
 from tests.tidelog.producing import impatient, outcome_of, quick, until, with_broker
 from tests.tidelog.small_broker import SmallBroker, running
-from tidelog import producer_topics
-from tidelog.producer import Producer
-from tidelog.routes import TopicRoute
+from tidelog.producer import topic_metadata
+from tidelog.producer.producer import Producer
+from tidelog.transport.routes import TopicRoute
 
 pytestmark = pytest.mark.slow
 
@@ -207,7 +207,7 @@ def test_after_a_topic_was_deleted_sending_to_it_is_refused_at_once_until_it_is_
 
 
 def test_topics_that_are_used_no_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_topics, "FORGETS_EVERY_S", 0.0)
+    monkeypatch.setattr(topic_metadata, "FORGETS_EVERY_S", 0.0)
 
     async def test(broker: SmallBroker) -> None:
         async with tidelog.connect(broker.address, **quick()) as log:
@@ -223,7 +223,7 @@ def test_topics_that_are_used_no_more_are_forgotten(monkeypatch: pytest.MonkeyPa
             assert len(producer._topics.books) <= 2
             assert len(producer._accumulator._lanes) <= 4
             await log.produce("orders", 1, partition=0)
-            monkeypatch.setattr(producer_topics, "IDLE_S", -1_000.0)
+            monkeypatch.setattr(topic_metadata, "IDLE_S", -1_000.0)
             producer._topics._settings = tidelog.ClientSettings(delivery_timeout_ms=6)
             await until(lambda: producer._topics.books["orders"].used_s + 0.012 < asyncio.get_running_loop().time())
             broker.create_topic("other", 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.reachability import Reachability
+from tidelog.transport.reachability import Reachability
 
 A, B, C = "a:9090", "b:9090", "c:9090"
 

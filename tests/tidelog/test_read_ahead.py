@@ -13,7 +13,7 @@ from metadata.errors import Corrupt
 from segments.records.columns import encode_records
 from tests.tidelog.consuming import until, waits_for_its_caller, with_records
 from tests.tidelog.small_broker import SmallBroker
-from tidelog.read_ahead import Answer, Fetched, ReadAhead
+from tidelog.consumer.prefetch_buffer import Answer, Fetched, ReadAhead
 
 
 def _batches(count: int, *, base_offset: int = 0, value: bytes = b"x") -> bytes:

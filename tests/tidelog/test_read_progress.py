@@ -20,9 +20,9 @@ from metadata.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from tidelog.descriptions import OffsetRange
-from tidelog.read_progress import Patience, ReadProgress, named
+from tidelog.consumer.fetch_state import Patience, ReadProgress, named
 from tidelog.settings import ResetPolicy
+from tidelog.transport.descriptions import OffsetRange
 
 P0, P1 = ("orders", 0), ("orders", 1)
 PATIENCE = Patience(pause_s=1.0, pause_s_max=4.0, patience_s=100.0)

@@ -19,7 +19,7 @@ from segments.history.manifest import Manifest, RememberedProducer
 from segments.wal.segment_file import SegmentFooter, encode_segment
 from tests.segments.batches import sequenced_batch, stamped_run
 from tests.segments.manifests import compacted_to
-from tidelog.restore_plan import (
+from tidelog.bucket.restore_plan import (
     EPOCH_MAX,
     EPOCHS_AHEAD,
     PRODUCER_IDS_AHEAD,

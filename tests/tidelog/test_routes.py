@@ -6,8 +6,9 @@ import pytest
 
 from gateway.proto import admin_pb2
 from metadata.errors import FencedLeaderEpoch, NotLeader
-from tidelog import routes
-from tidelog.routes import (
+from tidelog.settings import MIB
+from tidelog.transport import routes
+from tidelog.transport.routes import (
     DETOUR_AGE_S,
     NEXT_LEADER,
     NO_LEADER_EPOCH,
@@ -18,8 +19,7 @@ from tidelog.routes import (
     limits_from,
     route_from,
 )
-from tidelog.settings import MIB
-from tidelog.wire_sizes import LONE_BATCH_OVERHEAD_BYTES
+from tidelog.transport.wire_sizes import LONE_BATCH_OVERHEAD_BYTES
 
 A, B = "a:9090", "b:9090"
 

@@ -26,7 +26,7 @@ from metadata.errors import (
     TooLarge,
     Unavailable,
 )
-from tidelog.rpc_errors import error_of_rpc, error_of_status
+from tidelog.transport.rpc_errors import error_of_rpc, error_of_status
 
 
 def classes(kind: type[TidelogError] = TidelogError) -> Iterator[type[TidelogError]]:

@@ -13,8 +13,8 @@ from metadata.errors import InvalidArgument, OutcomeUnknown, UnknownTopic
 from metadata.model import Partition, TopicId, TopicPartition
 from tests.gateway.broker_cluster import Cluster, with_cluster
 from tests.tidelog.producing import outcome_of, quick, until
-from tidelog.descriptions import EpochEnd
-from tidelog.producer import Delivery
+from tidelog.producer.producer import Delivery
+from tidelog.transport.descriptions import EpochEnd
 
 pytestmark = pytest.mark.slow
 PARTITIONS = 4

@@ -10,8 +10,8 @@ import tidelog
 from metadata.errors import NoLeader, TidelogError, Unavailable
 from tests.tidelog.producing import impatient, quick, time_is_up, until
 from tests.tidelog.small_broker import SmallBroker, running
-from tidelog.connection import SILENT_NAMED_MAX, Connection
 from tidelog.settings import ClientSettings
+from tidelog.transport.connection import SILENT_NAMED_MAX, Connection
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.tls_trouble import connected
+from tidelog.transport.tls_diagnosis import connected
 
 pytestmark = pytest.mark.slow
 RESET = struct.pack("ii", 1, 0)

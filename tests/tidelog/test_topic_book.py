@@ -7,12 +7,12 @@ import pytest
 from metadata.errors import OutcomeUnknown, UnknownPartition
 from segments.records.batch import BATCH_OVERHEAD_BYTES
 from segments.records.partitioner import partition_of
-from tidelog.accumulator import Accumulator
-from tidelog.batch import Batch
-from tidelog.lane import Lane
-from tidelog.routes import PartitionRoute, TopicRoute, Way
+from tidelog.producer.accumulator import Accumulator
+from tidelog.producer.batch import Batch
+from tidelog.producer.partition_queue import Lane
+from tidelog.producer.topic_partitions import TopicBook
 from tidelog.settings import ClientSettings, CompressionName
-from tidelog.topic_book import TopicBook
+from tidelog.transport.routes import PartitionRoute, TopicRoute, Way
 
 A, B = "a:9090", "b:9090"
 

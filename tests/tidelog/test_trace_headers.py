@@ -4,8 +4,8 @@ import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from metadata.errors import InvalidArgument
+from tidelog.producer.trace_headers import traceparent_headers
 from tidelog.settings import ClientSettings
-from tidelog.trace_headers import traceparent_headers
 
 SPAN = NonRecordingSpan(SpanContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, False, TraceFlags(1)))
 VALUE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -11,9 +11,15 @@ from metadata.model import check_topic_name
 from segments.records.batch import BATCH_OVERHEAD_BYTES
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
-from tidelog.batch import RecordTuple
-from tidelog.producer import TIMESTAMP_MS_MAX
-from tidelog.wire_sizes import LONE_BATCH_OVERHEAD_BYTES, REQUEST_OVERHEAD_BYTES, TOPIC_NAME_BYTES_MAX, append_bytes, record_bytes
+from tidelog.producer.batch import RecordTuple
+from tidelog.producer.producer import TIMESTAMP_MS_MAX
+from tidelog.transport.wire_sizes import (
+    LONE_BATCH_OVERHEAD_BYTES,
+    REQUEST_OVERHEAD_BYTES,
+    TOPIC_NAME_BYTES_MAX,
+    append_bytes,
+    record_bytes,
+)
 
 BYTES = st.none() | st.binary(max_size=40) | st.integers(0, 20_000).map(bytes)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=10)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metadata.errors import UnknownTopic
-from tidelog.cli.client_command import AcksOption, CompressionOption, with_client
-from tidelog.cli.contexts import UrlOption
-from tidelog.cli.help_page import CommandPage, GroupPage
-from tidelog.cli.output import Output, OutputOption, cell, say, show_one
+from tidelog.cli.app.client_command import AcksOption, CompressionOption, with_client
+from tidelog.cli.app.contexts import UrlOption
+from tidelog.cli.app.help_page import CommandPage, GroupPage
+from tidelog.cli.app.output import Output, OutputOption, cell, say, show_one
 
 if TYPE_CHECKING:
     from tidelog.client import Client
@@ -95,8 +95,8 @@ def end_to_end(
     async def command(log: Client) -> dict[str, Any]:
         import os
 
-        from tidelog.cli.contexts import cluster_access
-        from tidelog.cli.credential_options import given_credentials
+        from tidelog.cli.app.contexts import cluster_access
+        from tidelog.cli.app.credential_options import given_credentials
         from tidelog.client import connect
         from tidelog.load import end_to_end_load
 
@@ -129,7 +129,7 @@ async def _make_topic(log: Client, topic: str, partitions: int) -> None:
 async def _watched(load: Callable[[Progress], Awaitable[None]]) -> dict[str, Any]:
     """Runs the load, shows every second how it goes, and answers its summary. Raises what the load raises."""
     from tidelog.load import Progress
-    from tidelog.owned_tasks import OwnedTasks
+    from tidelog.tasks import OwnedTasks
 
     progress = Progress()
     async with OwnedTasks() as tasks:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metadata.errors import InvalidArgument, NotFound
-from tidelog.cli.failure import UNHEALTHY
-from tidelog.cli.help_page import CommandPage, GroupPage
-from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
+from tidelog.cli.app.errors import UNHEALTHY
+from tidelog.cli.app.help_page import CommandPage, GroupPage
+from tidelog.cli.app.output import Output, OutputOption, say, show_one, show_rows
 
 if TYPE_CHECKING:
-    from tidelog.bucket_audit import Audit
+    from tidelog.bucket.audit import Audit
 
 TABLE_COLUMNS = [
     *("topic", "partitions", "records", "stored_bytes", "parquet_files", "parquet_bytes"),
@@ -152,7 +152,7 @@ def _audit(bucket: str, data_dir: str, *, deep: bool) -> Audit:
 
     from gateway.settings import load_settings
     from segments.object_store.open import open_store
-    from tidelog.bucket_audit import audit_bucket
+    from tidelog.bucket.audit import audit_bucket
 
     if not bucket and not data_dir and not {"TIDELOG_BUCKET", "TIDELOG_DATA_DIR"} & os.environ.keys():
         raise InvalidArgument(

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metadata.errors import Unavailable
-from tidelog.cli.client_command import with_client
+from tidelog.cli.app.client_command import with_client
+from tidelog.cli.app.contexts import UrlOption
+from tidelog.cli.app.errors import FAILED, UNHEALTHY, tell
+from tidelog.cli.app.help_page import CommandPage, GroupPage
+from tidelog.cli.app.output import Output, OutputOption, say, show_done, show_one, show_rows
 from tidelog.cli.cluster_restore import restore
-from tidelog.cli.contexts import UrlOption
-from tidelog.cli.failure import FAILED, UNHEALTHY, tell
-from tidelog.cli.help_page import CommandPage, GroupPage
-from tidelog.cli.output import Output, OutputOption, say, show_done, show_one, show_rows
 
 if TYPE_CHECKING:
+    from tidelog.cli.cluster_health import ClusterHealth
     from tidelog.client import Client
-    from tidelog.cluster_health import ClusterHealth
-    from tidelog.descriptions import BrokerDrain
+    from tidelog.transport.descriptions import BrokerDrain
 
 DRAIN_LOOK_S = 0.5
 """Between looks at what a broker that drains still leads."""
@@ -35,7 +35,7 @@ def health(url: UrlOption = "", output: OutputOption = Output.TABLE) -> int:
     """Asks every broker whether it serves, and every partition for its leader. Exit code 3 when something is wrong."""
     import msgspec
 
-    from tidelog.cluster_health import check_cluster
+    from tidelog.cli.cluster_health import check_cluster
 
     try:
         found = with_client(url, check_cluster)

@@ -18,14 +18,14 @@ import typer
 
 from metadata.errors import InvalidArgument, NotFound
 from metadata.shown_url import shown_url
-from tidelog.cli.consent import YesOption, need_terminal
-from tidelog.cli.failure import FAILED, UNHEALTHY
-from tidelog.cli.output import Output, OutputOption, say, show_one, show_rows
+from tidelog.cli.app.consent import YesOption, need_terminal
+from tidelog.cli.app.errors import FAILED, UNHEALTHY
+from tidelog.cli.app.output import Output, OutputOption, say, show_one, show_rows
 
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
-    from tidelog.cluster_restore import Restored
-    from tidelog.restore_evidence import Advance
+    from tidelog.bucket.restore import Restored
+    from tidelog.bucket.restore_evidence import Advance
 
 
 BucketOption = Annotated[
@@ -209,7 +209,7 @@ def _restore(settings: BrokerSettings, *, dry_run: bool, despite_damage: bool) -
     from metadata.store.keys import EtcdLayout
     from metadata.store.open import open_metadata
     from segments.object_store.open import open_store
-    from tidelog.cluster_restore import restore_cluster
+    from tidelog.bucket.restore import restore_cluster
 
     layout = EtcdLayout(settings.cluster)
     metadata_path, is_used = settings.data_dir / "metadata.sqlite", (settings.data_dir / "LOCK").exists()

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points
 
-from tidelog.cli import acls, bench, bucket, cluster, contexts, groups, keys, quotas, topics
-from tidelog.cli.compact import compact
+from tidelog.cli import acls, bench, bucket, cluster, groups, keys, quotas, topics
+from tidelog.cli.app import contexts
+from tidelog.cli.app.help_page import CommandPage
+from tidelog.cli.app.root import new_root
+from tidelog.cli.broker.compact import compact
+from tidelog.cli.broker.serve import EXTRA_FLAGS, dev, serve
 from tidelog.cli.completion import completion
 from tidelog.cli.consume import consume
 from tidelog.cli.demo import demo
-from tidelog.cli.doctor import doctor
+from tidelog.cli.doctor.command import doctor
 from tidelog.cli.explain import explain
-from tidelog.cli.help_page import CommandPage
 from tidelog.cli.produce import produce
-from tidelog.cli.root import new_root
-from tidelog.cli.serve import EXTRA_FLAGS, dev, serve
 
 app = new_root()
 app.command(cls=CommandPage)(demo)

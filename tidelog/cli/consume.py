@@ -20,17 +20,17 @@ import typer
 
 from metadata.errors import InvalidArgument, NotAuthorized, StaleMember, TidelogError
 from metadata.groups.model import check_group_name
-from tidelog.cli.client_command import with_client
-from tidelog.cli.contexts import UrlOption
-from tidelog.cli.output import say
-from tidelog.cli.record_writer import RecordOutput, RecordWriter
+from tidelog.cli.app.client_command import with_client
+from tidelog.cli.app.contexts import UrlOption
+from tidelog.cli.app.output import say
+from tidelog.cli.formats.record_writer import RecordOutput, RecordWriter
 from tidelog.settings import ResetPolicy
 
 if TYPE_CHECKING:
     from metadata.groups.assignors import TopicPartitionName
     from tidelog.client import Client
-    from tidelog.consumer import Consumer, TopicsConsumer
-    from tidelog.group_consumer import GroupConsumer
+    from tidelog.consumer.consumer import Consumer, TopicsConsumer
+    from tidelog.group.consumer import GroupConsumer
 
 READER_LOOKED_FOR_S = 0.25
 TERMINATED = 128 + signal.SIGTERM
@@ -122,9 +122,9 @@ def consume(
     tidelog consume orders --from 1h --format '%p %o %k %s\\n'
     tidelog consume orders payments --group billing -f
     """
-    from tidelog.cli.record_format import parse_format
-    from tidelog.owned_tasks import OwnedTasks
+    from tidelog.cli.formats.record_format import parse_format
     from tidelog.positions import SinceTimestamp, parse_start
+    from tidelog.tasks import OwnedTasks
 
     now_ms = int(time.time() * 1000)
     begins = parse_start(start or "earliest", now_ms=now_ms)
@@ -228,7 +228,7 @@ async def _tell_what_from_means(log: Client, group: str, topics: list[str], star
 
 
 def _tell_assigned(group: str) -> Callable[[list[TopicPartitionName]], None]:
-    from tidelog.cli.group_tables import ranges
+    from tidelog.cli.formats.group_tables import ranges
 
     def tell(partitions: list[TopicPartitionName]) -> None:
         topics = dict.fromkeys(topic for topic, _ in partitions)
@@ -241,7 +241,7 @@ def _tell_assigned(group: str) -> Callable[[list[TopicPartitionName]], None]:
 
 async def _write_records(consumer: Consumer | TopicsConsumer | GroupConsumer, writer: RecordWriter, count: int | None) -> None:
     """Until the end, or until `count` are written. However it ends, a member has processed what was written, and no more."""
-    from tidelog.group_consumer import GroupConsumer
+    from tidelog.group.consumer import GroupConsumer
 
     while chunk := await consumer.chunk():
         records = chunk.copy()  # a member's is emptied when its partition goes to another one
@@ -324,7 +324,7 @@ async def _until_reader_leaves() -> None:
 async def _tell_of_waiting(what: str, writer: RecordWriter, consumer: Consumer | TopicsConsumer | GroupConsumer) -> None:
     import asyncio
 
-    from tidelog.group_consumer import GroupConsumer
+    from tidelog.group.consumer import GroupConsumer
 
     await asyncio.sleep(WAIT_TOLD_S)
     if writer.records:

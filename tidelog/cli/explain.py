@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metadata.errors import InvalidArgument
-from tidelog.cli.client_command import with_client
-from tidelog.cli.contexts import UrlOption
-from tidelog.cli.output import Output, OutputOption, show_one
+from tidelog.cli.app.client_command import with_client
+from tidelog.cli.app.contexts import UrlOption
+from tidelog.cli.app.output import Output, OutputOption, show_one
 
 if TYPE_CHECKING:
     from tidelog.client import Client

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from metadata.errors import GroupNotEmpty, InvalidArgument, UnknownGroup
-from tidelog.cli.client_command import shows_credentials, with_client
-from tidelog.cli.consent import YesOption, need_terminal
-from tidelog.cli.contexts import UrlOption
-from tidelog.cli.failure import FAILED
-from tidelog.cli.help_page import CommandPage, GroupPage
-from tidelog.cli.output import Output, OutputOption, Row, say, show_done, show_one, show_rows
+from tidelog.cli.app.client_command import shows_credentials, with_client
+from tidelog.cli.app.consent import YesOption, need_terminal
+from tidelog.cli.app.contexts import UrlOption
+from tidelog.cli.app.errors import FAILED
+from tidelog.cli.app.help_page import CommandPage, GroupPage
+from tidelog.cli.app.output import Output, OutputOption, Row, say, show_done, show_one, show_rows
 
 if TYPE_CHECKING:
+    from tidelog.admin.group_descriptions import CommittedOffset, MovedOffset
     from tidelog.client import Client
-    from tidelog.group_descriptions import CommittedOffset, MovedOffset
 
 _Answer = TypeVar("_Answer")
 _PARTS: Final = re.compile(r"\d{1,10}(-\d{1,10})?(,\d{1,10}(-\d{1,10})?)*", re.ASCII)
@@ -90,7 +90,7 @@ def describe(
     """
     import msgspec
 
-    from tidelog.cli.group_tables import lag_rows, member_rows, notes, summary
+    from tidelog.cli.formats.group_tables import lag_rows, member_rows, notes, summary
 
     if members and offsets:
         raise InvalidArgument("--members and --offsets are both given", hint="Leave both out to see both.")
@@ -155,7 +155,7 @@ def seek(
     is committed yet. What lies outside of a log becomes its nearer end, and
     is told: who means the end says latest.
     """
-    from tidelog.cli.group_tables import effect, misses, moves_nothing
+    from tidelog.cli.formats.group_tables import effect, misses, moves_nothing
 
     if (to is None) == (shift is None):
         raise InvalidArgument("a seek takes a place or a shift", hint="Give one of them: --to PLACE or --shift RECORDS.")
@@ -346,7 +346,7 @@ async def _tell_of_new(name: str, log: Client) -> str:
 
 
 def _tell_errors(moved: Sequence[MovedOffset], output: Output, what: str) -> bool:
-    from tidelog.cli.group_tables import errors_told
+    from tidelog.cli.formats.group_tables import errors_told
 
     if not (errors := errors_told(moved)):
         return False
@@ -358,7 +358,7 @@ def _tell_errors(moved: Sequence[MovedOffset], output: Output, what: str) -> boo
 def _show_moved(moved: Sequence[MovedOffset], output: Output) -> None:
     import msgspec
 
-    from tidelog.cli.group_tables import moved_rows
+    from tidelog.cli.formats.group_tables import moved_rows
 
     rows = moved_rows(moved) if output is Output.TABLE else [msgspec.to_builtins(row) | {"skipped": row.skipped} for row in moved]
     _show(rows, output)
@@ -367,7 +367,7 @@ def _show_moved(moved: Sequence[MovedOffset], output: Output) -> None:
 def _show_offsets(offsets: Sequence[CommittedOffset], output: Output) -> None:
     import msgspec
 
-    from tidelog.cli.group_tables import offset_rows
+    from tidelog.cli.formats.group_tables import offset_rows
 
     _show(offset_rows(offsets) if output is Output.TABLE else [msgspec.to_builtins(offset) for offset in offsets], output)
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metadata.errors import InvalidArgument
-from tidelog.cli.client_command import with_client
-from tidelog.cli.contexts import UrlOption
-from tidelog.cli.help_page import CommandPage, GroupPage
-from tidelog.cli.output import Output, OutputOption, say, show_done, show_one, show_rows
+from tidelog.cli.app.client_command import with_client
+from tidelog.cli.app.contexts import UrlOption
+from tidelog.cli.app.help_page import CommandPage, GroupPage
+from tidelog.cli.app.output import Output, OutputOption, say, show_done, show_one, show_rows
 
 if TYPE_CHECKING:
-    from tidelog.access import KeyInfo, Scope
+    from tidelog.admin.access import KeyInfo, Scope
 
 app = typer.Typer(cls=GroupPage, help="API keys: who shows one is its principal.")
 
@@ -137,7 +137,7 @@ def expiry_ms(text: str, now_ms: int) -> int:
 
 def parse_scope(text: str) -> Scope:
     """Of OPERATION:KIND:NAME, where a * behind a name makes it a prefix. InvalidArgument."""
-    from tidelog.access import Scope
+    from tidelog.admin.access import Scope
 
     operation, _, rest = text.partition(":")
     kind, _, name = rest.partition(":")

@@ -1,4 +1,4 @@
-"""The command `tidelog`: runs one command line (commands.py), and ends with its exit code (failure.py).
+"""The command `tidelog`: runs one command line (commands.py), and ends with its exit code (cli/app/errors.py).
 
 Nothing is imported at the top that takes time: Ctrl-C while the rest is loaded must end as quietly as it does later.
 """
@@ -12,15 +12,15 @@ from collections.abc import Sequence
 BROKER_COMMANDS = frozenset({"dev", "serve"})
 """For which no other command is loaded."""
 INTERRUPTED = 130
-"""As in failure.py, which is not loaded yet."""
+"""As in cli/app/errors.py, which is not loaded yet."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """One command line; the exit code. Errors were told on stderr."""
-    from tidelog.cli.failure import guarded
+    from tidelog.cli.app.errors import guarded
 
     if arguments and arguments[0] in BROKER_COMMANDS:
-        from tidelog.cli.serve import app
+        from tidelog.cli.broker.serve import app
     else:
         from tidelog.cli.commands import app
         from tidelog.cli.completion import COMPLETE_VARIABLE, prepare_completion

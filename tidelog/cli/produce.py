@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 import typer
 
 from metadata.errors import InvalidArgument, Rejected, TidelogError
-from tidelog.cli.client_command import AcksOption, CompressionOption, with_client
-from tidelog.cli.contexts import UrlOption
-from tidelog.cli.output import Output, OutputOption, say, show_one
-from tidelog.outcomes import count_of_records
+from tidelog.cli.app.client_command import AcksOption, CompressionOption, with_client
+from tidelog.cli.app.contexts import UrlOption
+from tidelog.cli.app.output import Output, OutputOption, say, show_one
+from tidelog.producer.outcomes import count_of_records
 
 if TYPE_CHECKING:
-    from tidelog.cli.record_input import InputOptions
+    from tidelog.cli.formats.record_input import InputOptions
     from tidelog.client import Client
 
 READ_BYTES = 256 << 10
@@ -68,7 +68,7 @@ def produce(
     tidelog produce orders --file orders.csv --key customer
     tidelog consume orders -o ndjson | tidelog produce copy --as envelope
     """
-    from tidelog.cli.record_input import FORMAT_OF_SUFFIX, InputFormat, InputOptions
+    from tidelog.cli.formats.record_input import FORMAT_OF_SUFFIX, InputFormat, InputOptions
 
     options = InputOptions(
         format=InputFormat(form) if form else FORMAT_OF_SUFFIX.get(file.suffix.lower() if file else "", InputFormat.LINES),
@@ -99,9 +99,9 @@ def produce(
 
 async def _send_all(log: Client, topic: str, options: InputOptions, source: BinaryIO, size: int) -> dict[str, Any]:
     """Sends everything; on an error flushes what was sent before it, and notes what became of it."""
-    from tidelog.cli.progress import byte_progress, tell_of_throttling, tell_of_waiting
-    from tidelog.cli.record_input import RecordInput
-    from tidelog.owned_tasks import OwnedTasks
+    from tidelog.cli.app.progress import byte_progress, tell_of_throttling, tell_of_waiting
+    from tidelog.cli.formats.record_input import RecordInput
+    from tidelog.tasks import OwnedTasks
 
     records, input_bytes, started_s = 0, 0, time.perf_counter()
     taken = RecordInput(options)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metadata.errors import InvalidArgument
-from tidelog.cli.client_command import with_client
-from tidelog.cli.contexts import UrlOption
-from tidelog.cli.help_page import CommandPage, GroupPage
-from tidelog.cli.output import Output, OutputOption, say, show_done, show_one, show_rows
+from tidelog.cli.app.client_command import with_client
+from tidelog.cli.app.contexts import UrlOption
+from tidelog.cli.app.help_page import CommandPage, GroupPage
+from tidelog.cli.app.output import Output, OutputOption, say, show_done, show_one, show_rows
 
 if TYPE_CHECKING:
-    from tidelog.access import QuotaInfo
+    from tidelog.admin.access import QuotaInfo
 
 app = typer.Typer(cls=GroupPage, help="How much a principal may ask of each broker.")
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metadata.errors import InvalidArgument
-from tidelog.cli.client_command import shows_credentials, with_client
-from tidelog.cli.contexts import UrlOption
-from tidelog.cli.failure import FAILED
-from tidelog.cli.help_page import CommandPage, GroupPage
-from tidelog.cli.output import Output, OutputOption, say, show_done, show_one, show_rows
+from tidelog.cli.app.client_command import shows_credentials, with_client
+from tidelog.cli.app.contexts import UrlOption
+from tidelog.cli.app.errors import FAILED
+from tidelog.cli.app.help_page import CommandPage, GroupPage
+from tidelog.cli.app.output import Output, OutputOption, say, show_done, show_one, show_rows
 
 if TYPE_CHECKING:
     from tidelog.client import Client
-    from tidelog.descriptions import TopicInfo
+    from tidelog.transport.descriptions import TopicInfo
 
 app = typer.Typer(cls=GroupPage, help="Create, list, describe, alter, delete and trim topics.")
 

@@ -16,7 +16,7 @@ from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
 from segments.bucket.layout import snapshot_key
 from segments.object_store.memory import MemoryStore
-from tidelog.restore_plan import Evidence, plan_restore
+from tidelog.bucket.restore_plan import Evidence, plan_restore
 
 LAYOUT = EtcdLayout()
 

@@ -16,7 +16,7 @@ import yaml
 import tidelog
 from metadata.errors import Denied, InvalidArgument, NotAuthorized
 from tests.gateway.access.guarded_broker import ADMIN_KEY, guarded
-from tidelog.cli import progress
+from tidelog.cli.app import progress
 from tidelog.cli.keys import expiry_ms, parse_scope
 from tidelog.cli.main import run
 from tidelog.cli.quotas import parse_bytes

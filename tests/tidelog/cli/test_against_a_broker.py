@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.forked_tidelog import TIDELOG, ForkedBroker, TidelogProcess, run_tidelog
-from tidelog.broker_process import BrokerProcess
 from tidelog.cli.main import run
+from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ import pytest
 from metadata.errors import TidelogError, Unavailable
 from tests.tidelog.cli.test_against_a_broker import CommandLine, tidelog
 from tidelog.cli import cluster
+from tidelog.cli.cluster_health import BrokerHealth, ClusterHealth, check_cluster
 from tidelog.cli.main import run
 from tidelog.client import Client
-from tidelog.cluster_health import BrokerHealth, ClusterHealth, check_cluster
-from tidelog.descriptions import BrokerDrain, ClusterInfo, PartitionInfo, TopicInfo
+from tidelog.transport.descriptions import BrokerDrain, ClusterInfo, PartitionInfo, TopicInfo
 
 __all__ = ["tidelog"]  # the fixture
 

@@ -17,11 +17,13 @@ import pytest
 import yaml
 
 from metadata.errors import InvalidArgument, OutcomeUnknown, UnknownTopic
-from tidelog.cli import failure, serve, topics
+from tidelog.cli import topics
+from tidelog.cli.app import errors as app_errors
+from tidelog.cli.app.output import Output, cell, show_one, show_rows
+from tidelog.cli.broker import serve
+from tidelog.cli.broker.serve import extra_flags
 from tidelog.cli.main import run
-from tidelog.cli.output import Output, cell, show_one, show_rows
-from tidelog.cli.serve import extra_flags
-from tidelog.descriptions import PartitionInfo, TopicInfo
+from tidelog.transport.descriptions import PartitionInfo, TopicInfo
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -78,7 +80,7 @@ def test_bad_usage_is_told_in_one_message_and_exits_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(arguments) == failure.BAD_USAGE
+    assert run(arguments) == app_errors.BAD_USAGE
     shown = capsys.readouterr()
     assert said in shown.err
     assert shown.err.startswith("Error: ")
@@ -95,7 +97,7 @@ def test_bad_usage_is_told_in_one_message_and_exits_2(
 def test_a_cluster_that_is_not_there_is_told_with_a_remedy_and_exits_1(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*arguments, "--url", NOBODY]) == failure.FAILED
+    assert run([*arguments, "--url", NOBODY]) == app_errors.FAILED
     shown = capsys.readouterr()
     assert f"{NOBODY}: can't connect" in shown.err
     assert "tidelog dev" in shown.err
@@ -105,7 +107,7 @@ def test_a_cluster_that_is_not_there_is_told_with_a_remedy_and_exits_1(
 
 def test_a_group_alone_shows_its_page_on_stderr_and_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([], ["topic"]):
-        assert run(arguments) == failure.BAD_USAGE
+        assert run(arguments) == app_errors.BAD_USAGE
         shown = capsys.readouterr()
         assert shown.out == ""
         assert shown.err.startswith("Usage: tidelog")
@@ -113,7 +115,7 @@ def test_a_group_alone_shows_its_page_on_stderr_and_exits_2(capsys: pytest.Captu
 
 
 def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["produce", "x", "--file", "/does/not/exist"]) == failure.FAILED
+    assert run(["produce", "x", "--file", "/does/not/exist"]) == app_errors.FAILED
     assert "/does/not/exist can't be read: No such file" in capsys.readouterr().err
 
 
@@ -121,9 +123,9 @@ def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) ->
 def test_a_bucket_that_is_named_without_its_option_is_told_how(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*command, "s3://lake/log"]) == failure.BAD_USAGE
+    assert run([*command, "s3://lake/log"]) == app_errors.BAD_USAGE
     assert "The bucket is an option: --bucket s3://lake/log" in capsys.readouterr().err
-    assert run(["topic", "list", "s3://lake/log"]) == failure.BAD_USAGE
+    assert run(["topic", "list", "s3://lake/log"]) == app_errors.BAD_USAGE
     assert "--bucket" not in capsys.readouterr().err
 
 
@@ -133,12 +135,12 @@ def test_a_question_that_ends_without_an_answer_changes_nothing_and_says_so(
     asked = io.StringIO("")
     monkeypatch.setattr(asked, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", asked)
-    assert run(["topic", "delete", "x", "--url", NOBODY]) == failure.FAILED
+    assert run(["topic", "delete", "x", "--url", NOBODY]) == app_errors.FAILED
     assert capsys.readouterr().err.endswith("\nnot answered: nothing was changed\n")
 
 
 def test_deleting_without_a_terminal_needs_a_yes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["topic", "delete", "x", "--url", NOBODY]) == failure.BAD_USAGE
+    assert run(["topic", "delete", "x", "--url", NOBODY]) == app_errors.BAD_USAGE
     assert "Add --yes" in capsys.readouterr().err
 
 
@@ -153,13 +155,13 @@ def raising(error: BaseException) -> Callable[[], object]:
 
 
 def test_each_kind_of_failure_has_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert failure.guarded(lambda: None) == 0
-    assert failure.guarded(lambda: failure.UNHEALTHY) == 3
-    assert failure.guarded(raising(UnknownTopic("there is no topic x"))) == 1
-    assert failure.guarded(raising(InvalidArgument("x is not a number"))) == 2
-    assert failure.guarded(raising(OSError("the disk is on fire"))) == 1
-    assert failure.guarded(raising(OSError(28, "No space left on device"))) == 1
-    assert failure.guarded(raising(BaseExceptionGroup("tasks", [ExceptionGroup("more", [UnknownTopic("no topic y")])]))) == 1
+    assert app_errors.guarded(lambda: None) == 0
+    assert app_errors.guarded(lambda: app_errors.UNHEALTHY) == 3
+    assert app_errors.guarded(raising(UnknownTopic("there is no topic x"))) == 1
+    assert app_errors.guarded(raising(InvalidArgument("x is not a number"))) == 2
+    assert app_errors.guarded(raising(OSError("the disk is on fire"))) == 1
+    assert app_errors.guarded(raising(OSError(28, "No space left on device"))) == 1
+    assert app_errors.guarded(raising(BaseExceptionGroup("tasks", [ExceptionGroup("more", [UnknownTopic("no topic y")])]))) == 1
     shown = capsys.readouterr().err
     assert "Error: reading or writing failed: No space left on device" in shown
     assert "Error: no topic y" in shown
@@ -169,7 +171,7 @@ def test_each_kind_of_failure_has_its_exit_code(capsys: pytest.CaptureFixture[st
 
 
 def test_an_interrupt_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert failure.guarded(raising(KeyboardInterrupt())) == 130
+    assert app_errors.guarded(raising(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == ""
 
 
@@ -243,7 +245,7 @@ def test_how_long_a_topic_keeps_its_records_is_told_in_words(settings: dict[str,
 def test_what_was_written_stands_between_what_happened_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     error = OutcomeUnknown("the connection was lost")
     error.add_note("The 7 records before it were written.")
-    failure.guarded(raising(error))
+    app_errors.guarded(raising(error))
     happened, written, remedy = capsys.readouterr().err.splitlines()
     assert (happened, written) == ("Error: the connection was lost", "  The 7 records before it were written.")
     assert remedy.strip() == OutcomeUnknown.default_hint
@@ -253,12 +255,12 @@ def test_a_bug_of_ours_shows_a_traceback_only_when_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TIDELOG_DEBUG", raising=False)
-    assert failure.guarded(raising(ZeroDivisionError("by zero"))) == 1
+    assert app_errors.guarded(raising(ZeroDivisionError("by zero"))) == 1
     shown = capsys.readouterr().err
     assert "this is a bug in Tidelog: ZeroDivisionError: by zero" in shown
     assert "Traceback" not in shown
     monkeypatch.setenv("TIDELOG_DEBUG", "1")
-    failure.guarded(raising(ZeroDivisionError("by zero")))
+    app_errors.guarded(raising(ZeroDivisionError("by zero")))
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -269,11 +271,11 @@ def test_a_long_message_is_broken_between_words_and_only_on_a_terminal(
     error = InvalidArgument(
         f"the data directory {path} holds something else\nand here is more", hint="Name an empty directory. " * 5
     )
-    failure.guarded(raising(error))
+    app_errors.guarded(raising(error))
     assert capsys.readouterr().err.splitlines()[0] == f"Error: the data directory {path} holds something else"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
-    failure.guarded(raising(error))
+    app_errors.guarded(raising(error))
     lines = capsys.readouterr().err.replace("\x1b[1;31m", "").replace("\x1b[0m", "").splitlines()
     assert lines[:3] == ["Error: the data directory", f"  {path}", "  holds something else"]
     assert all(len(line) <= 60 for line in lines if path not in line)
@@ -371,7 +373,7 @@ def test_a_bucket_that_can_not_be_reached_at_the_start_is_told_with_what_looks_a
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     url = "s3://abc/p?endpoint=http://127.0.0.1:1&region=us-east-1"
-    assert run(["serve", "--bucket", url, "--data-dir", str(tmp_path / "d")]) == failure.FAILED
+    assert run(["serve", "--bucket", url, "--data-dir", str(tmp_path / "d")]) == app_errors.FAILED
     said = capsys.readouterr().err
     assert "no connection" in said
     assert f"Check the address and the network; `tidelog doctor --bucket '{url}'` looks at each step." in said
@@ -386,7 +388,7 @@ def test_a_second_interrupt_ends_a_broker_that_is_stopping_at_once(monkeypatch: 
     serve.interrupted(broker)
     assert (stopping.is_set(), ended) == (True, [])
     serve.interrupted(broker)
-    assert ended == [failure.INTERRUPTED]
+    assert ended == [app_errors.INTERRUPTED]
 
 
 # ── start-up ──
@@ -407,7 +409,7 @@ def test_standard_streams_that_the_caller_closed_lead_nowhere() -> None:
     command = f"{sys.executable} -m tidelog.cli.main topic list --url {NOBODY}"
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
         done = subprocess.run(["sh", "-c", f"{command} {closed}"], capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == failure.FAILED, (closed, done)
+        assert done.returncode == app_errors.FAILED, (closed, done)
         assert ("can't connect" in done.stderr) == ("2>&-" not in closed)
 
 

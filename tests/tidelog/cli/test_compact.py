@@ -27,7 +27,7 @@ from segments.read.log_reader import Fetched
 from tests.etcd_server import running_etcd
 from tests.forked_tidelog import TIDELOG, TidelogProcess
 from tests.segments.batches import batch_of, header_of, records_in
-from tidelog.cli.compact import conclusion
+from tidelog.cli.broker.compact import conclusion
 from tidelog.cli.main import run
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 
 import tidelog
 from tests.forked_tidelog import TIDELOG, ForkedBroker, TidelogProcess, run_tidelog
-from tidelog.broker_process import BrokerProcess
+from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow
 
@@ -214,7 +214,7 @@ def test_a_broker_that_is_killed_and_comes_back_is_waited_for_and_told_once(tmp_
 
 
 def test_a_topic_that_is_deleted_and_made_again_ends_it(tidelog_broker: BrokerProcess, log: tidelog.BlockingClient) -> None:
-    """A real broker tells a fetch that waits: the invariant of fetching.py rests on it."""
+    """A real broker tells a fetch that waits: the invariant of tidelog/consumer/fetcher.py rests on it."""
     log.topics.create("consume-again", partitions=2)
     log.produce("consume-again", "old", partition=0)
     with following(tidelog_broker, "consume-again", "-o", "raw") as follower:

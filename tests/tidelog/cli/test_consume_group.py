@@ -15,9 +15,9 @@ import tidelog
 from metadata.errors import InvalidArgument, UnknownGroup
 from tests.forked_tidelog import ForkedBroker, run_tidelog
 from tests.tidelog.cli.test_consume import a_line_of, consume, following, interrupt
-from tidelog.broker_process import BrokerProcess
 from tidelog.cli.consume import group_reset
 from tidelog.cli.main import run
+from tidelog.testing.broker_process import BrokerProcess
 
 
 @pytest.fixture(scope="module")

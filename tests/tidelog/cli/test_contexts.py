@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import NotFound, Rejected
-from tidelog.cli.contexts import Contexts, cluster_access, contexts_path, parse_contexts, render_contexts
-from tidelog.cli.credential_options import given_credentials
+from tidelog.cli.app.contexts import Contexts, cluster_access, contexts_path, parse_contexts, render_contexts
+from tidelog.cli.app.credential_options import given_credentials
 from tidelog.cli.main import run
 
 

@@ -20,7 +20,8 @@ from gateway.settings import BrokerSettings
 from metadata.store.data_directory import DataDirectory
 from segments.object_store.memory import MemoryStore
 from tests.servers import S3Server
-from tidelog.cli.doctor_checks import (
+from tidelog.cli.cluster_health import ClusterHealth, UnservedPartition
+from tidelog.cli.doctor.checks import (
     check_clock,
     check_create_only,
     check_data_directory,
@@ -30,7 +31,6 @@ from tidelog.cli.doctor_checks import (
     skew,
 )
 from tidelog.cli.main import run
-from tidelog.cluster_health import ClusterHealth, UnservedPartition
 
 
 @pytest.fixture(autouse=True)

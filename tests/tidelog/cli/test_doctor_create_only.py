@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from segments.object_store.interface import Buffer
 from segments.object_store.memory import MemoryStore
-from tidelog.cli.doctor_checks import check_create_only
+from tidelog.cli.doctor.checks import check_create_only
 
 
 class Overwriting(MemoryStore):

@@ -20,9 +20,9 @@ from segments.bucket.cluster_record import sign_bucket
 from segments.object_store.open import open_store
 from tests.etcd_server import EtcdMember, running_etcd, settings
 from tests.servers import free_port
-from tidelog.cli.diagnosis import Diagnosis
-from tidelog.cli.doctor_checks import diagnose
-from tidelog.cli.doctor_etcd import LOSES_TRANSACTIONS, SLOW_MS, check_etcd, judge_member
+from tidelog.cli.doctor.checks import diagnose
+from tidelog.cli.doctor.diagnosis import Diagnosis
+from tidelog.cli.doctor.etcd import LOSES_TRANSACTIONS, SLOW_MS, check_etcd, judge_member
 
 GOOD = etcd_pb2.StatusResponse(version="3.5.21", dbSize=3 << 20, leader=7)
 

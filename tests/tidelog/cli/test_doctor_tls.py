@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.gateway.tls_brokers import TlsCluster, with_tls_cluster
-from tidelog.cli.doctor_checks import check_cluster_at
-from tidelog.cli.doctor_credentials import check_credentials
-from tidelog.cli.doctor_tls import check_tls, judge_certificate
+from tidelog.cli.doctor.checks import check_cluster_at
+from tidelog.cli.doctor.credentials import check_credentials
+from tidelog.cli.doctor.tls import check_tls, judge_certificate
 
 NOW = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
 

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tidelog.cli.group_tables import (
+from tidelog.admin.group_descriptions import GroupInfo, MemberInfo, MovedOffset, PartitionLag
+from tidelog.cli.formats.group_tables import (
     effect,
     errors_told,
     lag_rows,
@@ -19,7 +20,6 @@ from tidelog.cli.group_tables import (
     ranges,
     summary,
 )
-from tidelog.group_descriptions import GroupInfo, MemberInfo, MovedOffset, PartitionLag
 
 
 def a_member(member_id: str, client_id: str = "w", instance_id: str = "", **assignment: list[int]) -> MemberInfo:

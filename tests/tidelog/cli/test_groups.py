@@ -13,11 +13,11 @@ import pytest
 import typer
 
 from metadata.errors import GroupNotEmpty, InvalidArgument, TidelogError, UnknownGroup
+from tidelog.admin.group_descriptions import CommittedOffset, GroupInfo, ListedGroup, MovedOffset
 from tidelog.cli import groups
+from tidelog.cli.app.output import say
 from tidelog.cli.groups import parse_parts, parse_place
 from tidelog.cli.main import run
-from tidelog.cli.output import say
-from tidelog.group_descriptions import CommittedOffset, GroupInfo, ListedGroup, MovedOffset
 
 
 def a_move(partition: int, before: int | None, after: int | None, error: str = "") -> MovedOffset:

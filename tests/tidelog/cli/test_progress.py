@@ -8,7 +8,7 @@ import pytest
 
 from metadata.errors import Throttled
 from tests.simulation.virtual_loop import run
-from tidelog.cli.progress import tell_of_throttling, tell_of_waiting
+from tidelog.cli.app.progress import tell_of_throttling, tell_of_waiting
 
 
 def test_a_silent_wait_is_told_and_so_is_its_end(capsys: pytest.CaptureFixture[str]) -> None:

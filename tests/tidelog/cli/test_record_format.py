@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument
-from tidelog.cli.record_format import apply_format, as_document, as_json_line, as_table_line, parse_format, shown, table_header
+from tidelog.cli.formats.record_format import (
+    apply_format,
+    as_document,
+    as_json_line,
+    as_table_line,
+    parse_format,
+    shown,
+    table_header,
+)
 from tidelog.records import Record
 
 RECORD = Record("orders", 3, 17, 1_767_225_600_123, b"k\xff", b'{"id": 7}', (("a", b"1"), ("a", None)))

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument
-from tidelog.cli import record_input
-from tidelog.cli.record_format import as_json_line
-from tidelog.cli.record_input import InputFormat, InputOptions, RecordInput
+from tidelog.cli.formats import record_input
+from tidelog.cli.formats.record_format import as_json_line
+from tidelog.cli.formats.record_input import InputFormat, InputOptions, RecordInput
 from tidelog.records import Message, Record, to_bytes, to_headers
 
 

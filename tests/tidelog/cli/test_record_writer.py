@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cli.record_writer import RecordOutput, RecordWriter, pieces
+from tidelog.cli.formats.record_writer import RecordOutput, RecordWriter, pieces
 from tidelog.records import Record
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.etcd_server import running_etcd
 from tests.forked_tidelog import TIDELOG, TidelogProcess
 from tests.servers import free_port
-from tidelog.cli import failure
+from tidelog.cli.app import errors as app_errors
 from tidelog.cli.main import run
 
 pytestmark = pytest.mark.slow
@@ -105,7 +105,7 @@ def test_of_two_brokers_with_one_id_the_older_one_stops_and_says_why(tmp_path: P
     with cluster_in(tmp_path) as cluster:
         [older] = cluster.running("b1")
         [newer] = cluster.running("b1")
-        assert older.until_ended() == failure.FAILED
+        assert older.until_ended() == app_errors.FAILED
         assert "Error: another process has registered as /tidelog/brokers/b1: session 2, at http 127.0.0.1:" in older.said
         assert "Give each broker an id of its own" in older.said
         assert "replaces another process with this id: session 1, at http 127.0.0.1:" in newer.said
@@ -122,7 +122,7 @@ def test_what_can_not_work_is_refused_before_anything_is_written(tmp_path: Path)
             (["--etcd", "127.0.0.1:2379"], "is not the address of a member"),
         ]:
             broker = cluster.start("b1", *flags)
-            assert broker.until_ended() == failure.BAD_USAGE
+            assert broker.until_ended() == app_errors.BAD_USAGE
             assert said in broker.said
             assert "Traceback" not in broker.said
         assert not (tmp_path / "bucket").exists()

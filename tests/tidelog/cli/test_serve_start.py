@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tidelog.cli.broker.serve import app
 from tidelog.cli.main import BROKER_COMMANDS
-from tidelog.cli.serve import app
 
 LATER = {
     "tidelog.cli.commands": "for any other command (tidelog/cli/main.py)",
@@ -29,7 +29,8 @@ LATER = {
 SERVE = """
 import gc, json, sys
 from segments.log.session_log import Log
-from tidelog.cli import main, serve
+from tidelog.cli import main
+from tidelog.cli.broker import serve
 
 def ready(broker, settings):
     logs = sum(isinstance(found, Log) for found in gc.get_objects())

@@ -13,8 +13,8 @@ from gateway.net.tls.settings import TlsSettings
 from gateway.settings import BrokerSettings
 from tests.certificates import make_certificates
 from tests.forked_tidelog import ForkedBroker
+from tidelog.cli.broker.serve import reached_here, welcome_credentials
 from tidelog.cli.main import run
-from tidelog.cli.serve import reached_here, welcome_credentials
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from metadata.errors import InvalidArgument
+from tidelog.cli.broker.setting_list import setting_names, setting_rows, shown
 from tidelog.cli.main import run
-from tidelog.cli.setting_list import setting_names, setting_rows, shown
 
 
 def values(**flags: str) -> dict[str, Any]:

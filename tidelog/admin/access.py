@@ -1,0 +1,202 @@
+"""Who may do what, as an administrator manages it: `log.access`. API keys, ACLs and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from gateway.proto import admin_pb2
+from tidelog.transport.connection import Connection
+from tidelog.transport.rpc_errors import error_of_status
+
+PAGE_SIZE = 1_000
+
+
+class Scope(msgspec.Struct, frozen=True):
+    """What an API key is narrowed to."""
+
+    operation: str
+    """describe, read, write, admin or all."""
+    resource: str
+    """topic, group or cluster."""
+    name: str = "*"
+    pattern: str = "literal"
+    """literal, or prefix."""
+
+
+class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key, without its secret."""
+
+    key_id: str
+    principal: str
+    description: str
+    state: str
+    """active, revoked or expired."""
+    created_at_ms: int
+    created_by: str
+    expires_at_ms: int
+    """0: never."""
+    revoked_at_ms: int
+    scopes: tuple[Scope, ...]
+
+
+class AclInfo(msgspec.Struct, frozen=True, kw_only=True):
+    acl_id: str
+    principal: str
+    effect: str
+    operation: str
+    resource: str
+    name: str
+    pattern: str
+
+
+class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one principal at one broker; 0: no limit."""
+
+    principal: str
+    bytes_in_per_second: int
+    bytes_out_per_second: int
+    requests_per_second: int
+
+
+class Access:
+    """Every change takes `validate_only`: the broker checks it, answers what would be, and changes nothing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def create_key(
+        self,
+        principal: str,
+        *,
+        description: str = "",
+        expires_at_ms: int = 0,
+        scopes: Iterable[Scope] = (),
+        validate_only: bool = False,
+    ) -> tuple[KeyInfo, str]:
+        """The key, and the text that its holder shows (`api_key=…`), which is told this once. Raises InvalidArgument, Denied."""
+        request = admin_pb2.CreateKeyRequest(
+            principal=principal,
+            description=description,
+            expires_at_ms=expires_at_ms,
+            scopes=[
+                admin_pb2.Scope(operation=scope.operation, resource=scope.resource, name=scope.name, pattern=scope.pattern)
+                for scope in scopes
+            ],
+            validate_only=validate_only,
+        )
+        made = await self._ask("CreateKey", request, writes=not validate_only)
+        return _key(made.key), made.text
+
+    async def keys(self) -> list[KeyInfo]:
+        return [_key(key) for page in await self._pages("ListKeys", admin_pb2.ListKeysRequest) for key in page.keys]
+
+    async def revoke_key(self, key_id: str, *, validate_only: bool = False) -> KeyInfo:
+        """It counts for nothing from then on. Raises NotFound."""
+        request = admin_pb2.RevokeKeyRequest(key_id=key_id, validate_only=validate_only)
+        return _key(await self._ask("RevokeKey", request, writes=not validate_only))
+
+    async def add_acl(
+        self,
+        principal: str,
+        operation: str,
+        resource: str,
+        name: str = "*",
+        *,
+        pattern: str = "literal",
+        effect: str = "allow",
+        validate_only: bool = False,
+    ) -> AclInfo:
+        """One that is there already is answered as it is. Raises InvalidArgument."""
+        acl = admin_pb2.Acl(principal=principal, effect=effect, operation=operation, resource=resource, name=name, pattern=pattern)
+        request = admin_pb2.CreateAclRequest(acl=acl, validate_only=validate_only)
+        return _acl(await self._ask("CreateAcl", request, writes=not validate_only))
+
+    async def acls(self) -> list[AclInfo]:
+        return [_acl(acl) for page in await self._pages("ListAcls", admin_pb2.ListAclsRequest) for acl in page.acls]
+
+    async def remove_acl(self, acl_id: str, *, validate_only: bool = False) -> AclInfo:
+        """Raises NotFound."""
+        request = admin_pb2.DeleteAclRequest(acl_id=acl_id, validate_only=validate_only)
+        return _acl(await self._ask("DeleteAcl", request, writes=not validate_only))
+
+    async def set_quota(
+        self,
+        principal: str,
+        *,
+        bytes_in_per_second: int = 0,
+        bytes_out_per_second: int = 0,
+        requests_per_second: int = 0,
+        validate_only: bool = False,
+    ) -> QuotaInfo:
+        """In place of the one that the principal had; `*` is for everybody without one. Raises InvalidArgument."""
+        quota = admin_pb2.Quota(
+            principal=principal,
+            bytes_in_per_second=bytes_in_per_second,
+            bytes_out_per_second=bytes_out_per_second,
+            requests_per_second=requests_per_second,
+        )
+        request = admin_pb2.SetQuotaRequest(quota=quota, validate_only=validate_only)
+        return _quota(await self._ask("SetQuota", request, writes=not validate_only))
+
+    async def quotas(self) -> list[QuotaInfo]:
+        return [_quota(quota) for page in await self._pages("ListQuotas", admin_pb2.ListQuotasRequest) for quota in page.quotas]
+
+    async def remove_quota(self, principal: str, *, validate_only: bool = False) -> QuotaInfo:
+        """Raises NotFound."""
+        request = admin_pb2.DeleteQuotaRequest(principal=principal, validate_only=validate_only)
+        return _quota(await self._ask("DeleteQuota", request, writes=not validate_only))
+
+    async def _pages(self, method: str, request_type: Any) -> list[Any]:
+        pages: list[Any] = []
+        page_token = ""
+        while True:
+            page = await self._ask(method, request_type(page_size=PAGE_SIZE, page_token=page_token), writes=False)
+            for error in page.errors:
+                raise error_of_status(error, address="")
+            pages.append(page)
+            page_token = page.next_page_token
+            if not page_token:
+                return pages
+
+    async def _ask(self, method: str, request: Any, *, writes: bool) -> Any:
+        return await self._connection.call(
+            lambda to, timeout_s: getattr(to.access, method)(request, timeout=timeout_s), writes=writes
+        )
+
+
+def _key(key: admin_pb2.ApiKey) -> KeyInfo:
+    return KeyInfo(
+        key_id=key.key_id,
+        principal=key.principal,
+        description=key.description,
+        state=key.state,
+        created_at_ms=key.created_at_ms,
+        created_by=key.created_by,
+        expires_at_ms=key.expires_at_ms,
+        revoked_at_ms=key.revoked_at_ms,
+        scopes=tuple(Scope(scope.operation, scope.resource, scope.name, scope.pattern) for scope in key.scopes),
+    )
+
+
+def _acl(acl: admin_pb2.Acl) -> AclInfo:
+    return AclInfo(
+        acl_id=acl.acl_id,
+        principal=acl.principal,
+        effect=acl.effect,
+        operation=acl.operation,
+        resource=acl.resource,
+        name=acl.name,
+        pattern=acl.pattern,
+    )
+
+
+def _quota(quota: admin_pb2.Quota) -> QuotaInfo:
+    return QuotaInfo(
+        principal=quota.principal,
+        bytes_in_per_second=quota.bytes_in_per_second,
+        bytes_out_per_second=quota.bytes_out_per_second,
+        requests_per_second=quota.requests_per_second,
+    )

@@ -1,0 +1,215 @@
+"""What the cluster says of consumer groups: members, lag, committed offsets, what a seek moves. Frozen, and ready for JSON. Pure.
+
+The names are those of gateway/proto/groups.proto, and of JSON over HTTP.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from gateway.proto import groups_pb2
+from metadata.errors import InvalidArgument
+from metadata.groups.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from tidelog.transport.rpc_errors import error_of_status
+
+
+class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    state: str
+    """As it was stored last: Empty, CompletingRebalance or Stable."""
+    protocol_type: str
+    """"consumer", or what other kinds of clients call theirs; empty where none was ever a member."""
+    members: int
+    coordinator: str
+    """Broker id; empty where nobody coordinates the group at the moment."""
+
+
+class MemberInfo(msgspec.Struct, frozen=True, kw_only=True):
+    member_id: str
+    instance_id: str
+    """Of a static member, else empty."""
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    assignment: dict[str, list[int]]
+    """The partitions that it reads, by topic; empty as well where its clients write assignments in a form of their own."""
+
+
+class PartitionLag(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the group is behind in a partition that it has committed an offset of, or that a member reads."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    committed_offset: int | None
+    """Of the next record to be read; None where nothing is committed."""
+    high_watermark: int | None
+    """None where it can't be told at the moment, as are the next three; `error` says why."""
+    log_start_offset: int | None
+    lag_records: int | None
+    lag_seconds: float | None
+    """Age of the first record that is not read yet; 0 where there is none."""
+    member_id: str
+    """Who reads it; empty where nobody does."""
+    metadata: str
+    committed_at_ms: int
+    error: str = ""
+    error_code: str = ""
+    hint: str = ""
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    state: str
+    """Empty, PreparingRebalance, CompletingRebalance or Stable."""
+    generation: int
+    protocol_type: str
+    protocol: str
+    """The assignor that its members have in common."""
+    leader: str
+    """Member id of who makes the assignment."""
+    coordinator: str
+    """Broker id."""
+    lag_records: int
+    """Of all partitions together, as far as they can be told."""
+    lag_seconds: float
+    """Of the partition that is furthest behind, as far as they can be told."""
+    members: tuple[MemberInfo, ...]
+    lags: tuple[PartitionLag, ...]
+    """By topic and partition."""
+
+
+class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+    """Of the next record to be read."""
+    leader_epoch: int
+    """Of the last record that was read; -1 where it is not known."""
+    metadata: str
+    committed_at_ms: int
+
+
+class MovedOffset(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    topic_id: str
+    partition: int
+    before: int | None
+    """None where nothing was committed."""
+    after: int | None
+    """Within the log, whatever was asked for; None where it can't be told, and `error` says why."""
+    reason: str = ""
+    """Why that is not what was asked for: BEYOND_END, BEFORE_START, NO_RECORD_SINCE (a time after all records). Empty: it is."""
+    asked: int | None = None
+    """The offset that was asked for then; None of a time."""
+    error: str = ""
+    error_code: str = ""
+    hint: str = ""
+
+    @property
+    def skipped(self) -> int | None:
+        """Records that will not be read; below 0, so many are read again. None where nothing was committed."""
+        return None if self.before is None or self.after is None else self.after - self.before
+
+
+def listed_group(found: groups_pb2.ListedGroup) -> ListedGroup:
+    return ListedGroup(
+        group=found.group,
+        state=found.state,
+        protocol_type=found.protocol_type,
+        members=found.members,
+        coordinator=found.coordinator,
+    )
+
+
+def group_info(found: groups_pb2.GroupDescription) -> GroupInfo:
+    return GroupInfo(
+        group=found.group,
+        state=found.state,
+        generation=found.generation,
+        protocol_type=found.protocol_type,
+        protocol=found.protocol,
+        leader=found.leader,
+        coordinator=found.coordinator,
+        lag_records=found.lag_records,
+        lag_seconds=found.lag_seconds,
+        members=tuple(_member_info(member, found.protocol_type) for member in found.members),
+        lags=tuple(map(_partition_lag, found.lags)),
+    )
+
+
+def _member_info(member: groups_pb2.GroupMember, protocol_type: str) -> MemberInfo:
+    assignment: dict[str, list[int]] = {}
+    if protocol_type == PROTOCOL_TYPE:
+        with suppress(InvalidArgument):  # what members write there is their own affair
+            assignment = decode_assignment(member.assignment)
+    return MemberInfo(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        assignment={topic: sorted(partitions) for topic, partitions in sorted(assignment.items())},
+    )
+
+
+def _partition_lag(lag: groups_pb2.PartitionLag) -> PartitionLag:
+    error, code, hint = _why(lag)
+    is_known = not error or lag.high_watermark >= 0  # an error may concern the age of the first unread record alone
+    return PartitionLag(
+        topic=lag.topic,
+        topic_id=lag.topic_id,
+        partition=lag.partition,
+        committed_offset=lag.committed_offset if lag.HasField("committed_offset") else None,
+        high_watermark=lag.high_watermark if is_known else None,
+        log_start_offset=lag.log_start_offset if is_known else None,
+        lag_records=lag.lag_records if is_known else None,
+        lag_seconds=lag.lag_seconds if not error else None,
+        member_id=lag.member_id,
+        metadata=lag.metadata,
+        committed_at_ms=lag.committed_at_ms,
+        error=error,
+        error_code=code,
+        hint=hint,
+    )
+
+
+def committed_offset(found: groups_pb2.FetchedOffset) -> CommittedOffset:
+    return CommittedOffset(
+        topic=found.topic,
+        topic_id=found.topic_id,
+        partition=found.partition,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+        committed_at_ms=found.committed_at_ms,
+    )
+
+
+def moved_offset(moved: groups_pb2.MovedOffset) -> MovedOffset:
+    error, code, hint = _why(moved)
+    return MovedOffset(
+        topic=moved.topic,
+        topic_id=moved.topic_id,
+        partition=moved.partition,
+        before=moved.before if moved.HasField("before") else None,
+        after=None if error else moved.after,
+        reason=moved.reason,
+        asked=moved.asked if moved.HasField("asked") else None,
+        error=error,
+        error_code=code,
+        hint=hint,
+    )
+
+
+def _why(row: groups_pb2.PartitionLag | groups_pb2.MovedOffset) -> tuple[str, str, str]:
+    """Message, code and hint; empty where all is well."""
+    if not row.HasField("error"):
+        return "", "", ""
+    error = error_of_status(row.error, address="")
+    return row.error.message or error.code, error.code, error.hint

@@ -1,0 +1,1 @@
+"""Wraps the asynchronous client for callers without an event loop. Entry: `BlockingClient` in client.py."""

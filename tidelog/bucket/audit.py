@@ -1,0 +1,307 @@
+"""Reads a bucket alone, with no broker, and checks every rule of segments/README.md that can be seen from there.
+
+    listing ──▶ sessions: claim, places, gap, seal ──▶ footers of the committed prefix ──▶ runs ─┐
+                                       └─ deep ──▶ each byte of each batch against its CRC-32C   ├▶ partitions: offsets dense,
+    listing ──▶ manifests, Parquet (history_audit.py) ──▶ where segments go on ──────────────────┘  epochs rising
+
+A finding is `damage` where a rule is broken, and a `note` where something is odd but allowed: late objects behind a seal or a gap
+are what crashes leave, and can never become visible. Nothing is written. History is read after the sessions, so that what was
+compacted and trimmed meanwhile is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from metadata.errors import Corrupt, NotFound
+from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
+from segments.bucket.cluster_record import read_cluster_record
+from segments.bucket.layout import WAL, claim_key, parse_wal_key, segment_key
+from segments.object_store.interface import ObjectInfo, ObjectStore
+from segments.object_store.listing import objects_under
+from segments.records.batch import check_stored
+from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_head, parse_seal
+from segments.wal.session import ClaimRecord, SessionListing, list_session
+from segments.wal.session_reader import read_footers
+from tidelog.bucket.findings import Audit, Finding
+from tidelog.bucket.history_audit import History, HistoryEnd, audit_history
+
+__all__ = ["Audit", "Finding", "audit_bucket"]
+
+READS_MAX = 8
+ATTEMPTS_MAX = 5
+DEEP_READS_MAX = 2
+"""Whole segments in memory at the same time."""
+Advance = Callable[[str, int, int], None]
+"""Called with what is read, how much of it is done, and how much there is."""
+
+
+@dataclass(slots=True)
+class SessionObjects:
+    """What lies under wal/{session}/."""
+
+    session: SessionId
+    places: dict[SegmentSeq, ObjectInfo] = field(default_factory=dict)
+    has_claim: bool = False
+    trimmed_to: SegmentSeq = field(default=SegmentSeq(0))
+
+    def invisible(self, listing: SessionListing) -> list[ObjectInfo]:
+        """Objects that no reader will ever see: behind the seal, or behind the gap."""
+        end_seq = listing.end_seq + listing.sealed
+        return [info for seq, info in sorted(self.places.items()) if seq >= end_seq]
+
+    def trimmed(self, listing: SessionListing) -> list[ObjectInfo]:
+        """Segments that are in Parquet, and not deleted yet."""
+        below = [info for seq, info in sorted(self.places.items()) if seq < listing.trimmed_to]
+        return [info for info in below if info.size != SEAL_BYTES]
+
+
+class PlacedRun(msgspec.Struct, frozen=True):
+    """A run with where it was found."""
+
+    leader_epoch: LeaderEpoch
+    session: SessionId
+    seq: SegmentSeq
+    run: Run
+
+
+async def audit_bucket(store: ObjectStore, *, deep: bool = False, advance: Advance = lambda what, done, of: None) -> Audit:
+    """Reads all footers, and with `deep` every byte.
+
+    Raises what the store raises when it can't be listed or read; damage is reported, not raised.
+    """
+    audit = Audit(store.url)
+    sessions = await _list_sessions(store, audit)
+    committed = {session: await list_session(store, session) for session in sessions}
+    audit.segments = sum(info is not None for listing in committed.values() for info in listing.segments)
+    runs: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
+    done = 0
+    for session, objects in sorted(sessions.items()):
+        listing, footers = await _footers(store, committed[session], audit)
+        writer = await _check_session(store, objects, listing, audit)
+        for seq, footer in enumerate(footers, start=listing.trimmed_to):
+            if isinstance(footer, Corrupt):
+                audit.damage(segment_key(session, SegmentSeq(seq)), footer.message)
+                continue
+            for run in footer.runs:
+                runs[run.partition].append(PlacedRun(run.leader_epoch, session, footer.seq, run))
+            info = listing.segments[seq - listing.trimmed_to]
+            if what := of_other_size(info, footer, listing):
+                audit.damage(segment_key(session, SegmentSeq(seq)), what)
+            _count(audit, footer, info.size if info is not None else 0)
+        present = [info for info in listing.segments if info is not None]
+        if deep:
+            for start in range(0, len(present), DEEP_READS_MAX):
+                part = present[start : start + DEEP_READS_MAX]
+                await asyncio.gather(*(_check_segment(store, info, writer, audit) for info in part))
+                done += len(part)
+                advance("segments", done, audit.segments)
+        else:
+            done += len(present)
+            advance("segments", done, audit.segments)
+    history = await audit_history(store, audit, deep=deep, advance=lambda read, of: advance("files", read, of))
+    await _check_cluster(store, audit, is_used=bool(sessions or audit.topics))
+    _check_partitions(runs, history, audit)
+    audit.sum_up_notes()
+    return audit
+
+
+# ── the decisions ──
+
+
+def _check_partitions(runs: dict[TopicPartition, list[PlacedRun]], history: History, audit: Audit) -> None:
+    for partition, placed in sorted(runs.items()):
+        end = history.ends.get(partition)
+        usage = audit.topic(partition.topic_id)
+        pending = [found for found in placed if end is None or found.run.last_offset >= end.compacted_to]
+        usage.records += sum(found.run.record_count for found in pending)
+        if partition not in history.damaged and partition.topic_id not in history.deleted:
+            audit.findings += check_offsets(partition, pending, end)
+
+
+def check_offsets(partition: TopicPartition, placed: Iterable[PlacedRun], history: HistoryEnd | None) -> list[Finding]:
+    """Whether the runs of a partition that are not in Parquet continue each other, by epoch, from where that ends, or from 0."""
+    findings: list[Finding] = []
+    end: int = history.compacted_to if history is not None else 0
+    begun = False
+    for epoch, session, seq, run in sorted(
+        ((found.leader_epoch, found.session, found.seq, found.run) for found in placed), key=lambda found: found[:3]
+    ):
+        where = f"{partition} in {segment_key(session, seq)}"
+        if history is not None and not begun and epoch < history.leader_epoch:
+            told = f"leader epoch {epoch} comes after epoch {history.leader_epoch}, whose records are in Parquet"
+            findings.append(Finding("damage", where, told))
+        begun = True
+        if run.base_offset > end:
+            findings.append(
+                Finding("damage", where, f"offsets {end} to {run.base_offset - 1} are missing before it (leader epoch {epoch})")
+            )
+        elif run.base_offset < end:
+            doubled = min(run.last_offset, end - 1)
+            findings.append(Finding("damage", where, f"offsets {run.base_offset} to {doubled} exist twice (leader epoch {epoch})"))
+        if run.record_count != run.last_offset - run.base_offset + 1:
+            count = run.last_offset - run.base_offset + 1
+            findings.append(Finding("damage", where, f"{run.record_count} records for {count} offsets"))
+        end = max(end, run.last_offset + 1)
+    return findings
+
+
+def of_other_size(info: ObjectInfo | None, footer: SegmentFooter, listing: SessionListing) -> str:
+    """What a listing shows to be wrong with a segment whose footer is known, perhaps from an index alone; empty: nothing."""
+    if info is None:
+        return f"it is gone, and was committed: {listing.evidence} says so"
+    needed = max((run.end for run in footer.runs), default=0)
+    return f"it has {info.size} bytes, and its batches go to byte {needed}" if info.size <= needed else ""
+
+
+def check_segment_bytes(body: bytes, footer: SegmentFooter, *, writer: str, key: str) -> list[Finding]:
+    """Each batch of a segment against its CRC-32C, its footer entry and its leader epoch; the header against the claim."""
+    findings: list[Finding] = []
+    head = parse_head(body, key=key)
+    if head.is_seal or (head.session, head.seq) != (footer.session, footer.seq):
+        findings.append(Finding("damage", key, f"its header is that of segment {head.seq} of session {head.session}"))
+    if writer and head.writer.hex() != writer:
+        findings.append(Finding("damage", key, "it was written by another process than the one that claimed the session"))
+    for run in footer.runs:
+        offset: int = run.base_offset
+        for entry in footer.batches(run):
+            batch = memoryview(body)[entry.start : entry.start + entry.size_bytes]
+            where = f"{key} [{entry.start}, {entry.start + entry.size_bytes})"
+            try:
+                header = check_stored(batch, key=key, start=entry.start)
+            except Corrupt as error:
+                findings.append(Finding("damage", where, error.message))
+                offset = entry.last_offset + 1
+                continue
+            told = (entry.base_offset, entry.last_offset, entry.record_count, entry.crc, run.leader_epoch)
+            found = (header.base_offset, header.last_offset, header.record_count, header.crc, header.leader_epoch)
+            if told != found or header.base_offset != offset:
+                findings.append(Finding("damage", where, "the batch is not the one that the footer tells of"))
+            offset = entry.last_offset + 1
+    return findings
+
+
+# ── reading ──
+
+
+async def _check_cluster(store: ObjectStore, audit: Audit, *, is_used: bool) -> None:
+    try:
+        record = await read_cluster_record(store)
+    except Corrupt as error:
+        audit.damage("cluster.json", error.message)
+        return
+    if record is None and is_used:
+        audit.damage("cluster.json", "it is missing, and sessions lie here: it says which cluster they belong to")
+    elif record is None:
+        audit.note("cluster.json", "it is missing: no cluster has used this prefix yet, or it is the wrong one")
+    else:
+        audit.cluster_id = record.cluster_id
+
+
+async def _list_sessions(store: ObjectStore, audit: Audit) -> dict[SessionId, SessionObjects]:
+    sessions: dict[SessionId, SessionObjects] = {}
+    async for info in objects_under(store, WAL):
+        audit.objects += 1
+        parsed = parse_wal_key(info.key)
+        if parsed is None:
+            audit.note(info.key, "it is none of Tidelog's objects")
+            continue
+        objects = sessions.setdefault(parsed.session, SessionObjects(parsed.session))
+        if parsed.seq is not None:
+            objects.places[parsed.seq] = info
+            audit.segment_bytes += info.size
+        elif parsed.trimmed_to is not None:
+            objects.trimmed_to = max(objects.trimmed_to, parsed.trimmed_to)
+        elif parsed.indexed is None:
+            objects.has_claim = True
+    audit.sessions = len(sessions)
+    return sessions
+
+
+async def _check_session(store: ObjectStore, objects: SessionObjects, listing: SessionListing, audit: Audit) -> str:
+    """Claim, seal, and what lies behind the end; answers the writer that the claim names, empty where it is not known."""
+    trimmed = objects.trimmed(listing)
+    audit.collectable(len(trimmed), sum(info.size for info in trimmed))
+    if invisible := objects.invisible(listing):
+        audit.invisible_objects += len(invisible)
+        audit.invisible_bytes += sum(info.size for info in invisible)
+        end = "the seal" if listing.sealed else f"the gap at {listing.end_seq}"
+        audit.note(invisible[0].key, f"{_objects(len(invisible))} behind {end}: not committed, and never visible")
+    if listing.sealed:
+        audit.sealed_sessions += 1
+        key = segment_key(objects.session, listing.end_seq)
+        try:
+            seal = parse_seal(await store.get(key), key=key)
+            if (seal.session, seal.seq) != (objects.session, listing.end_seq):
+                audit.damage(key, f"it is the seal of session {seal.session} at {seal.seq}")
+        except (Corrupt, NotFound) as error:
+            audit.damage(key, error.message)
+    key = claim_key(objects.session)
+    if not objects.has_claim:
+        audit.damage(key, "the session has objects and no claim")
+        return ""
+    try:
+        claim = msgspec.json.decode(await store.get(key), type=ClaimRecord)
+    except (msgspec.MsgspecError, UnicodeDecodeError, NotFound) as error:
+        audit.damage(key, f"the claim can't be read: {error}")
+        return ""
+    if claim.session != objects.session:
+        audit.damage(key, f"it is the claim of session {claim.session}")
+    return claim.writer
+
+
+def _objects(count: int) -> str:
+    return "1 object" if count == 1 else f"{count} objects"
+
+
+async def _footers(
+    store: ObjectStore, listing: SessionListing, audit: Audit
+) -> tuple[SessionListing, list[SegmentFooter | Corrupt]]:
+    """And the session as it was then: it may be trimmed while it is read."""
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            return listing, await read_footers(store, listing, reads_max=READS_MAX)
+        except NotFound:
+            listing = await list_session(store, listing.session)
+    audit.damage(f"{WAL}{listing.session:016x}/", f"what a listing shows was not there to be read, {ATTEMPTS_MAX} times")
+    return listing, []
+
+
+async def _check_segment(store: ObjectStore, info: ObjectInfo, writer: str, audit: Audit) -> None:
+    parsed = parse_wal_key(info.key)
+    assert parsed is not None
+    assert parsed.seq is not None
+    one = SessionListing(parsed.session, parsed.seq, (info,), sealed=False)
+    try:
+        (footer,) = await read_footers(store, one, reads_max=1)
+        body = await store.get(info.key)
+    except NotFound:
+        return  # trimmed meanwhile
+    if isinstance(footer, Corrupt):
+        if not any(found.where == info.key for found in audit.findings):  # its footer came from an index
+            audit.damage(info.key, footer.message)
+        return
+    try:
+        audit.findings += check_segment_bytes(body, footer, writer=writer, key=info.key)
+    except Corrupt as error:
+        audit.damage(info.key, error.message)
+    audit.batches_read += len(footer.batch_table)
+
+
+def _count(audit: Audit, footer: SegmentFooter, size_bytes: int) -> None:
+    batch_bytes = sum(run.end - run.start for run in footer.runs)
+    for topic_id in {run.partition.topic_id for run in footer.runs}:
+        audit.topic(topic_id).segments += 1
+    for run in footer.runs:
+        usage = audit.topic(run.partition.topic_id)
+        share = (run.end - run.start) / batch_bytes
+        usage.partitions.add(run.partition.partition)
+        usage.runs += 1
+        usage.batch_bytes += run.end - run.start
+        usage.segment_bytes += share * size_bytes
+        usage.segment_writes += share

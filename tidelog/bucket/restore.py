@@ -1,0 +1,206 @@
+"""Rebuilds an empty metadata store from the bucket: reads (restore_evidence.py), plans (restore_plan.py), and writes.
+
+    empty? ─▶ restored-n ─▶ seal and read ─▶ plan ─▶ restoring ─▶ keys, 126 at a time ─▶ the cluster's id, and no more restoring
+
+What it wrote before an interruption is written again with the same values. Invariants: nothing is written to a store that holds a
+cluster, unless an interrupted restore of the same one put it there; while it writes, no broker starts and none is the controller;
+of two restores at once, the one that began later goes on, and the other stops; brokers of metadata that were not lost after all
+begin no session once it has begun (segments/bucket/markers.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from metadata.backup.restore_state import RESTORE_COMMAND, Restoring, decode_restoring, encode_restoring
+from metadata.errors import Fenced, OutcomeUnknown, Rejected, Unavailable
+from metadata.store.interface import NO_LEASE, Compare, Delete, DeletePrefix, KeyValue, MetadataStore, Operation, Put
+from metadata.store.keys import EtcdLayout, parse_number
+from segments.bucket.cluster_record import read_cluster_record
+from segments.bucket.markers import begin_restoration, last_restoration
+from segments.object_store.interface import ObjectStore
+from tidelog.bucket.restore_evidence import Advance, Found, read_evidence
+from tidelog.bucket.restore_plan import Finding, RestorePlan, plan_restore, transactions
+
+PAGE_KEYS = 1000
+ATTEMPTS_MAX = 8
+"""Times that a transaction whose answer was lost is sent."""
+
+
+@dataclass(slots=True)
+class Restored:
+    cluster_id: str
+    found: Found
+    plan: RestorePlan
+    written: bool
+    """False: nothing was, because of the damage, or because it was a dry run."""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def damage(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "damage"]
+
+
+async def restore_cluster(
+    bucket: ObjectStore,
+    metadata: MetadataStore,
+    layout: EtcdLayout,
+    *,
+    now_ms: Callable[[], int],
+    dry_run: bool = False,
+    despite_damage: bool = False,
+    advance: Advance = lambda what, done, of: None,
+) -> Restored:
+    """Where segments can't be read, nothing is written to the metadata unless `despite_damage`: their records would be given up,
+    and their offsets given to others. A dry run writes nothing at all.
+
+    Raises Rejected where the store is not empty or the bucket is no cluster's; Fenced where another restore, or a broker, came
+    between; Unavailable, Denied; Corrupt where cluster.json can't be read.
+    """
+    record = await read_cluster_record(bucket)
+    if record is None:
+        raise Rejected(
+            f"{bucket.url} is no cluster's: it has no cluster.json",
+            hint="Name the bucket and prefix that the brokers were started with.",
+        )
+    held = await _held(metadata, layout)
+    _check_empty(held, layout, record.cluster_id)
+    restoration = await last_restoration(bucket) if dry_run else await _begun(bucket, record.cluster_id, now_ms=now_ms)
+    found = await read_evidence(bucket, record.cluster_id, layout, now_ms=now_ms, dry_run=dry_run, advance=advance)
+    found.evidence.restoration = restoration
+    counters = {
+        item.key: parse_number(item, absent=1) for item in held if item.key in (layout.next_session, layout.next_producer_id)
+    }
+    plan = plan_restore(found.evidence, layout, counters)
+    findings = [*found.damaged, *plan.findings]
+    written = not dry_run and (despite_damage or not found.damaged)
+    if written:
+        restoring = Restoring(record.cluster_id, now_ms())
+        await _Writing(bucket, restoration, metadata, layout).write(plan.puts, restoring, advance)
+    return Restored(record.cluster_id, found, plan, written, findings)
+
+
+async def _begun(bucket: ObjectStore, cluster_id: str, *, now_ms: Callable[[], int]) -> int:
+    """Before any session is listed: brokers of the metadata of before begin no more sessions."""
+    for _ in range(ATTEMPTS_MAX):
+        with suppress(OutcomeUnknown):
+            return await begin_restoration(bucket, cluster_id, now_ms=now_ms())
+    raise Unavailable(f"the bucket took no object in {ATTEMPTS_MAX} attempts; nothing was written to the metadata")
+
+
+# ── is it empty? ──
+
+
+async def _held(metadata: MetadataStore, layout: EtcdLayout) -> list[KeyValue]:
+    held: list[KeyValue] = []
+    page = await metadata.range(layout.root, limit=PAGE_KEYS)
+    while True:
+        held += page.items
+        if not page.more:
+            return held
+        last = page.items[-1].key
+        page = await metadata.range(layout.root, start_after=last, limit=PAGE_KEYS, revision=page.revision)
+
+
+def _check_empty(held: Sequence[KeyValue], layout: EtcdLayout, cluster_id: str) -> None:
+    """Counters that a broker took numbers from before it was refused do no harm: they are taken into account."""
+    if running := sorted(item.key for item in held if item.lease != NO_LEASE):
+        raise Rejected(
+            f"brokers are running on these metadata: {', '.join(running[:3])}{', …' if len(running) > 3 else ''}",
+            hint="Stop all brokers, wait until their leases have ended, and try again.",
+        )
+    marker = next((item for item in held if item.key == layout.restoring), None)
+    if marker is not None:
+        begun = decode_restoring(marker)
+        if begun.cluster_id != cluster_id:
+            raise Rejected(
+                f"a restore of cluster {begun.cluster_id} was interrupted here, but the bucket is of cluster {cluster_id}",
+                hint="Name the bucket that it was begun with, or another --cluster.",
+            )
+        return
+    counters = layout.next_session, layout.next_producer_id
+    others = [item.key for item in held if item.key not in counters and not item.key.startswith(layout.beginning)]
+    if others:
+        kinds = Counter(key.removeprefix(layout.root).partition("/")[0] for key in others)
+        shown = ", ".join(f"{kind} ({count})" for kind, count in sorted(kinds.items()))
+        raise Rejected(
+            f"the metadata under {layout.root} are not empty: {shown}",
+            hint=f"`{RESTORE_COMMAND}` is for a metadata store that was lost. Name an empty one, or another --cluster.",
+        )
+
+
+# ── writing ──
+
+
+class _Writing:
+    def __init__(self, bucket: ObjectStore, restoration: int, metadata: MetadataStore, layout: EtcdLayout) -> None:
+        self._bucket = bucket
+        self._restoration = restoration
+        self._metadata = metadata
+        self._layout = layout
+
+    async def write(self, puts: Sequence[Put], restoring: Restoring, advance: Advance) -> None:
+        layout = self._layout
+        guard = await self._begin(restoring)
+        done = 0
+        for chunk in transactions(puts):
+            await self._transact([guard], chunk)
+            done += len(chunk)
+            advance("keys", done, len(puts))
+        if await last_restoration(self._bucket) != self._restoration:
+            raise Fenced(
+                "another restore from this bucket has begun meanwhile, into this store of metadata or another",
+                hint=f"Decide on one, and run `{RESTORE_COMMAND}` again: it goes on.",
+            )
+        identity = Put(layout.cluster_id, restoring.cluster_id.encode())
+        # Session numbers that a broker took from the empty metadata are others' on the bucket, and say nothing of these metadata.
+        untaken = DeletePrefix(layout.beginning)
+        await self._transact([guard], [identity, untaken, Delete(layout.restoring)], ends=True)
+
+    async def _begin(self, restoring: Restoring) -> Compare:
+        """Writes the marker. From here on, nobody but this restore writes."""
+        layout = self._layout
+        value = encode_restoring(restoring)
+        before = await self._metadata.get(layout.restoring)
+        unled = [
+            Compare(layout.restoring, before.mod_revision if before is not None else 0),
+            Compare(layout.controller, 0),
+            Compare(layout.cluster_id, 0),
+        ]
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                result = await self._metadata.transact(unled, [Put(layout.restoring, value)])
+            except OutcomeUnknown:
+                continue
+            if result.succeeded:
+                return Compare(layout.restoring, result.revision)
+            now = await self._metadata.get(layout.restoring)
+            if now is not None and now.value == value:
+                return Compare(layout.restoring, now.mod_revision)  # an earlier attempt, whose answer was lost
+            raise Fenced("the metadata are empty no more: a broker, or another restore, came first", hint="Look what runs there.")
+        raise Unavailable(f"the restore could not begin in {ATTEMPTS_MAX} attempts")
+
+    async def _transact(self, guards: Sequence[Compare], operations: Sequence[Operation], *, ends: bool = False) -> None:
+        """Puts may be sent twice. The last transaction takes its own guard away, so after a lost answer it is looked up."""
+        unknown: OutcomeUnknown | None = None
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                result = await self._metadata.transact(guards, operations)
+            except OutcomeUnknown as error:
+                unknown = error
+                continue
+            if result.succeeded:
+                return
+            if ends and unknown is not None and await self._metadata.get(self._layout.cluster_id) is not None:
+                return
+            raise Fenced(
+                "another restore has begun meanwhile, and goes on with what this one wrote",
+                hint="Wait for it. One restore at a time is enough.",
+            )
+        raise Unavailable(
+            f"the metadata took no transaction in {ATTEMPTS_MAX} attempts: the restore is not complete, and no broker starts on it",
+            hint=f"Run `{RESTORE_COMMAND}` again: it goes on.",
+        ) from unknown

@@ -1,0 +1,297 @@
+"""Reads a bucket for a restore: the sessions, which are sealed first, their footers, mirrors of topics, the newest snapshot, and
+last the manifests: what was trimmed before its footer was read is below `compacted_to` of the manifest that is found.
+
+Invariant: what is found of a session can't grow afterwards, because it is sealed before it is read; so a broker that runs still,
+or comes back later, adds nothing that the restored metadata would not know. A dry run seals nothing, and may see less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from metadata.backup.snapshot import Snapshot, parse_snapshot
+from metadata.errors import Corrupt, NotFound, OutcomeUnknown, Rejected, Unavailable
+from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.store.interface import KeyValue
+from metadata.store.keys import EtcdLayout
+from metadata.topics.topic import Topic, decode_topic
+from segments.bucket.layout import (
+    SNAPSHOTS,
+    TOPICS,
+    WAL,
+    end_of_session,
+    end_of_topic,
+    parse_snapshot_key,
+    parse_topic_key,
+    parse_wal_key,
+    segment_key,
+    snapshot_key,
+    topic_mirror_key,
+)
+from segments.concurrency import all_of
+from segments.history.manifest import Manifest
+from segments.history.manifest_store import newest_manifests
+from segments.object_store.interface import ObjectStore
+from segments.object_store.listing import objects_under
+from segments.wal.session import SessionListing, list_session, seal
+from segments.wal.session_reader import read_footers
+from tidelog.bucket.restore_plan import Evidence, Finding, FooterTally, MirroredTopic
+
+SESSIONS_AT_ONCE = 4
+FOOTERS_AT_ONCE = 4096
+"""Segments of a session whose footers are in memory at the same time."""
+FOOTER_READS_MAX = 8
+MIRROR_READS_MAX = 16
+SEAL_TIMEOUT_S = 60.0
+ATTEMPTS_MAX = 5
+PAUSE_S = 1.0
+
+T = TypeVar("T")
+Advance = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+@dataclass(slots=True)
+class Found:
+    evidence: Evidence
+    sealed_now: int = 0
+    """Sessions that were open; of a dry run, those that it would seal."""
+    snapshot_taken_at_ms: int | None = None
+    damaged: list[Finding] = field(default_factory=list)
+    """Segments whose footers can't be read: what they hold is not known."""
+
+
+async def read_evidence(
+    bucket: ObjectStore, cluster_id: str, layout: EtcdLayout, *, now_ms: Callable[[], int], dry_run: bool, advance: Advance
+) -> Found:
+    """Raises Unavailable or Denied where the bucket can't be read or sealed. Damage is told in what is answered."""
+    sessions = await _sessions(bucket)
+    found = Found(Evidence(cluster_id, sessions))
+    await _read_sessions(bucket, sessions, found, now_ms=now_ms, dry_run=dry_run, advance=advance)
+    revisions = [revision async for key in _keys(bucket, SNAPSHOTS) if (revision := parse_snapshot_key(key)) is not None]
+    found.evidence.snapshot = await _newest_snapshot(bucket, revisions, cluster_id, found.evidence.findings)
+    lives = await _lives(bucket)
+    found.evidence.mirrors = await _read_mirrors(bucket, lives, layout, found.evidence, advance)
+    found.evidence.manifests = await _read_manifests(bucket, lives, found.evidence.findings)
+    named = [*revisions, *(revision for life in lives.values() for revision in (*life.registered, *life.deleted))]
+    found.evidence.revision_max = max(named, default=0)
+    return found
+
+
+async def _sessions(bucket: ObjectStore) -> list[SessionId]:
+    """One look for each session, however many segments it has."""
+    sessions = []
+    start_after = ""
+    while (page := await _patiently(partial(bucket.list, WAL, start_after=start_after, limit=1))).objects:
+        start_after = page.objects[0].key
+        if (parsed := parse_wal_key(start_after)) is not None:
+            sessions.append(parsed.session)
+            start_after = end_of_session(parsed.session)
+    return sessions
+
+
+# ── sessions ──
+
+
+async def _read_sessions(
+    bucket: ObjectStore,
+    sessions: Sequence[SessionId],
+    found: Found,
+    *,
+    now_ms: Callable[[], int],
+    dry_run: bool,
+    advance: Advance,
+) -> None:
+    turns = asyncio.Semaphore(SESSIONS_AT_ONCE)
+    done = 0
+
+    async def read(session: SessionId) -> None:
+        nonlocal done
+        async with turns:
+            sealed_before, tally, damaged = await _patiently(lambda: _read_session(bucket, session, now_ms=now_ms, dry_run=dry_run))
+        found.sealed_now += not sealed_before
+        found.evidence.footers.merge(tally)
+        found.damaged += damaged
+        done += 1
+        advance("sessions", done, len(sessions))
+
+    await all_of(read(session) for session in sessions)
+
+
+async def _read_session(
+    bucket: ObjectStore, session: SessionId, *, now_ms: Callable[[], int], dry_run: bool
+) -> tuple[bool, FooterTally, list[Finding]]:
+    """Whether it was sealed before, what its footers tell, and those that can't be read."""
+    listing = await list_session(bucket, session)
+    sealed_before = listing.sealed
+    if not sealed_before and not dry_run:
+        try:
+            async with asyncio.timeout(SEAL_TIMEOUT_S):
+                listing = await seal(bucket, session, by=None, now_ms=now_ms)
+        except TimeoutError:
+            raise Unavailable(f"session {session} could not be sealed within {SEAL_TIMEOUT_S:g} s") from None
+    tally = FooterTally()
+    damaged = []
+    for part in _parts(listing):
+        for seq, footer in enumerate(await read_footers(bucket, part, reads_max=FOOTER_READS_MAX), start=part.trimmed_to):
+            if isinstance(footer, Corrupt):
+                damaged.append(Finding("damage", segment_key(session, SegmentSeq(seq)), footer.message))
+            else:
+                tally.take_in(footer)
+    return sealed_before, tally, damaged
+
+
+def _parts(listing: SessionListing) -> Iterator[SessionListing]:
+    for first in range(0, len(listing.segments), FOOTERS_AT_ONCE):
+        yield dataclasses.replace(
+            listing,
+            trimmed_to=SegmentSeq(listing.trimmed_to + first),
+            segments=listing.segments[first : first + FOOTERS_AT_ONCE],
+        )
+
+
+# ── snapshots ──
+
+
+async def _newest_snapshot(
+    bucket: ObjectStore, revisions: Iterable[Revision], cluster_id: str, findings: list[Finding]
+) -> Snapshot | None:
+    """The newest that is sound, and this cluster's."""
+    for revision in sorted(revisions, reverse=True):
+        key = snapshot_key(revision)
+        try:
+            snapshot = parse_snapshot(await _patiently(partial(bucket.get, key)), key=key)
+            if snapshot.header.cluster_id == cluster_id:
+                return snapshot
+            findings.append(Finding("note", key, f"it is of cluster {snapshot.header.cluster_id}, and left out"))
+        except (Corrupt, NotFound) as error:
+            findings.append(Finding("damage", key, f"{error.message}; the one before it is taken"))
+        except Rejected as error:
+            raise Rejected(error.message, hint=error.hint) from error
+    return None
+
+
+# ── mirrors of topics ──
+
+
+@dataclass(slots=True)
+class _Life:
+    registered: list[Revision] = field(default_factory=list)
+    deleted: list[Revision] = field(default_factory=list)
+    compacted: set[Partition] = field(default_factory=set)
+    """Partitions that have manifests."""
+
+
+class _Named(NamedTuple):
+    name: str
+    topic_id: TopicId
+
+
+async def _lives(bucket: ObjectStore) -> dict[_Named, _Life]:
+    """Of each topic that was: what was written about it, without a look at all of its files of history."""
+    lives: dict[_Named, _Life] = {}
+    start_after = ""
+    while True:
+        page = await _patiently(partial(bucket.list, TOPICS, start_after=start_after))
+        for start_after in (found.key for found in page.objects):
+            parsed = parse_topic_key(start_after)
+            if parsed is None:
+                continue
+            life = lives.setdefault(_Named(parsed.name, parsed.topic_id), _Life())
+            if parsed.registered is not None:
+                life.registered.append(parsed.registered)
+            if parsed.deleted is not None:
+                life.deleted.append(parsed.deleted)
+            if parsed.manifest is not None:
+                life.compacted.add(parsed.manifest.partition)
+        if not page.more:
+            return lives
+        if parsed is not None and parsed.history is not None:  # files come last of what a topic has
+            start_after = end_of_topic(parsed.name, parsed.topic_id)
+
+
+async def _read_manifests(
+    bucket: ObjectStore, lives: Mapping[_Named, _Life], findings: list[Finding]
+) -> dict[TopicPartition, Manifest]:
+    """The newest of each partition, but for topics that were deleted."""
+    names = {
+        TopicPartition(named.topic_id, partition): named.name
+        for named, life in lives.items()
+        for partition in life.compacted
+        if not life.deleted
+    }
+    found = await _patiently(partial(newest_manifests, bucket, names, reads_max=MIRROR_READS_MAX))
+    manifests: dict[TopicPartition, Manifest] = {}
+    for partition, manifest in sorted(found.items()):
+        if isinstance(manifest, Corrupt):
+            findings.append(
+                Finding("damage", str(manifest.details["key"]), f"{manifest.message}; brokers will not serve {partition}")
+            )
+        elif manifest is not None:
+            manifests[partition] = manifest
+    return manifests
+
+
+async def _read_mirrors(
+    bucket: ObjectStore, lives: dict[_Named, _Life], layout: EtcdLayout, evidence: Evidence, advance: Advance
+) -> list[MirroredTopic]:
+    """The newest registration of each life, unless it was deleted, or the snapshot has it."""
+    snapshot = evidence.snapshot
+    told_to = snapshot.header.revision if snapshot is not None else 0
+    turns = asyncio.Semaphore(MIRROR_READS_MAX)
+    mirrors: list[MirroredTopic] = []
+
+    async def read(named: _Named, life: _Life) -> None:
+        topic = None
+        for revision in sorted(life.registered, reverse=True):
+            if life.deleted or revision <= told_to:
+                break
+            async with turns:
+                topic = await _read_mirror(bucket, named, revision, layout, evidence.findings)
+            if topic is not None:
+                break
+        newest = max(life.registered, default=Revision(0))
+        mirrors.append(MirroredTopic(named.name, named.topic_id, newest, bool(life.deleted), topic))
+        advance("topics", len(mirrors), len(lives))
+
+    await all_of(read(named, life) for named, life in lives.items())
+    return sorted(mirrors, key=lambda mirror: (mirror.name, mirror.topic_id))
+
+
+async def _read_mirror(
+    bucket: ObjectStore, named: _Named, revision: Revision, layout: EtcdLayout, findings: list[Finding]
+) -> Topic | None:
+    key = topic_mirror_key(named.name, named.topic_id, revision)
+    try:
+        body = await _patiently(partial(bucket.get, key))
+        topic = decode_topic(KeyValue(layout.topic(named.name), body, revision, revision, version=1))
+    except (Corrupt, NotFound) as error:
+        findings.append(Finding("damage", key, f"{error.message}; the one before it is taken"))
+        return None
+    if topic.id != named.topic_id:
+        findings.append(Finding("damage", key, f"it holds the registration of {topic.id}"))
+        return None
+    return topic
+
+
+# ── how it is read ──
+
+
+async def _keys(bucket: ObjectStore, prefix: str) -> AsyncIterator[str]:
+    async for found in objects_under(bucket, prefix):
+        yield found.key
+
+
+async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """What `work` answers, tried again when the bucket is away for a moment, or something was trimmed while it was read."""
+    for _ in range(ATTEMPTS_MAX - 1):
+        try:
+            return await work()
+        except (Unavailable, OutcomeUnknown, NotFound):
+            await asyncio.sleep(PAUSE_S)
+    return await work()

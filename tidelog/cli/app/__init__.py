@@ -1,0 +1,1 @@
+"""Holds what all commands share: the root command, contexts, credentials, output, progress and exit codes."""

@@ -1,0 +1,149 @@
+"""How the command line fails: one message on stderr, and an exit code that tells what kind of failure it was.
+
+    0    done
+    1    failed
+    2    bad usage: the same command line will always fail
+    3    unhealthy: the check ran, and found something wrong
+    130  interrupted with Ctrl-C
+
+A message says what happened, what was written, and what to do. No traceback, unless TIDELOG_DEBUG=1 asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+from typer.exceptions import Abort, TyperException
+
+from metadata.errors import InvalidArgument, TidelogError
+
+FAILED: Final = 1
+BAD_USAGE: Final = 2
+UNHEALTHY: Final = 3
+INTERRUPTED: Final = 130
+_EXTRA: Final = re.compile(r"Got unexpected extra argument(?:\(s\)|s)? \((?P<argument>\S*[/:]\S*)\)")
+"""One that looks like the URL or the directory of a bucket."""
+
+
+def guarded(command: Callable[[], object]) -> int:
+    """Runs it, tells what went wrong, and answers the exit code."""
+    try:
+        code = _ungrouped(command)
+        sys.stdout.flush()
+    except Abort as abort:  # a question that was not answered
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            return INTERRUPTED
+        sys.stderr.write("\nnot answered: nothing was changed\n")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _reader_has_enough()
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # typer has met it first
+            return _reader_has_enough()
+        raise
+    except TyperException as error:
+        return _tell_usage(error)
+    except TidelogError as error:
+        _debug(error)
+        tell(error)
+        return BAD_USAGE if isinstance(error, InvalidArgument) else FAILED
+    except OSError as error:
+        _debug(error)
+        what = error.strerror or str(error)
+        say_error(f"{error.filename}: {what}" if error.filename else f"reading or writing failed: {what}", [])
+        _drop_what_stdout_refuses()
+        return FAILED
+    except Exception as error:  # noqa: BLE001  # the last resort: our own bug must not greet a user with a traceback
+        _debug(error)
+        say_error(
+            f"this is a bug in Tidelog: {type(error).__name__}: {error}", ["Run it again with TIDELOG_DEBUG=1, and report it."]
+        )
+        return FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _ungrouped(command: Callable[[], object]) -> object:
+    """What the tasks of a command raise comes in groups: the first error is the one to tell."""
+    try:
+        return command()
+    except BaseExceptionGroup as group:
+        from tidelog.tasks import first_error
+
+        raise first_error(group) from group
+
+
+def _reader_has_enough() -> int:
+    """`tidelog consume … | head` is no failure."""
+    _leave_stdout()
+    return 0
+
+
+def _drop_what_stdout_refuses() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _leave_stdout()
+
+
+def _leave_stdout() -> None:
+    """The interpreter flushes it at its end, and would tell once more, in its own words, that this fails."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
+
+
+def tell(error: TidelogError) -> None:
+    """What happened; what was written, which the commands that write note on their errors; what to do."""
+    say_error(error.message, [*getattr(error, "__notes__", ()), *([error.hint] if error.hint else [])])
+
+
+def say_error(message: str, remedies: list[str]) -> None:
+    """On a terminal in lines that fit it, broken between words only: what stands here is to be copied."""
+    terminal = sys.stderr.isatty()
+    label = "Error:"
+    lines = [f"{label} {message}", *(f"  {remedy}" for remedy in remedies)]
+    if terminal:
+        lines = [wrapped for line in lines for wrapped in _wrapped(line, shutil.get_terminal_size().columns)]
+    text = "\n".join(lines) + "\n"
+    if terminal and "NO_COLOR" not in os.environ:
+        text = f"\x1b[1;31m{label}\x1b[0m" + text.removeprefix(label)
+    sys.stderr.write(text)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """A message may have several lines, and each keeps its own."""
+    return [
+        piece
+        for part in line.split("\n")
+        for piece in textwrap.wrap(part, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) or [""]
+    ]
+
+
+def _tell_usage(error: TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    remedies = [f"See: {context.command_path} --help"] if context is not None else ["See: tidelog --help"]
+    if near := getattr(error, "possibilities", None):
+        remedies.insert(0, f"Did you mean {' or '.join(near)}?")
+    if getattr(error, "option_name", "") == "--context":
+        remedies.insert(0, "It stands before the command: tidelog --context NAME …")
+    message = getattr(error, "message", "") if near else error.format_message()
+    if (found := _EXTRA.fullmatch(message)) and _takes(context, "--bucket"):
+        remedies.insert(0, f"The bucket is an option: --bucket {found['argument']}")
+    say_error(" ".join(message.split()).replace("Value error, ", ""), remedies)
+    return BAD_USAGE
+
+
+def _takes(context: Any, option: str) -> bool:
+    return context is not None and any(option in parameter.opts for parameter in context.command.params)
+
+
+def _debug(error: BaseException) -> None:
+    if os.environ.get("TIDELOG_DEBUG", "") not in {"", "0"}:
+        traceback.print_exception(error)

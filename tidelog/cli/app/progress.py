@@ -1,0 +1,102 @@
+"""What a command that takes long shows on stderr: a bar, only on a terminal; and a word when nothing goes on, everywhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tidelog.cli.app.output import say
+
+if TYPE_CHECKING:
+    from metadata.errors import Throttled
+
+WAIT_TOLD_S: Final = 5
+THROTTLED_TOLD_S: Final = 2.0
+THROTTLED_LOOK_S: Final = 0.25
+
+
+@contextmanager
+def byte_progress(title: str, size: int) -> Iterator[Callable[[int, int], None]]:
+    """Gives a function to call with the bytes that were read since the last call, and the records so far. `size` 0 is unknown."""
+    if not sys.stderr.isatty() or not size:
+        yield lambda read_bytes, records: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[records]:,} records"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=size, records=0)
+
+        def advance(read_bytes: int, records: int) -> None:
+            progress.update(task, advance=read_bytes, records=records)
+
+        yield advance
+
+
+@contextmanager
+def offset_progress(title: str) -> Iterator[Callable[[int, int, int], None]]:
+    """Gives a function to call with the offsets that are done, all that there are, and the records so far."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, records: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[records]:,} records"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=None, records=0)
+        yield lambda done, total, records: progress.update(task, completed=done, total=total, records=records)
+
+
+async def tell_of_throttling(throttled: Callable[[], Throttled | None]) -> None:
+    """Says once by what a command is throttled, when that has held it up for a while. `throttled`: None where nothing is known."""
+    import asyncio
+
+    held_up_s = 0.0
+    while True:
+        await asyncio.sleep(THROTTLED_LOOK_S)
+        if (error := throttled()) is not None:
+            held_up_s += THROTTLED_LOOK_S
+            if held_up_s >= THROTTLED_TOLD_S:
+                say(f"throttled: {error.message}; this goes on by itself, as fast as it may")
+                return
+
+
+async def tell_of_waiting(
+    answered: Callable[[], int], sent: Callable[[], int], throttled: Callable[[], Throttled | None] = lambda: None
+) -> None:
+    """For ever: says so when nothing is answered for a while, and when answers come again. A silent wait looks like a hang.
+
+    While it is known that it is throttled, tell_of_throttling has said why."""
+    import asyncio
+
+    before, waiting_before, waited_s, told_at_s = 0, False, 0, WAIT_TOLD_S
+    while True:
+        await asyncio.sleep(WAIT_TOLD_S)
+        now = answered()
+        waiting = sent() - now
+        is_silent = waiting_before and now == before
+        if is_silent and throttled() is None:
+            waited_s += WAIT_TOLD_S
+            if waited_s >= told_at_s:
+                say(f"{waiting:,} records wait for an answer; none came for {waited_s} s, and the broker's log may say why")
+                told_at_s = 2 * waited_s
+        elif waited_s and not is_silent:
+            say("answers come again")
+            waited_s, told_at_s = 0, WAIT_TOLD_S
+        before, waiting_before = now, waiting > 0

@@ -1,0 +1,126 @@
+"""How a cluster is, as a client finds it: each broker is asked itself, and all partitions are asked for at their leaders.
+
+A fault is what an operator has to look at; a broker that drains is none. Invariant: it only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import msgspec
+
+from metadata.errors import Corrupt, TidelogError, UnknownTopic
+from tidelog.client import Client
+from tidelog.transport.descriptions import BrokerInfo, PartitionInfo
+
+TOPICS_AT_ONCE = 16
+"""Topics that are asked for their partitions at the same time."""
+METADATA_AGE_MS_MAX = 15_000
+"""A broker renews its lease every third of session_timeout_ms (9 s), and so hears from the metadata store more often."""
+
+
+class BrokerHealth(msgspec.Struct, frozen=True, kw_only=True):
+    broker_id: str
+    grpc_address: str
+    status: str
+    """serving, draining, not serving, unreachable."""
+    detail: str = ""
+
+
+class UnservedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """It has a leader, which refuses it (CORRUPT: it is damaged) or does not answer."""
+
+    topic: str
+    partition: int
+    leader: str
+    code: str
+    error: str
+    hint: str
+
+
+class ClusterHealth(msgspec.Struct, frozen=True, kw_only=True):
+    cluster_id: str
+    bucket: str
+    brokers: list[BrokerHealth]
+    topics: int
+    partitions: int
+    without_leader: int
+    unserved: list[UnservedPartition]
+    faults: list[str]
+    """In sentences for people; none where all is well."""
+
+
+async def check_cluster(log: Client) -> ClusterHealth:
+    """Raises what the client raises where nobody answers."""
+    cluster = await log.cluster()
+    brokers = list(await asyncio.gather(*(_check_broker(log, broker) for broker in cluster.brokers)))
+    names = [topic.name for topic in await log.topics.list()]
+    room = asyncio.Semaphore(TOPICS_AT_ONCE)
+    described = dict(zip(names, await asyncio.gather(*(_partitions(log, name, room) for name in names)), strict=True))
+    without = {name: missing for name, found in described.items() if (missing := sum(not one.leader for one in found))}
+    unserved = [
+        UnservedPartition(
+            topic=name, partition=one.partition, leader=one.leader, code=one.error_code, error=one.error, hint=one.hint
+        )
+        for name, found in sorted(described.items())
+        for one in found
+        if one.leader and one.error
+    ]
+    faults = [f"{broker.broker_id} is {broker.status}: {broker.detail}" for broker in brokers if broker.detail]
+    faults += [
+        f"{_counted(missing)} of {name} {'has' if missing == 1 else 'have'} no leader" for name, missing in sorted(without.items())
+    ]
+    faults += _faults_of(unserved)
+    if cluster.metadata_age_ms > METADATA_AGE_MS_MAX:
+        faults.append(
+            f"the broker that was asked has heard nothing from the metadata store for {cluster.metadata_age_ms / 1000:.0f} s: "
+            "topics and leaders can't change, and are told as they were. Look at each member of etcd (tidelog doctor --etcd URL), "
+            "or, without etcd, at the broker's log and the disk of its data directory"
+        )
+    return ClusterHealth(
+        cluster_id=cluster.cluster_id,
+        bucket=cluster.bucket,
+        brokers=brokers,
+        topics=len(names),
+        partitions=sum(map(len, described.values())),
+        without_leader=sum(without.values()),
+        unserved=unserved,
+        faults=faults,
+    )
+
+
+async def _check_broker(log: Client, broker: BrokerInfo) -> BrokerHealth:
+    status, detail = "serving", ""
+    try:
+        if not await log.serves(broker):
+            status, detail = "not serving", "it starts, stops, or has no session on the bucket; its log says why"
+        elif broker.draining:
+            status = "draining"
+    except TidelogError as error:
+        status, detail = "unreachable", error.message
+    return BrokerHealth(broker_id=broker.broker_id, grpc_address=broker.grpc_address, status=status, detail=detail)
+
+
+def _faults_of(unserved: list[UnservedPartition]) -> list[str]:
+    """Damage one by one; of leaders that do not answer how much they lead."""
+    damaged = [
+        f"{one.leader} refuses {one.topic}/{one.partition}, which is damaged: {one.error}. {one.hint}"
+        for one in unserved
+        if one.code == Corrupt.code
+    ]
+    silent = Counter((one.leader, one.topic) for one in unserved if one.code != Corrupt.code)
+    return damaged + [f"{leader} does not answer for {_counted(count)} of {topic}" for (leader, topic), count in silent.items()]
+
+
+def _counted(partitions: int) -> str:
+    return f"{partitions} partition{'s' if partitions != 1 else ''}"
+
+
+async def _partitions(log: Client, name: str, room: asyncio.Semaphore) -> tuple[PartitionInfo, ...]:
+    """Of the topic; none where it was deleted meanwhile."""
+    async with room:
+        try:
+            return (await log.topics.describe(name)).partitions
+        except UnknownTopic:
+            return ()

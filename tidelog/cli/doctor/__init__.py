@@ -1,0 +1,1 @@
+"""Runs `tidelog doctor`: checks of settings, bucket, etcd and TLS, each of which ends in a diagnosis with a remedy."""

@@ -1,0 +1,79 @@
+"""One fetch: a long poll of whole record batches, of partitions that one broker answers: the leader, or one of the reader's rack.
+
+Each partition names its topic's id and the newest leader epoch that is known. So nobody answers for another topic of that name, and
+no leader of before answers at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import grpc.aio
+
+from gateway.proto import log_pb2
+from metadata.errors import TidelogError
+from metadata.groups.assignors import TopicPartitionName
+from segments.records.batch import parse_header
+from tidelog.consumer.fetch_state import named
+from tidelog.consumer.preferred_replicas import FetchPlace
+from tidelog.settings import KIB
+from tidelog.transport.connection import Connection
+from tidelog.transport.routes import NO_LEADER_EPOCH
+from tidelog.transport.rpc_errors import error_of_rpc, error_of_status
+
+ANSWER_GRACE_S: Final = 10.0
+"""How much later than its long poll a broker may begin to answer."""
+ANSWER_BYTES_PER_S_MIN: Final = 256 * KIB
+"""A whole answer has the time that it takes at this rate."""
+
+
+class Asked(NamedTuple):
+    """What a fetch asks for of one partition."""
+
+    partition: TopicPartitionName
+    topic_id: str
+    offset: int
+
+
+async def fetch(
+    connection: Connection, at: FetchPlace, asked: Iterable[Asked], *, wait_s: float, bytes_max: int
+) -> log_pb2.FetchResponse:
+    """Raises what the call as a whole met."""
+    leader, client_rack = at
+    request = log_pb2.FetchRequest(max_bytes=bytes_max, min_bytes=1, max_wait_ms=int(wait_s * 1000), client_rack=client_rack)
+    request.format = log_pb2.FETCH_FORMAT_BATCHES
+    for (topic, partition), topic_id, offset in asked:
+        added = request.partitions.add(topic=topic, topic_id=topic_id, partition=partition, offset=offset, max_bytes=bytes_max)
+        if (epoch := connection.epochs.newest(topic_id, partition)) != NO_LEADER_EPOCH:
+            added.current_leader_epoch = epoch
+    await connection.until_connected(leader)
+    timeout_s = wait_s + ANSWER_GRACE_S + bytes_max / ANSWER_BYTES_PER_S_MIN
+    try:
+        with connection.held(leader) as to:
+            answer: log_pb2.FetchResponse = await to.log.Fetch(request, timeout=timeout_s)
+    except grpc.aio.AioRpcError as error:
+        raise error_of_rpc(error, address=leader, writes=False) from error
+    return answer
+
+
+def errors_in(answer: log_pb2.FetchResponse, leader: str) -> dict[TopicPartitionName, TidelogError]:
+    return {
+        place(found): named(error_of_status(found.error, address=leader), place(found))
+        for found in answer.partitions
+        if found.HasField("error")
+    }
+
+
+def place(found: log_pb2.FetchedPartition) -> TopicPartitionName:
+    return found.topic, found.partition
+
+
+def offset_behind(batches: bytes) -> int:
+    """The offset behind the last one of whole batches that follow each other; 0 where there are none. Raises InvalidRecord."""
+    start = behind = 0
+    while start < len(batches):
+        header = parse_header(batches, start)
+        start += header.size
+        behind = header.last_offset + 1
+    return behind

@@ -1,0 +1,273 @@
+"""How far a reader is in each partition, which of them it asks for next, and what an error of one of them means. Pure.
+
+Which partitions these are may change at any moment: they are begun and dropped, paused, and begun anew elsewhere.
+
+    what a partition met                                   then
+    records, or a long poll without any                    it goes on behind what was found, and has its turn after the others
+    what passes (nobody leads, the broker is away)         it pauses, longer each time; one that follows never gives up, one that
+                                                           has an end does after `patience_s` without progress
+    anything else (damage, an offset that is gone)         it ends there and keeps the error; the others go on
+
+Invariant: a partition goes forward only, unless its reader begins it anew. An answer counts only where it begins at the offset that
+is wanted next: so what was asked for before a partition was begun anew is never taken for what was asked for since.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Final
+
+from metadata.errors import NotFound, OutOfRange, Throttled, TidelogError, Unavailable
+from metadata.groups.assignors import TopicPartitionName
+from tidelog.settings import ResetPolicy
+from tidelog.transport.descriptions import OffsetRange
+
+NAMED_MAX: Final = 10
+"""Partitions that a message names; more are counted."""
+
+_RESET_HINT: Final = (
+    "Begin elsewhere, or choose where to go on by itself: auto_offset_reset='earliest' or 'latest' "
+    "(on the command line --auto-offset-reset)."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    pause_s: float
+    """Before the first repeat; doubles up to `pause_s_max`."""
+    pause_s_max: float
+    patience_s: float
+
+
+@dataclass(slots=True)
+class _Partition:
+    next_offset: int
+    """Where the next fetch begins."""
+    was_added: bool
+    """It came while its topic was followed, and was not read yet: it begins at its start, wherever that is by then."""
+    end_offset: int | None = None
+    """Where reading ends; None: nowhere."""
+    error: TidelogError | None = None
+    """What ended it before its end."""
+    is_paused: bool = False
+    high_watermark: int | None = None
+    """As an answer told it last."""
+    troubled_since_s: float | None = None
+    pause_s: float = 0.0
+    resumes_s: float = -math.inf
+
+    @property
+    def is_finished(self) -> bool:
+        return self.error is not None or (self.end_offset is not None and self.next_offset >= self.end_offset)
+
+
+class ReadProgress:
+    """Of one reader. `now_s` is of any clock that does not go back."""
+
+    def __init__(self, *, follow: bool, reset: ResetPolicy, patience: Patience) -> None:
+        self._follow = follow
+        self._reset = reset
+        self._patience = patience
+        self._partitions: dict[TopicPartitionName, _Partition] = {}
+        """In the order of their turns."""
+
+    def __contains__(self, partition: TopicPartitionName) -> bool:
+        return partition in self._partitions
+
+    # ── where it begins and ends ──
+
+    def begin(self, partition: TopicPartitionName, next_offset: int, *, was_added: bool = False) -> None:
+        """At first, or anew from elsewhere: a paused one stays paused, one with an end keeps it, and an error is forgotten."""
+        before = self._partitions.get(partition)
+        self._partitions[partition] = _Partition(
+            next_offset,
+            was_added=was_added,
+            end_offset=None if before is None else before.end_offset,
+            is_paused=before is not None and before.is_paused,
+            high_watermark=None if before is None else before.high_watermark,
+        )
+
+    def drop(self, partition: TopicPartitionName) -> None:
+        """It is not read any more."""
+        self._partitions.pop(partition, None)
+
+    def pause(self, partition: TopicPartitionName) -> None:
+        self._partitions[partition].is_paused = True
+
+    def resume(self, partition: TopicPartitionName) -> None:
+        self._partitions[partition].is_paused = False
+
+    def paused(self) -> list[TopicPartitionName]:
+        return [partition for partition, held in self._partitions.items() if held.is_paused]
+
+    def end_at(self, partition: TopicPartitionName, ends: OffsetRange) -> OutOfRange | None:
+        """Reading ends at the partition's present end. Answers what is wrong where it can't even begin."""
+        held = self._partitions[partition]
+        held.end_offset = ends.high_watermark
+        if ends.log_start_offset <= held.next_offset <= ends.high_watermark:
+            return None
+        return OutOfRange("", log_start_offset=ends.log_start_offset, high_watermark=ends.high_watermark)
+
+    def of_topic(self, topic: str) -> list[TopicPartitionName]:
+        return [partition for partition in self._partitions if partition[0] == topic]
+
+    def unfinished(self) -> list[TopicPartitionName]:
+        return [partition for partition, held in self._partitions.items() if not held.is_finished]
+
+    def errors(self) -> dict[TopicPartitionName, TidelogError]:
+        """By partition: what ended it before its end."""
+        return {partition: held.error for partition, held in sorted(self._partitions.items()) if held.error is not None}
+
+    def outcome(self) -> TidelogError | None:
+        """What to raise once nothing is left to read: the first partition's error, with a note where there are more."""
+        errors = self.errors()
+        if not errors:
+            return None
+        error = copy(next(iter(errors.values())))
+        if len(errors) > 1:
+            topics = {topic for topic, _ in errors}
+            of_topic = f" of {topics.pop()}" if len(topics) == 1 else ""
+            names = [str(partition[1]) if of_topic else shown(partition) for partition in errors]
+            listed = ", ".join(names[:NAMED_MAX]) + (", …" if len(errors) > NAMED_MAX else "")
+            error.add_note(f"{len(errors)} partitions{of_topic} were not read to their ends: {listed}.")
+        return error
+
+    # ── what is asked for, and what was answered ──
+
+    def next_offset(self, partition: TopicPartitionName) -> int:
+        return self._partitions[partition].next_offset
+
+    def end_offset(self, partition: TopicPartitionName) -> int | None:
+        return self._partitions[partition].end_offset
+
+    def due(self, partitions: Iterable[TopicPartitionName], now_s: float) -> tuple[list[TopicPartitionName], float]:
+        """Those that may be asked for now, and when the next one of the others may be: at infinity where there is none."""
+        due: list[TopicPartitionName] = []
+        resumes_s = math.inf
+        for partition in partitions:
+            held = self._partitions[partition]
+            if held.is_paused:
+                continue
+            if held.resumes_s <= now_s:
+                due.append(partition)
+            else:
+                resumes_s = min(resumes_s, held.resumes_s)
+        return due, resumes_s
+
+    def answered(self, partition: TopicPartitionName, *, asked_offset: int, behind: int, next_offset: int) -> int | None:
+        """An answer arrived whole: its records end before `behind` (0: there are none), and it goes on at `next_offset`.
+
+        Answers the offset of the first record that is new; None where there is none, or the answer is not wanted any more: the
+        partition has ended meanwhile, was dropped or paused, or is read from elsewhere than the offset that was asked for.
+        """
+        held = self._partitions.get(partition)
+        if held is None or held.is_finished or held.is_paused or held.next_offset != asked_offset:
+            return None
+        start = held.next_offset
+        held.next_offset = max(start, behind, next_offset)
+        held.was_added = False
+        if held.end_offset is None or held.next_offset > start:
+            held.troubled_since_s = None
+        if behind <= start:
+            return None
+        self._partitions[partition] = self._partitions.pop(partition)
+        return start
+
+    def ends_at(self, partition: TopicPartitionName, high_watermark: int) -> None:
+        """An answer told it."""
+        if (held := self._partitions.get(partition)) is not None:
+            held.high_watermark = high_watermark
+
+    def high_watermark(self, partition: TopicPartitionName) -> int | None:
+        held = self._partitions.get(partition)
+        return None if held is None else held.high_watermark
+
+    def missing(self, partition: TopicPartitionName, high_watermark: int) -> Unavailable | None:
+        """What to think of a partition that ends before reading does: waiting for records that are gone would never end."""
+        held = self._partitions.get(partition)
+        if held is None or held.end_offset is None or not high_watermark <= held.next_offset < held.end_offset:
+            return None
+        return Unavailable(
+            f"{shown(partition)} ends at offset {high_watermark}; when reading began, it ended at {held.end_offset}",
+            hint="Committed records are gone, if this stays so: run `tidelog bucket verify`.",
+        )
+
+    # ── what went wrong ──
+
+    def met(
+        self, errors: Mapping[TopicPartitionName, TidelogError], now_s: float, *, jitter: float
+    ) -> tuple[list[TopicPartitionName], list[TopicPartitionName]]:
+        """By partition, what it met. Answers which of them pause for the first time, and which have ended.
+
+        `jitter` scales the pauses: 0.5 to 1.5. Who is throttled waits as long as it was told, or up to half as long again.
+        """
+        troubled: list[TopicPartitionName] = []
+        ended: list[TopicPartitionName] = []
+        for partition, error in errors.items():
+            held = self._partitions.get(partition)
+            if held is None or held.is_finished:
+                continue
+            is_new = held.troubled_since_s is None
+            if held.troubled_since_s is None:
+                held.troubled_since_s, held.pause_s = now_s, self._patience.pause_s
+            # The route has it: not every broker hears of a new topic or partition at the same moment.
+            passes = error.retryable or isinstance(error, NotFound)
+            if passes and (self._follow or now_s - held.troubled_since_s <= self._patience.patience_s):
+                throttled_s = error.retry_after_s * (0.75 + jitter / 2) if isinstance(error, Throttled) else None
+                held.resumes_s = now_s + (held.pause_s * jitter if throttled_s is None else throttled_s)
+                held.pause_s = min(2 * held.pause_s, self._patience.pause_s_max)
+                if is_new:
+                    troubled.append(partition)
+            else:
+                held.error = error
+                ended.append(partition)
+        return troubled, ended
+
+    def end(self, partition: TopicPartitionName, error: TidelogError) -> None:
+        """It can't be read any further."""
+        self._partitions[partition].error = error
+
+    def begin_anew(self, partition: TopicPartitionName, gone: OutOfRange) -> int:
+        """Its offset is gone, or never was: goes on where its reader chose, and answers that. OutOfRange if it chose nothing."""
+        held = self._partitions[partition]
+        bounds = {"earliest": gone.details.get("log_start_offset"), "latest": gone.details.get("high_watermark")}
+        next_offset = bounds.get("earliest" if held.was_added else self._reset)
+        if not isinstance(next_offset, int):
+            raise self.out_of_range(partition, gone)
+        held.next_offset = next_offset
+        return next_offset
+
+    def out_of_range(self, partition: TopicPartitionName, gone: OutOfRange) -> OutOfRange:
+        """The same in the reader's words."""
+        offset = self._partitions[partition].next_offset
+        first, end = gone.details.get("log_start_offset"), gone.details.get("high_watermark")
+        if not isinstance(first, int) or not isinstance(end, int):
+            return gone
+        if first == end:
+            why = "the partition is empty"
+        elif offset < first:
+            why = f"its oldest record has offset {first}"
+        else:
+            why = f"its newest record has offset {end - 1}"
+        return OutOfRange(
+            f"offset {offset} of {shown(partition)} is outside of [{first}, {end}]: {why}", hint=_RESET_HINT, **gone.details
+        )
+
+
+def shown(partition: TopicPartitionName) -> str:
+    """As people write it."""
+    return f"{partition[0]}/{partition[1]}"
+
+
+def named(error: TidelogError, partition: TopicPartitionName) -> TidelogError:
+    """A copy that says which partition it is of, where it does not yet."""
+    place = shown(partition)
+    told = copy(error)
+    if place not in error.message:
+        told.message = f"{error.message} ({place})"
+        told.args = (told.message,)
+    told.details = {**error.details, "topic": partition[0], "partition": partition[1]}
+    return told

@@ -1,0 +1,462 @@
+"""Fetches partitions from their leaders, ahead of whoever reads, within a bound of bytes.
+
+    orders/0, orders/3, payments/1 ──▶ leader A ══Fetch, a long poll══▶ ┐
+    orders/1, orders/2             ──▶ leader B ══Fetch══════════════▶  ┴▶ batches in the order of each partition's offsets
+    who leads, new partitions, the topics' ids ◀── route_watcher.py     which broker in place of a leader ◀── preferred_replicas.py
+
+Which partitions, and from where, its owner says, at any moment: a long poll that is under way without a partition that was just
+added is broken off. What was fetched ahead of a partition that is dropped, paused or read from elsewhere is thrown away at once.
+
+A leader that hangs keeps its connections. Once a long poll has outlived its time by SILENCE_S, another broker is asked who leads;
+where that is somebody else by now, the poll is given up.
+
+Invariants: a partition's next fetch begins where the last answer that arrived whole has ended, so nothing is fetched twice and
+nothing is left out, whatever breaks in between. All that is handed out of a topic is of one topic id: each fetch names it, and
+brokers answer nothing of another. Each names the newest leader epoch that is known, so that no leader of before answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final, NamedTuple
+
+from gateway.proto import log_pb2
+from metadata.errors import (
+    Corrupt,
+    FencedLeaderEpoch,
+    InvalidRecord,
+    NotLeader,
+    OutOfRange,
+    Rejected,
+    Throttled,
+    TidelogError,
+    Unavailable,
+    UnknownTopic,
+)
+from metadata.groups.assignors import TopicPartitionName
+from segments.records.batch import parse_header
+from tidelog.consumer.decoding import decode
+from tidelog.consumer.fetch_call import Asked, errors_in, fetch, offset_behind, place
+from tidelog.consumer.fetch_state import NAMED_MAX, Patience, ReadProgress, shown
+from tidelog.consumer.preferred_replicas import FetchPlace, FetchPlaces
+from tidelog.consumer.prefetch_buffer import Answer, ReadAhead
+from tidelog.consumer.route_watcher import FollowedRoutes, TopicWatcher
+from tidelog.records import Record
+from tidelog.settings import ClientSettings, ResetPolicy
+from tidelog.tasks import first_error, first_of
+from tidelog.transport.connection import Connection
+from tidelog.transport.descriptions import OffsetRange
+from tidelog.transport.routes import UNTOLD, TopicRoute
+
+SILENCE_S: Final = 1.0
+"""How much later than its long poll a broker may begin to answer, before another is asked whether it still leads."""
+PREFERRED_SILENCE_S: Final = 12.0
+"""The same of a broker of the reader's rack, before the leader is asked: after 10 s of reading from the bucket it asks the leader
+itself."""
+
+log = logging.getLogger("tidelog")
+
+
+class Chunk(NamedTuple):
+    """Records of one partition, at least one, in the order of their offsets."""
+
+    partition: TopicPartitionName
+    records: list[Record]
+    leader_epoch: int
+    """Of their batch."""
+
+
+class Fetching:
+    def __init__(
+        self,
+        connection: Connection,
+        settings: ClientSettings,
+        watcher: TopicWatcher,
+        *,
+        what: str,
+        follow: bool,
+        reset: ResetPolicy,
+    ) -> None:
+        """`what` is read, for messages. `watcher` is told what becomes of the topics, and says what to do then."""
+        self._connection = connection
+        self._settings = settings
+        self._watcher = watcher
+        self._what = what
+        self._follow = follow
+        patience = Patience(
+            pause_s=settings.retry_pause_ms / 1000,
+            pause_s_max=settings.retry_pause_ms_max / 1000,
+            patience_s=settings.delivery_timeout_ms / 1000,
+        )
+        self._progress = ReadProgress(follow=follow, reset=reset, patience=patience)
+        self._ahead = ReadAhead(settings.read_ahead_bytes_max)
+        self._routes = FollowedRoutes(connection, settings, self)
+        self._places = FetchPlaces(settings.client_rack, age_s=settings.topic_age_ms_max / 1000)
+        self._places_count = 1
+        self._ends_when_read = False
+        self._changed = asyncio.Event()
+        """A place has got partitions, or has none left to fetch."""
+        self._read = asyncio.Event()
+        """Nothing is left."""
+        self._altered: dict[FetchPlace, asyncio.Event] = {}
+        """By place: its partitions are others than those of its fetch that is under way."""
+
+    # ── what is read ──
+
+    def __contains__(self, partition: TopicPartitionName) -> bool:
+        return partition in self._progress
+
+    def follow(self, route: TopicRoute) -> None:
+        """Partitions of this topic are to be read: this comes before them."""
+        self._routes.follow(route)
+
+    def follows(self, topic: str) -> bool:
+        return topic in self._routes
+
+    def route(self, topic: str) -> TopicRoute:
+        return self._routes[topic]
+
+    def read(
+        self,
+        partition: TopicPartitionName,
+        next_offset: int,
+        *,
+        until: OffsetRange | None = None,
+        was_added: bool = False,
+    ) -> TidelogError | None:
+        """From this offset on; where it is read already, from there anew. `until` these ends, if it is not read for ever.
+
+        Where the offset can't be, it begins where its reader chose for that. Answers the error where it chose none.
+        """
+        self._ahead.drop(partition)
+        self._progress.begin(partition, next_offset, was_added=was_added)
+        self._alter([partition])
+        gone = None if until is None else self._progress.end_at(partition, until)
+        return None if gone is None else self._begin_anew(partition, gone).get(partition)
+
+    def drop(self, partitions: Collection[TopicPartitionName]) -> None:
+        """They are read no more: nothing of them is handed out once this has returned."""
+        held = [partition for partition in partitions if partition in self._progress]
+        self._alter(held)
+        for partition in held:
+            self._ahead.drop(partition)
+            self._progress.drop(partition)
+            self._places.forget(partition)
+        for topic in {topic for topic, _ in held}:
+            if not self._progress.of_topic(topic):
+                self._routes.forget(topic)
+        self._changed.set()
+
+    def pause(self, partition: TopicPartitionName, next_offset: int) -> None:
+        """It goes on at this offset when it is resumed."""
+        self.read(partition, next_offset)
+        self._progress.pause(partition)
+
+    def resume(self, partition: TopicPartitionName) -> None:
+        self._progress.resume(partition)
+        self._alter([partition])
+
+    def paused(self) -> list[TopicPartitionName]:
+        return self._progress.paused()
+
+    def of_topic(self, topic: str) -> list[TopicPartitionName]:
+        return self._progress.of_topic(topic)
+
+    def unfinished(self) -> list[TopicPartitionName]:
+        return self._progress.unfinished()
+
+    def end(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
+        """They can't be read any further; the others go on."""
+        for partition, error in errors.items():
+            self._progress.end(partition, error)
+        self._tell_of_ends(errors)
+
+    def end_when_read(self) -> None:
+        """Nothing will be added any more: it ends with what it has."""
+        self._ends_when_read = True
+        self._changed.set()
+
+    # ── what is handed out ──
+
+    async def chunk(self) -> Chunk | None:
+        """The next records; None at the end. Raises what ended the fetching, after what arrived before it was taken."""
+        while (fetched := await self._ahead.take()) is not None:
+            topic = fetched.partition[0]
+            told = self._routes[topic].decompressed_bytes_max if topic in self._routes else 0
+            try:
+                records = decode(fetched, decompressed_bytes_max=max(UNTOLD.decompressed_bytes_max, told))
+            except Corrupt as error:
+                self._ahead.drop(fetched.partition)
+                self.end({fetched.partition: error})
+                continue
+            if records:
+                return Chunk(fetched.partition, records, parse_header(fetched.batch).leader_epoch)
+        if (outcome := self._progress.outcome()) is not None:
+            raise outcome
+        return None
+
+    def end_with(self, error: Exception) -> None:
+        """Whoever takes records is told, after what arrived before."""
+        self._ahead.end(error)
+
+    def high_watermark(self, partition: TopicPartitionName) -> int | None:
+        """As its leader told it last; None where it did not yet."""
+        return self._progress.high_watermark(partition)
+
+    @property
+    def errors(self) -> dict[TopicPartitionName, TidelogError]:
+        """By partition: what ended it before its end."""
+        return self._progress.errors()
+
+    # ── its life ──
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.TaskGroup]:
+        """Fetches while the block runs, which adds what it wants to the tasks, and survives brokers that go and come back.
+
+        An error of the block, or of a task, is told to who takes: it ends the reading.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                mine = [
+                    tasks.create_task(self._routes.run(), name=f"routes of {self._what}"),
+                    tasks.create_task(self._fetch_all(), name=f"fetching {self._what}"),
+                ]
+                yield tasks
+                for task in mine:
+                    task.cancel()
+        except* TidelogError as group:
+            self._ahead.end(first_error(group))
+        finally:  # who still waits must not take what was read for the whole
+            self._ahead.end(Rejected(f"reading of {self._what} was ended before its end", hint="Call consume again."))
+
+    async def until_read(self) -> None:
+        await self._read.wait()
+
+    # ── what becomes of its topics (TopicWatcher) ──
+
+    def topic_changed(self, route: TopicRoute) -> None:
+        self._watcher.topic_changed(route)
+        self._changed.set()
+
+    def topic_gone(self, topic: str, error: UnknownTopic) -> None:
+        self._watcher.topic_gone(topic, error)
+        held = [partition for partition in self.unfinished() if partition[0] == topic]
+        if topic not in self._routes:
+            self.end(dict.fromkeys(held, error))
+        self._changed.set()
+
+    # ── fetching ──
+
+    async def _fetch_all(self) -> None:
+        """One task for each place of what is to be fetched, until the end, or until all that there was has failed."""
+        fetching: dict[FetchPlace, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._changed.clear()
+                unfinished = self._progress.unfinished()
+                if not unfinished and (self._ends_when_read or self._progress.errors()):
+                    break
+                places = dict.fromkeys(map(self._place_of, unfinished))
+                self._places_count = max(1, len(places))
+                for at in places:
+                    if at not in fetching or fetching[at].done():
+                        fetching[at] = tasks.create_task(self._fetch_from(at), name=f"fetch {self._what} from {at.address}")
+                await self._changed.wait()
+            for task in fetching.values():
+                task.cancel()
+        self._ahead.end(None)
+        self._read.set()
+
+    async def _fetch_from(self, at: FetchPlace) -> None:
+        """Fetches from one place, in turn between its partitions, as long as it has any that are not at their ends."""
+        altered = self._altered[at] = asyncio.Event()
+        try:
+            while self._fetched_from(at):
+                share_bytes = self._settings.read_ahead_bytes_max // (2 * self._places_count)
+                bytes_max = max(1, min(self._settings.fetch_bytes_max, share_bytes))
+                async with self._ahead.room(bytes_max):
+                    altered.clear()
+                    now_s = time.monotonic()
+                    partitions, resumes_s = self._progress.due(self._fetched_from(at), now_s)
+                    wait_s = min(self._settings.fetch_wait_ms_max / 1000, resumes_s - now_s)
+                    if partitions:
+                        await self._fetch(at, partitions, altered, wait_s=wait_s, bytes_max=bytes_max)
+                if not partitions and self._fetched_from(at):
+                    await _wait(altered, wait_s)
+        finally:
+            if self._altered.get(at) is altered:
+                del self._altered[at]
+            self._changed.set()
+
+    def _fetched_from(self, at: FetchPlace) -> list[TopicPartitionName]:
+        now_s, place_of, leader_of = time.monotonic(), self._places.of, self._routes.leader
+        return [each for each in self._progress.unfinished() if place_of(each, leader_of(each), now_s) == at]
+
+    def _place_of(self, partition: TopicPartitionName) -> FetchPlace:
+        return self._places.of(partition, self._routes.leader(partition), time.monotonic())
+
+    def _alter(self, partitions: Collection[TopicPartitionName]) -> None:
+        """What is fetched of them, if anything, is not what is wanted any more."""
+        for at in {self._place_of(partition) for partition in partitions if partition[0] in self._routes}:
+            if at in self._altered:
+                self._altered[at].set()
+        self._changed.set()
+
+    async def _fetch(
+        self, at: FetchPlace, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, *, wait_s: float, bytes_max: int
+    ) -> None:
+        """One answer, or what went wrong instead."""
+        leader = at.address
+        asked = {
+            partition: Asked(partition, self._routes[partition[0]].topic_id, self._progress.next_offset(partition))
+            for partition in partitions
+        }
+        try:
+            answer = await first_of(
+                fetch(self._connection, at, asked.values(), wait_s=wait_s, bytes_max=bytes_max),
+                self._watch(at, partitions, altered, wait_s),
+            )
+            if answer is None:
+                return
+            errors = errors_in(answer, leader)
+            for partition, error in errors.items():
+                self._connection.epochs.heed(asked[partition].topic_id, partition[1], error)
+            errors = self._not_of_a_preferred_broker(errors)
+            gone = {partition: error for partition, error in errors.items() if isinstance(error, OutOfRange)}
+            for topic in {p[0] for p, error in errors.items() if isinstance(error, OutOfRange | UnknownTopic)}:
+                await self._routes.ask(topic)
+        except TidelogError as error:
+            self._met(self._not_of_a_preferred_broker(dict.fromkeys(partitions, error)))
+            return
+        for found in answer.partitions:
+            if self._is_wanted(asked[place(found)]):
+                if self._connection.epochs.note(asked[place(found)].topic_id, found.partition, found.leader_epoch):
+                    self._routes.doubt([found.topic])  # it was led elsewhere by then, and this broker has forwarded
+                if found.HasField("preferred_broker"):
+                    self._go_on_at(found.preferred_broker, place(found))
+                elif place(found) not in errors and not found.HasField("error"):
+                    errors |= self._take_in(found, asked[place(found)].offset, leader)
+        errors = {partition: error for partition, error in errors.items() if self._is_wanted(asked[partition])}
+        for partition, out_of_range in gone.items():
+            if partition not in errors:
+                continue
+            if self._routes.leader(partition) == leader:
+                del errors[partition]
+                if self._progress.next_offset(partition) == asked[partition].offset:
+                    errors |= self._begin_anew(partition, out_of_range)
+            else:
+                errors[partition] = NotLeader(f"{leader} does not lead {shown(partition)} any more")
+        if errors:
+            self._met(errors)
+
+    # ── brokers of the reader's rack ──
+
+    def _go_on_at(self, preferred: log_pb2.PreferredBroker, partition: TopicPartitionName) -> None:
+        address = self._connection.address_of(preferred.broker_id, preferred.grpc_address)
+        self._places.prefer(partition, address, time.monotonic())
+        self._alter([partition])
+
+    def _not_of_a_preferred_broker(
+        self, errors: Mapping[TopicPartitionName, TidelogError]
+    ) -> dict[TopicPartitionName, TidelogError]:
+        """Of partitions that were fetched from their leaders, and what says nothing against a broker. The others are fetched from
+        their leaders from now on, which know what to think of it."""
+        failed = [p for p, error in errors.items() if not isinstance(error, FencedLeaderEpoch | Throttled)]
+        moved = set(self._places.avoid(failed, time.monotonic()))
+        if moved:
+            first = next(iter(moved))
+            log.info("%s; going on at the leader (%d partitions of %s)", errors[first], len(moved), self._what)
+            self._alter(moved)
+        return {partition: error for partition, error in errors.items() if partition not in moved}
+
+    def _is_wanted(self, asked: Asked) -> bool:
+        """Whether the partition that was asked for is still read, and its topic the same."""
+        topic = asked.partition[0]
+        return asked.partition in self._progress and topic in self._routes and self._routes[topic].topic_id == asked.topic_id
+
+    async def _watch(
+        self, at: FetchPlace, partitions: Sequence[TopicPartitionName], altered: asyncio.Event, wait_s: float
+    ) -> log_pb2.FetchResponse | None:
+        """Ends when other partitions are to be fetched. Raises Unavailable when the broker has kept silent, and leads no more, or
+        need not be asked."""
+        leader = at.address
+        if await _wait(altered, wait_s):
+            return None
+        led = [partition for partition in partitions if not self._places.is_elsewhere(partition)]
+        gives_up_s = time.monotonic() + (PREFERRED_SILENCE_S if len(led) < len(partitions) else math.inf)
+        while not await _wait(altered, SILENCE_S):
+            if gives_up_s <= time.monotonic():
+                await self._connection.kept_silent(leader)
+                raise Unavailable(f"{leader}: no answer", address=leader)
+            if not led:
+                continue
+            await self._connection.kept_silent(leader)
+            for topic in {topic for topic, _ in led}:
+                with suppress(Unavailable):
+                    await self._routes.ask(topic)
+            if any(p[0] not in self._routes or self._routes.leader(p) != leader for p in led):
+                raise Unavailable(f"{leader}: no answer, and another broker leads by now", address=leader)
+        return None
+
+    def _take_in(self, found: log_pb2.FetchedPartition, asked_offset: int, leader: str) -> dict[TopicPartitionName, TidelogError]:
+        """Takes one partition's records; answers what is wrong with them, by partition."""
+        partition, batches = place(found), found.record_batches
+        try:
+            behind = offset_behind(batches)
+        except InvalidRecord as error:
+            what = f"{leader}: the answer for {shown(partition)} is no whole record batches: {error.message}"
+            return {partition: Corrupt(what, hint="Look into the broker's log.", address=leader)}
+        start_offset = self._progress.answered(partition, asked_offset=asked_offset, behind=behind, next_offset=found.next_offset)
+        if start_offset is not None:
+            end_offset = self._progress.end_offset(partition)
+            self._ahead.put(Answer(partition, batches, start_offset=start_offset, end_offset=end_offset))
+        self._progress.ends_at(partition, found.high_watermark)
+        missing = self._progress.missing(partition, found.high_watermark)
+        return {} if missing is None else {partition: missing}
+
+    # ── what went wrong ──
+
+    def _begin_anew(self, partition: TopicPartitionName, gone: OutOfRange) -> dict[TopicPartitionName, TidelogError]:
+        """Its offset is gone: what the reader chose for this. Answers the error where it chose none."""
+        said = self._progress.out_of_range(partition, gone)
+        try:
+            next_offset = self._progress.begin_anew(partition, gone)
+        except OutOfRange as error:
+            return {partition: error}
+        log.warning("%s; going on at offset %d", said, next_offset)
+        return {}
+
+    def _met(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
+        troubled, ended = self._progress.met(errors, time.monotonic(), jitter=random.uniform(0.5, 1.5))
+        if troubled:
+            others = len({id(errors[partition]) for partition in troubled}) - 1
+            more = f" (and {others:,} more partitions)" if others else ""
+            log.warning("%s%s; trying again", errors[troubled[0]], more)
+        if len(ended) < len(errors):
+            self._routes.doubt({topic for topic, _ in errors.keys() - set(ended) if topic in self._routes})
+        self._tell_of_ends({partition: errors[partition] for partition in ended})
+
+    def _tell_of_ends(self, errors: Mapping[TopicPartitionName, TidelogError]) -> None:
+        """What ends the last partition is raised, not told."""
+        told = list(errors.items())[:NAMED_MAX] if self._progress.unfinished() else []
+        for partition, error in told:
+            remedy = f". {error.hint}" if self._follow else ""  # else it is raised at the end
+            log.error("reading goes on without %s: %s%s", shown(partition), error, remedy)
+        if told and len(errors) > len(told):
+            log.error("reading goes on without %s more partitions of %s", f"{len(errors) - len(told):,}", self._what)
+        self._changed.set()
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
+    """Whether it was set in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None if timeout_s == math.inf else timeout_s):
+            await event.wait()
+    return event.is_set()

@@ -1,0 +1,136 @@
+"""The routes of the topics that are read: asked for again when they are old, and at once when something failed.
+
+topic ─▶ route: its id, its partitions, who leads them
+an answer says that it is not so, a call fails ──doubt──▶ asked anew
+a topic that was deleted, or made again ──▶ told, and followed no more until somebody says so
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final, Protocol
+
+from metadata.errors import Unavailable, UnknownTopic
+from tidelog.settings import ClientSettings
+from tidelog.transport.connection import Connection
+from tidelog.transport.routes import TopicRoute
+
+QUESTIONS_AT_ONCE: Final = 16
+
+log = logging.getLogger("tidelog")
+
+
+class TopicWatcher(Protocol):
+    """Who is told what becomes of the topics that are read. Neither call waits."""
+
+    def topic_changed(self, route: TopicRoute) -> None:
+        """Partitions may have been added."""
+
+    def topic_gone(self, topic: str, error: UnknownTopic) -> None:
+        """It was deleted; where it was made again, `details` of the error name its new_topic_id."""
+
+
+class FollowedRoutes:
+    def __init__(self, connection: Connection, settings: ClientSettings, watcher: TopicWatcher) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._watcher = watcher
+        self._routes: dict[str, TopicRoute] = {}
+        self._doubted: set[str] = set()
+        self._woken = asyncio.Event()
+        self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._routes
+
+    def __getitem__(self, topic: str) -> TopicRoute:
+        return self._routes[topic]
+
+    def leader(self, partition: tuple[str, int]) -> str:
+        """The address to fetch it from."""
+        return self._routes[partition[0]].leaders[partition[1]]
+
+    def follow(self, route: TopicRoute) -> None:
+        """From now on. What is known of the topic stays where it is newer: partitions are never removed."""
+        held = self._routes.get(route.name)
+        if held is None or held.topic_id != route.topic_id or route.partition_count >= held.partition_count:
+            self._routes[route.name] = route
+            self._woken.set()
+
+    def forget(self, topic: str) -> None:
+        self._routes.pop(topic, None)
+        self._doubted.discard(topic)
+
+    def doubt(self, topics: Iterable[str]) -> None:
+        """Something failed: the routes may be others by now."""
+        self._doubted.update(topics)
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Keeps the routes true until it is cancelled."""
+        while True:
+            self._woken.clear()
+            now_s = time.monotonic()
+            due = [topic for topic in self._routes if topic in self._doubted or self._old_s(topic) <= now_s]
+            if due:
+                async with asyncio.TaskGroup() as tasks:
+                    for topic in due:
+                        tasks.create_task(self._renew(topic), name=f"route of {topic}")
+                if self._doubted.intersection(due):
+                    await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(map(self._old_s, self._routes)) - now_s if self._routes else None):
+                    await self._woken.wait()
+
+    async def _renew(self, topic: str) -> None:
+        async with self._questions:
+            self._doubted.discard(topic)
+            try:
+                await self.ask(topic)
+            except Unavailable as error:
+                log.info("%s; asking again where the partitions of %s are", error, topic)
+                if topic in self._routes:
+                    self._doubted.add(topic)
+
+    async def ask(self, topic: str) -> bool:
+        """Asks now, and tells the watcher. Whether the topic that is read is still there. Raises Unavailable."""
+        if topic not in self._routes:
+            return False
+        topic_id = self._routes[topic].topic_id
+        try:
+            route = await self._connection.route(topic, fresh=True)
+        except UnknownTopic:
+            gone = UnknownTopic(f"topic {topic} was deleted while it was read", hint="There is nothing more to read.", topic=topic)
+        else:
+            held = self._routes.get(topic)
+            if held is None or held.topic_id != topic_id:
+                return False
+            if route.topic_id == topic_id:
+                if route.partition_count >= held.partition_count:  # else it is older than what is known: none is ever removed
+                    self._routes[topic] = route
+                    self._watcher.topic_changed(route)
+                return True
+            gone = made_again(held, route)
+        if topic in self._routes and self._routes[topic].topic_id == topic_id:
+            self.forget(topic)
+            self._watcher.topic_gone(topic, gone)
+        return False
+
+    def _old_s(self, topic: str) -> float:
+        route = self._routes[topic]
+        return route.learnt_s + route.age_s_max(self._settings.topic_age_ms_max / 1000)
+
+
+def made_again(before: TopicRoute, now: TopicRoute) -> UnknownTopic:
+    return UnknownTopic(
+        f"topic {now.name} was deleted and made again while it was read: its id was {before.topic_id}, and is {now.topic_id} now",
+        hint="Offsets of the old topic mean nothing in the new one: read it anew, from the earliest offset.",
+        topic=now.name,
+        topic_id=before.topic_id,
+        new_topic_id=now.topic_id,
+    )

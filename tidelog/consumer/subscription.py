@@ -1,0 +1,67 @@
+"""Which topics a reader reads: those that it names, or all whose names match a pattern, also topics that are made later."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from metadata.errors import InvalidArgument, UnknownTopic
+from tidelog.admin.topics import Topics
+from tidelog.tasks import all_of
+from tidelog.transport.connection import Connection
+
+TopicsLike = str | Iterable[str] | re.Pattern[str]
+"""A name, several names, or re.compile("orders-.*"), which has to match a topic's whole name."""
+
+NAMES_SHOWN_MAX: Final = 5
+QUESTIONS_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    names: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"topics that match {self.pattern.pattern!r}"
+        more = len(self.names) - NAMES_SHOWN_MAX
+        return ", ".join(self.names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+    async def partition_counts(self, connection: Connection) -> dict[str, int]:
+        """By topic, of those that are there; learnt at most `topic_age_ms_max` ago. Raises Unavailable."""
+        if self.pattern is not None:
+            listed = await Topics(connection).list()
+            return {topic.name: topic.partition_count for topic in listed if self.pattern.fullmatch(topic.name)}
+        return await partition_counts(connection, self.names)
+
+
+async def partition_counts(connection: Connection, topics: Iterable[str]) -> dict[str, int]:
+    """By topic; those that are not there are left out. Raises Unavailable."""
+
+    async def count(topic: str) -> tuple[str, int] | None:
+        try:
+            return topic, (await connection.route(topic)).partition_count
+        except UnknownTopic:
+            return None
+
+    return dict(found for found in await all_of(map(count, topics), at_once=QUESTIONS_AT_ONCE) if found is not None)
+
+
+def parse_topics(topics: TopicsLike) -> Subscription:
+    """Raises InvalidArgument."""
+    match topics:
+        case str():
+            return Subscription((topics,))
+        case re.Pattern():
+            if not isinstance(topics.pattern, str):
+                raise InvalidArgument(f"{topics.pattern!r} is a pattern of bytes", hint='Use text: re.compile("orders-.*").')
+            return Subscription(pattern=topics)
+    names = tuple(dict.fromkeys(topics)) if isinstance(topics, Iterable) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidArgument(
+            f"{topics!r} names no topics", hint='Use "orders", ["orders", "payments"] or re.compile("orders-.*").'
+        )
+    return Subscription(names)

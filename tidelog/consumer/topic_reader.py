@@ -1,0 +1,143 @@
+"""Reads topics without a group: all their partitions or some, those that are added, and topics that come to match a pattern.
+
+begin ─▶ where each partition begins (and ends, unless it follows) ─▶ fetcher.py
+a topic has more partitions, a new topic matches ─▶ read from the start
+a topic was deleted, or made again ─▶ it ends with an error; under a pattern it is left out, and what was made again is read anew
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from metadata.errors import InvalidArgument, TidelogError, Unavailable, UnknownTopic
+from metadata.groups.assignors import TopicPartitionName
+from tidelog.consumer.fetch_state import named
+from tidelog.consumer.fetcher import Fetching
+from tidelog.consumer.offset_lookup import names_known_partitions, ranges_or_errors, starting_offsets
+from tidelog.consumer.subscription import Subscription
+from tidelog.positions import AtOffsets, Start
+from tidelog.settings import ClientSettings, ResetPolicy
+from tidelog.tasks import all_of
+from tidelog.transport.connection import Connection
+from tidelog.transport.descriptions import OffsetRange
+from tidelog.transport.routes import TopicRoute
+
+QUESTIONS_AT_ONCE: Final = 16
+"""About where topics begin."""
+
+log = logging.getLogger("tidelog")
+
+
+class _Begin(NamedTuple):
+    route: TopicRoute
+    starts: Mapping[int, int | TidelogError]
+    """By partition: where it begins, or why it can't."""
+    ends: Mapping[int, OffsetRange | TidelogError]
+    """Where it ends, or why that is not known; empty for who follows."""
+
+
+class TopicsReading:
+    def __init__(
+        self,
+        connection: Connection,
+        settings: ClientSettings,
+        subscription: Subscription,
+        *,
+        start: Start,
+        partitions: list[int] | None,
+        follow: bool,
+        reset: ResetPolicy,
+    ) -> None:
+        """`partitions` None: those that `start` names, else all of them, and those that are added while it follows.
+
+        Unless it follows, it ends at the high watermarks of its beginning. Raises InvalidArgument.
+        """
+        if (partitions is not None or isinstance(start, AtOffsets)) and len(subscription.names) != 1:
+            raise InvalidArgument(
+                f"partitions are named, and not one topic but {subscription}", hint="Read each topic by itself, or all partitions."
+            )
+        self.subscription = subscription
+        self.fetching = Fetching(connection, settings, self, what=str(subscription), follow=follow, reset=reset)
+        self._connection = connection
+        self._settings = settings
+        self._start = start
+        self._partitions = partitions
+        self._follow = follow
+        self._takes_added = follow and partitions is None and not isinstance(start, AtOffsets)
+
+    async def run(self) -> None:
+        """Reads until the end, or until it is cancelled."""
+        async with self.fetching.running() as tasks:
+            topics = self.subscription.names or await self.subscription.partition_counts(self._connection)
+            begins = await all_of(map(self._begin_of, topics), at_once=QUESTIONS_AT_ONCE)
+            self._begin([begin for begin in begins if begin is not None])
+            if not self._follow:
+                self.fetching.end_when_read()
+            looking = None
+            if self._follow and self.subscription.pattern is not None:
+                looking = tasks.create_task(self._look_for_topics(), name=f"looking for {self.subscription}")
+            await self.fetching.until_read()
+            if looking is not None:
+                looking.cancel()
+
+    # ── where it begins ──
+
+    async def _begin_of(self, topic: str) -> _Begin | None:
+        """None where a topic that matched is gone already. Raises UnknownTopic where it was named."""
+        try:
+            route = await self._connection.route(topic, fresh=True)
+            if not names_known_partitions(route, self._start, self._partitions):  # they may have been added a moment ago
+                route = await self._connection.route(topic, from_store=True)
+        except UnknownTopic:
+            if self.subscription.pattern is None:
+                raise
+            return None
+        starts = await starting_offsets(self._connection, route, self._start, self._partitions)
+        sound = sorted(partition for partition, offset in starts.items() if not isinstance(offset, TidelogError))
+        ends = {} if self._follow else await ranges_or_errors(self._connection, route, sound)
+        return _Begin(route, starts, ends)
+
+    def _begin(self, begins: list[_Begin]) -> None:
+        """All at once, so that the first fetch asks for all."""
+        failed: dict[TopicPartitionName, TidelogError] = {}
+        for route, starts, ends in begins:
+            self.fetching.follow(route)
+            for number, offset in starts.items():
+                partition, end = (route.name, number), ends.get(number)
+                until = end if isinstance(end, OffsetRange) else None
+                gone = self.fetching.read(partition, offset if isinstance(offset, int) else 0, until=until)
+                for wrong in (offset, end, gone):
+                    if isinstance(wrong, TidelogError):
+                        failed[partition] = named(wrong, partition)
+        self.fetching.end(failed)
+
+    # ── what becomes of the topics ──
+
+    async def _look_for_topics(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.topic_age_ms_max / 1000)
+            try:
+                for topic in await self.subscription.partition_counts(self._connection):
+                    if not self.fetching.follows(topic):
+                        self._read_new(await self._connection.route(topic, fresh=True))
+            except (Unavailable, UnknownTopic) as error:
+                log.info("%s; looking again for %s", error, self.subscription)
+
+    def _read_new(self, route: TopicRoute) -> None:
+        log.info("topic %s has come: reading it with %s", route.name, self.subscription)
+        self.fetching.follow(route)
+        self.topic_changed(route)
+
+    def topic_changed(self, route: TopicRoute) -> None:
+        if self._takes_added:
+            for partition in range(route.partition_count):
+                if (route.name, partition) not in self.fetching:
+                    self.fetching.read((route.name, partition), 0, was_added=True)
+
+    def topic_gone(self, topic: str, error: UnknownTopic) -> None:
+        if self.subscription.pattern is not None and self._follow:
+            log.warning("%s; going on without it", error)
+            self.fetching.drop(self.fetching.of_topic(topic))

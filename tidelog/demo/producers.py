@@ -1,0 +1,176 @@
+"""The demo's two producers: one half of the rows goes over HTTP, the other over gRPC. Both ride over a broker that dies.
+
+    HTTP   JSON requests, each with an Idempotency-Key; a few workers, each with carriers of its own and one request under way
+    gRPC   the SDK: it gathers batches, sends them idempotently, and again in order when its stream breaks
+
+A carrier belongs to one worker or one client, so its rows are sent in one order. Invariant: a row counts as acknowledged when its
+offset was told, and not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import aiohttp
+import msgspec
+
+from metadata.errors import TidelogError, Unavailable
+from tidelog.client import connect
+from tidelog.demo.flights import spread
+from tidelog.producer.producer import Delivery
+from tidelog.settings import KIB, MIB
+
+HTTP_WORKERS = 8
+HTTP_ROWS_PER_REQUEST = 500
+REQUESTS_LEAST = 40
+"""Even a short run is cut into so many steps, so that the kill finds some of them under way."""
+RETRY_PAUSE_S = 0.1
+PATIENCE_S = 60.0
+"""How long one request may go without an answer, over all its attempts."""
+GRPC_BUFFER_BYTES_MAX = 4 * MIB
+"""What the SDK holds unanswered: enough to keep the broker busy, little enough to see how fast it answers."""
+GRPC_BUFFER_BYTES_LEAST = 8 * KIB
+GRPC_ROWS_PER_STEP = 200
+
+Rows = Sequence[tuple[str, bytes]]
+"""Key and value, in the order in which they are to be sent."""
+
+
+class Answer(NamedTuple):
+    """When rows were sent, and when they were acknowledged, by the clock of time.perf_counter."""
+
+    sent_s: float
+    acknowledged_s: float
+    rows: int
+
+
+class Half:
+    """What one producer has to send, and how far it is."""
+
+    def __init__(self, door: str, rows: Rows) -> None:
+        self.door = door
+        self.rows = rows
+        self.sent = 0
+        """Rows that left for the broker once, whatever became of them."""
+        self.acknowledged = 0
+        self.places: dict[tuple[int, int], bytes] = {}
+        """(partition, offset), as the acknowledgement told it, and the row that is to be there."""
+        self.answers: list[Answer] = []
+        self.seconds = 0.0
+        """From the first row sent to the last acknowledged, the kill included."""
+        self.begun = asyncio.Event()
+        """The first row is acknowledged."""
+        self.half_way = asyncio.Event()
+        """Half of the rows are."""
+
+    @property
+    def under_way(self) -> int:
+        return self.sent - self.acknowledged
+
+    def take_in(self, place: tuple[int, int], value: bytes) -> None:
+        self.places[place] = value
+        self.acknowledged += 1
+        self.begun.set()
+        if 2 * self.acknowledged >= len(self.rows):
+            self.half_way.set()
+
+
+# ── HTTP ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def produce_over_http(half: Half, url: str, topic: str) -> None:
+    """Raises the refusal of a request that no retry mends, Unavailable when the broker stays away."""
+    rows_by_carrier = Counter(carrier for carrier, _ in half.rows)
+    rows_per_request = max(1, min(HTTP_ROWS_PER_REQUEST, len(half.rows) // REQUESTS_LEAST))
+    timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as workers:
+        for carriers in spread(rows_by_carrier, HTTP_WORKERS):
+            workers.create_task(_http_worker(half, carriers, session, f"{url}/v1/topics/{topic}/records", rows_per_request))
+
+
+async def _http_worker(
+    half: Half, carriers: Collection[str], session: aiohttp.ClientSession, url: str, rows_per_request: int
+) -> None:
+    rows = [row for row in half.rows if row[0] in carriers]
+    for start in range(0, len(rows), rows_per_request):
+        batch = rows[start : start + rows_per_request]
+        half.sent += len(batch)
+        sent_s = time.perf_counter()
+        places = await _post_until_taken(session, url, _json_body(batch))
+        half.answers.append(Answer(sent_s, time.perf_counter(), len(batch)))
+        for place, (_, value) in zip(places, batch, strict=True):
+            half.take_in(place, value)
+
+
+def _json_body(rows: Rows) -> bytes:
+    """The values are JSON as they stand; so are the carriers, which are two letters or digits."""
+    return b'{"records":[' + b",".join(b'{"key":"%b","value":%b}' % (key.encode(), value) for key, value in rows) + b"]}"
+
+
+async def _post_until_taken(session: aiohttp.ClientSession, url: str, body: bytes) -> list[tuple[int, int]]:
+    """Where the records lie. The same Idempotency-Key goes with each attempt, so a repeat writes nothing twice."""
+    headers = {"Content-Type": "application/json", "Idempotency-Key": secrets.token_hex(16)}
+    gives_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            async with session.post(url, data=body, headers=headers) as response:
+                return _places(response.status, await response.read())
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            trouble: TidelogError = Unavailable(f"{url}: {error or type(error).__name__}")
+        except TidelogError as error:
+            if not error.retryable:
+                raise
+            trouble = error
+        if time.monotonic() > gives_up_s:
+            raise trouble
+        await asyncio.sleep(RETRY_PAUSE_S)
+
+
+def _places(status: int, body: bytes) -> list[tuple[int, int]]:
+    """(partition, offset) of each record. Raises what the broker refused, Unavailable where a retry may mend it."""
+    try:
+        answer: dict[str, Any] = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        answer = {}
+    problems = [answer] if status != 200 else [result["error"] for result in answer["results"] if "error" in result]
+    for problem in problems:
+        kind = Unavailable if problem.get("retryable") else TidelogError
+        raise kind(f"HTTP {status}: {problem.get('detail', body[:200])}", hint=problem.get("hint", ""))
+    return [(result["partition"], result["offset"]) for result in answer["results"]]
+
+
+# ── gRPC ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def produce_over_grpc(half: Half, address: str, topic: str) -> None:
+    """Raises the error of a record that could not be delivered."""
+    bytes_in_all = sum(len(value) for _, value in half.rows)
+    buffer_bytes_max = max(GRPC_BUFFER_BYTES_LEAST, min(GRPC_BUFFER_BYTES_MAX, bytes_in_all // REQUESTS_LEAST))
+    rows_per_step = max(1, min(GRPC_ROWS_PER_STEP, len(half.rows) // REQUESTS_LEAST))
+    sent: asyncio.Queue[list[tuple[float, bytes, Delivery]]] = asyncio.Queue()  # bounded by the buffer of the SDK
+    async with (
+        connect(f"grpc://{address}", buffer_bytes_max=buffer_bytes_max, batch_bytes_max=buffer_bytes_max // 4) as log,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(_collect(half, sent))
+        for start in range(0, len(half.rows), rows_per_step):
+            step: list[tuple[float, bytes, Delivery]] = []
+            for carrier, value in half.rows[start : start + rows_per_step]:
+                delivery = await log.send(topic, value, key=carrier)
+                half.sent += 1
+                step.append((time.perf_counter(), value, delivery))
+            sent.put_nowait(step)
+
+
+async def _collect(half: Half, sent: asyncio.Queue[list[tuple[float, bytes, Delivery]]]) -> None:
+    """Awaits the deliveries in the order of sending."""
+    while half.acknowledged < len(half.rows):
+        for sent_s, value, delivery in await sent.get():
+            ack = await delivery
+            half.answers.append(Answer(sent_s, time.perf_counter(), 1))
+            half.take_in((ack.partition, ack.offset), value)

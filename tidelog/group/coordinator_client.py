@@ -1,0 +1,231 @@
+"""What members of consumer groups ask, over gRPC: of the broker that coordinates the group, or through another that forwards.
+
+    FindCoordinator, of any broker ─▶ its address, kept until it refuses, or gives no answer
+    join, sync, heartbeat, leave      one attempt each: the member knows when to try again (metadata/members/member.py)
+    commit, committed                 tried again until request_timeout_ms; a commit may be repeated, since it sets and does not add
+    no answer from the coordinator    calls go through another broker for a while
+    it has too many calls             the same one is asked again, later
+
+A member would wait without a word: that none of this helps is logged once it lasts (transport/outage_log.py).
+
+A coordinator that hangs keeps its connections: who waits for other members asks now and then who coordinates, and goes there.
+Invariant: an address that gave no answer is asked for anew before it is used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final, NoReturn, TypeVar
+
+from google.protobuf.message import Message
+
+from gateway.proto import groups_pb2, member_calls
+from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, Throttled, TidelogError, Unavailable
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
+from tidelog.group import messages as wire
+from tidelog.group.positions import Offset
+from tidelog.settings import ClientSettings
+from tidelog.tasks import first_of
+from tidelog.transport.connection import Connection, Stubs
+from tidelog.transport.outage_log import LastingTrouble
+from tidelog.transport.retry import retry_wait_s, worth_telling
+
+HEARTBEAT_S: Final = 2.5
+"""Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
+(its `grpc_unread_s_max`)."""
+ATTEMPT_S: Final = 5.0
+"""Of what waits for nobody; then another way is tried."""
+WAIT_LONGER_S: Final = 10.0
+"""Than the member's own rebalance timeout: the coordinator decides when there is nothing to wait for any more."""
+LOOK_EVERY_S: Final = 5.0
+"""Who waits for other members asks so often whether the coordinator is still the same."""
+DETOUR_S: Final = 10.0
+"""So long calls go through another broker, once the coordinator gave no answer."""
+OFFSETS_MAX: Final = 10_000
+"""In one call."""
+
+_Answer = TypeVar("_Answer")
+_Told = TypeVar("_Told", bound=Message)
+
+
+class GrpcGroupCalls:
+    """GroupCalls, and what a reader asks beyond it. Errors: the tree of metadata/errors.py."""
+
+    def __init__(self, connection: Connection, settings: ClientSettings) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._coordinators: dict[str, str] = {}
+        """gRPC addresses, by group."""
+        self._finding = asyncio.Lock()
+        self._detour_until_s: dict[str, float] = {}
+        """By the address of a coordinator that gave no answer."""
+        self._trouble = LastingTrouble()
+        self._waits_s = WAIT_LONGER_S
+        """For other members of the group."""
+
+    # ── what a member asks ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def join(self, name: str, request: JoinRequest) -> Joined:
+        asked = member_calls.join_request(name, request)
+        self._waits_s = request.rebalance_timeout_ms / 1000 + WAIT_LONGER_S
+        return member_calls.joined(await self._wait(name, lambda to, timeout_s: to.groups.JoinGroup(asked, timeout=timeout_s)))
+
+    async def sync(self, name: str, request: SyncRequest) -> Synced:
+        asked = member_calls.sync_request(name, request)
+        return member_calls.synced(await self._wait(name, lambda to, timeout_s: to.groups.SyncGroup(asked, timeout=timeout_s)))
+
+    async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
+        asked = groups_pb2.HeartbeatRequest(group=name, member_id=member_id, instance_id=instance_id, generation=generation)
+        await self._once(name, lambda to, timeout_s: to.groups.Heartbeat(asked, timeout=timeout_s), timeout_s=HEARTBEAT_S)
+
+    async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
+        asked = member_calls.leave_request(name, leaving)
+
+        async def ask(to: Stubs, timeout_s: float) -> list[TidelogError | None]:
+            answer = await to.groups.LeaveGroup(asked, timeout=timeout_s)
+            return wire.errors_of(answer.errors, asked=len(leaving), address=to.address)
+
+        return await self._tried_again(name, ask, writes=False)  # to leave twice is to leave
+
+    # ── offsets ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def commit(
+        self,
+        name: str,
+        member_id: MemberId,
+        instance_id: InstanceId,
+        generation: Generation,
+        offsets: Mapping[TopicPartitionName, Offset],
+    ) -> dict[TopicPartitionName, TidelogError]:
+        """Answers those that were refused, each with why. Raises what refuses all of them; OutcomeUnknown where nobody knows."""
+        refused: dict[TopicPartitionName, TidelogError] = {}
+        partitions = list(offsets)
+        for start in range(0, len(partitions), OFFSETS_MAX):
+            part = partitions[start : start + OFFSETS_MAX]
+            asked = groups_pb2.OffsetCommitRequest(
+                group=name,
+                member_id=member_id,
+                instance_id=instance_id,
+                generation=generation,
+                offsets=[wire.committed_offset(partition, offsets[partition]) for partition in part],
+            )
+
+            async def ask(
+                to: Stubs, timeout_s: float, asked: groups_pb2.OffsetCommitRequest = asked, size: int = len(part)
+            ) -> list[TidelogError | None]:
+                answer = await to.groups.OffsetCommit(asked, timeout=timeout_s)
+                return wire.errors_of(answer.errors, asked=size, address=to.address)
+
+            errors = await self._tried_again(name, ask, writes=True)
+            refused |= {partition: error for partition, error in zip(part, errors, strict=True) if error is not None}
+        return refused
+
+    async def committed(
+        self, name: str, partitions: Collection[TopicPartitionName]
+    ) -> dict[TopicPartitionName, Offset | TidelogError]:
+        """Of these; those of which nothing is committed are left out. Raises what the call as a whole met."""
+        found: dict[TopicPartitionName, Offset | TidelogError] = {}
+        wanted = sorted(partitions)
+        for start in range(0, len(wanted), OFFSETS_MAX):
+            asked = groups_pb2.OffsetFetchRequest(group=name, topics=wire.topic_partitions(wanted[start : start + OFFSETS_MAX]))
+
+            async def ask(
+                to: Stubs, timeout_s: float, asked: groups_pb2.OffsetFetchRequest = asked
+            ) -> Mapping[TopicPartitionName, Offset | TidelogError]:
+                return wire.fetched_offsets(await to.groups.OffsetFetch(asked, timeout=timeout_s), address=to.address)
+
+            found |= await self._tried_again(name, ask, writes=False)
+        return found
+
+    # ── the way to the coordinator ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def _wait(self, name: str, ask: Callable[[Stubs, float], Awaitable[_Told]]) -> _Told:
+        """For other members, as long as they may take."""
+        address = await self._coordinator(name)
+        return await first_of(self._once(name, ask, timeout_s=self._waits_s), self._until_moved(name, address))
+
+    async def _until_moved(self, name: str, address: str) -> NoReturn:
+        """Raises NotCoordinator."""
+        now = address
+        while now == address:
+            await asyncio.sleep(LOOK_EVERY_S)
+            with suppress(TidelogError):
+                now = await self._connection.coordinator(name)
+        self._coordinators[name] = now
+        raise NotCoordinator(f"{now} coordinates group {name} by now, and not {address}")
+
+    async def _once(
+        self, name: str, ask: Callable[[Stubs, float], Awaitable[_Answer]], *, timeout_s: float, writes: bool = False
+    ) -> _Answer:
+        address = await self._coordinator(name)
+        with self._heeded(name, address):
+            return await self._connection.ask_once(ask, at=self._way_to(address), writes=writes, timeout_s=timeout_s)
+
+    async def _tried_again(self, name: str, ask: Callable[[Stubs, float], Awaitable[_Answer]], *, writes: bool) -> _Answer:
+        """Also where the outcome is unknown: what is asked here may be asked twice."""
+        deadline_s = time.monotonic() + self._settings.request_timeout_ms / 1000
+        pause_s = self._settings.retry_pause_ms / 1000
+        unknown: OutcomeUnknown | None = None
+        met: Unavailable | OutcomeUnknown | None = None
+        try:
+            while True:
+                left_s = max(0.001, deadline_s - time.monotonic())
+                try:
+                    return await self._once(name, ask, timeout_s=min(ATTEMPT_S, left_s), writes=writes)
+                except (Unavailable, OutcomeUnknown) as error:
+                    unknown = error if isinstance(error, OutcomeUnknown) else unknown
+                    met = worth_telling(met, error, is_cut_short=left_s < ATTEMPT_S)
+                    wait_s = retry_wait_s(error, pause_s=pause_s)
+                    if time.monotonic() + wait_s >= deadline_s:
+                        raise unknown or met  # noqa: B904  # it has its own cause
+                await asyncio.sleep(wait_s)
+                pause_s = min(2 * pause_s, self._settings.retry_pause_ms_max / 1000)
+        finally:
+            unknown = met = None  # their tracebacks hold this frame
+
+    async def _coordinator(self, name: str) -> str:
+        if (known := self._coordinators.get(name)) is not None:
+            return known
+        async with self._finding:
+            if (known := self._coordinators.get(name)) is not None:  # somebody else has asked meanwhile
+                return known
+            began_s = self._trouble.clock()
+            try:
+                self._coordinators[name] = found = await self._connection.coordinator(name)
+            except Unavailable as error:
+                self._trouble.met(f"group {name}", error, began_s=began_s)
+                raise
+            return found
+
+    def _way_to(self, coordinator: str) -> str:
+        if self._detour_until_s.get(coordinator, 0.0) <= time.monotonic():
+            return coordinator
+        return self._connection.other_than(coordinator)
+
+    @contextmanager
+    def _heeded(self, name: str, address: str) -> Iterator[None]:
+        """Whoever refuses, or gives no answer as long as the caller waits, is asked for anew; who is busy is not."""
+        began_s = self._trouble.clock()
+        try:
+            yield
+        except (Unavailable, OutcomeUnknown, asyncio.CancelledError) as error:
+            if isinstance(error, TidelogError):
+                tried_s = min(ATTEMPT_S, self._trouble.clock() - began_s)  # a member's wait is no attempt
+                self._trouble.met(f"group {name}", error, began_s=self._trouble.clock() - tried_s)
+            if isinstance(error, TidelogError) and "ended_by_broker" in error.details:
+                raise  # it has too many calls: others would come on top
+            if self._coordinators.get(name) == address:
+                del self._coordinators[name]
+            if not isinstance(error, NotCoordinator | NoCoordinator | Throttled | asyncio.CancelledError):
+                now_s = time.monotonic()
+                self._detour_until_s = {at: until_s for at, until_s in self._detour_until_s.items() if until_s > now_s}
+                self._detour_until_s[address] = now_s + DETOUR_S
+            raise
+        except TidelogError:
+            self._trouble.over(f"group {name}")
+            raise
+        self._trouble.over(f"group {name}")

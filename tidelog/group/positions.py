@@ -1,0 +1,169 @@
+"""How far the member of a group is in each partition that it reads: what is processed, and what of that is committed. Pure.
+
+    handed out ── the caller asks for the next record ──▶ processed ── a commit was answered ──▶ committed
+
+A record that is in the caller's hands is handed out and not processed: who fails with it gets it again.
+
+Invariant: what is due to be committed is processed, of a partition that is read now, and names the topic's id that it was read of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from metadata.errors import StaleMember
+from metadata.groups.assignors import TopicPartitionName
+from tidelog.consumer.fetch_state import shown
+from tidelog.records import Record
+
+NO_EPOCH: Final = -1
+
+
+class Offset(NamedTuple):
+    """As it is committed: of the next record to be read."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    """Of the last record that was read; NO_EPOCH where that is not known."""
+    topic_id: str = ""
+    """Of the topic that was read; "": whichever is there."""
+
+
+class Hand:
+    """What the caller was given and has not asked past: one chunk, record by record or as a whole."""
+
+    __slots__ = ("is_whole", "leader_epoch", "next_offset", "partition", "processed", "records")
+
+    def __init__(self, partition: TopicPartitionName, records: list[Record], leader_epoch: int) -> None:
+        self.partition = partition
+        self.records = records
+        """Emptied where nothing more of it may be handed out: an iteration over it then ends."""
+        self.leader_epoch = leader_epoch
+        self.next_offset = records[0].offset
+        """Behind what was handed out."""
+        self.processed = self.next_offset
+        """Behind what of it is processed."""
+        self.is_whole = False
+        """It was handed out as a whole; else the last record that was handed out is all that the caller still has."""
+
+    def take_all(self) -> list[Record]:
+        """Hands out all that is left. The list is its taker's from then on."""
+        taken, self.records = self.records, []
+        self.next_offset, self.is_whole = taken[-1].offset + 1, True
+        return taken
+
+    def rest(self) -> list[Record]:
+        """What was not handed out yet."""
+        records = self.records
+        if not records or records[0].offset >= self.next_offset:
+            return records
+        if records[-1].offset < self.next_offset:
+            return []
+        return [record for record in records if record.offset >= self.next_offset]
+
+
+@dataclass(slots=True)
+class _Position:
+    topic_id: str
+    start: int
+    processed: int
+    leader_epoch: int
+    committed: int | None
+    asked: int = 0
+    """What the caller has had committed itself: what is processed before it takes nothing of that back."""
+
+
+class GroupPositions:
+    def __init__(self) -> None:
+        self._positions: dict[TopicPartitionName, _Position] = {}
+        self.hand: Hand | None = None
+
+    def __contains__(self, partition: TopicPartitionName) -> bool:
+        return partition in self._positions
+
+    def begin(self, partition: TopicPartitionName, topic_id: str, offset: int, *, committed: int | None) -> None:
+        """Where nothing is committed, where it begins is due: else who begins at the end would skip what comes while it is away."""
+        self._positions[partition] = _Position(topic_id, offset, offset, NO_EPOCH, committed)
+
+    def drop(self, partitions: Collection[TopicPartitionName]) -> None:
+        """They are read no more, and what of them is in the caller's hands does not count."""
+        for partition in partitions:
+            self._positions.pop(partition, None)
+        if self.hand is not None and self.hand.partition in partitions:
+            self.hand.records.clear()
+            self.hand = None
+
+    def seek(self, partition: TopicPartitionName, offset: int) -> None:
+        """What of it is in the caller's hands does not count."""
+        held = self._positions[partition]
+        held.processed, held.leader_epoch, held.asked = offset, NO_EPOCH, 0
+        if self.hand is not None and self.hand.partition == partition:
+            self.hand.records.clear()
+            self.hand = None
+
+    def hand_is_processed(self) -> None:
+        """The caller asks for more, or says that it is done with what it has."""
+        if self.hand is not None:
+            self._processed(self.hand, self.hand.next_offset)
+            if not self.hand.rest():
+                self.hand = None
+
+    def let_go(self) -> None:
+        """What is in the caller's hands does not count."""
+        if self.hand is not None:
+            self._processed_but_for_last(self.hand)
+            self.hand.records.clear()
+            self.hand = None
+
+    def _processed_but_for_last(self, hand: Hand) -> None:
+        if not hand.is_whole:
+            self._processed(hand, hand.next_offset - 1)
+
+    def _processed(self, hand: Hand, next_offset: int) -> None:
+        held = self._positions.get(hand.partition)
+        if held is not None and next_offset > hand.processed:
+            hand.processed = held.processed = next_offset
+            held.leader_epoch = hand.leader_epoch
+
+    def next_offset(self, partition: TopicPartitionName) -> int:
+        """Of the next record to be handed out."""
+        held = self._positions[partition]
+        return held.processed if self.hand is None or self.hand.partition != partition else self.hand.next_offset
+
+    def all(self) -> dict[TopicPartitionName, int]:
+        """By partition: the offset of the next record to be handed out."""
+        return {partition: self.next_offset(partition) for partition in sorted(self._positions)}
+
+    def has_uncommitted(self, partition: TopicPartitionName) -> bool:
+        """Whether records were handed out that are not committed."""
+        held = self._positions.get(partition)
+        return held is not None and self.next_offset(partition) != (held.start if held.committed is None else held.committed)
+
+    def due(self, partitions: Collection[TopicPartitionName] | None = None) -> dict[TopicPartitionName, Offset]:
+        """What is processed and not committed; of `partitions` only, where they are given."""
+        if self.hand is not None:
+            self._processed_but_for_last(self.hand)
+        return {
+            partition: Offset(held.processed, held.leader_epoch, held.topic_id)
+            for partition, held in self._positions.items()
+            if held.asked <= held.processed != held.committed and (partitions is None or partition in partitions)
+        }
+
+    def named(self, partition: TopicPartitionName, offset: int) -> Offset:
+        """An offset that the caller wants to have committed. Raises StaleMember."""
+        held = self._positions.get(partition)
+        if held is None:
+            raise StaleMember(
+                f"{shown(partition)} is not read by this member now", hint="Whoever reads it goes on at what was committed last."
+            )
+        hand = self.hand if self.hand is not None and self.hand.partition == partition else None
+        return Offset(offset, NO_EPOCH if hand is None else hand.leader_epoch, held.topic_id)
+
+    def committed(self, partition: TopicPartitionName, offset: Offset, *, asked: bool = False) -> None:
+        """`asked`: by the caller, who may be ahead of what is processed."""
+        held = self._positions.get(partition)
+        if held is not None and held.topic_id == offset.topic_id:
+            held.committed = offset.offset
+            held.asked = offset.offset if asked else held.asked

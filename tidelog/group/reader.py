@@ -1,0 +1,409 @@
+"""Reads what a member of a consumer group owns: where each partition begins, what is committed, and how partitions are given up.
+
+    metadata/members/member.py ── assigned ──▶ committed offsets, else auto_offset_reset ──▶ consumer/fetcher.py ──▶ the caller's
+    hands ─▶ processed
+                    ── revoked ──▶ nothing more is handed out; the caller asks for more, so what it had is processed; commit
+                    ── lost ─────▶ nothing more is handed out; nothing is committed
+
+Invariant: once `revoked` or `lost` has returned, no record of these partitions is handed out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Collection, Coroutine, Mapping
+from typing import Any, Final
+
+from metadata.errors import Rejected, StaleMember, TidelogError, Unavailable, UnknownTopic
+from metadata.groups.assignors import TopicPartitionName
+from metadata.groups.model import NO_GENERATION
+from metadata.members.member import GroupMember
+from tidelog.consumer.fetch_state import named, shown
+from tidelog.consumer.fetcher import Chunk, Fetching
+from tidelog.consumer.route_watcher import made_again
+from tidelog.consumer.subscription import Subscription, partition_counts
+from tidelog.group.commits import GroupCommits
+from tidelog.group.options import GroupOptions, PartitionsCallback
+from tidelog.group.positions import GroupPositions, Hand
+from tidelog.group.start_offsets import CoordinatorCalls, GroupStart, GroupStarts
+from tidelog.settings import ClientSettings, ResetPolicy
+from tidelog.tasks import first_of
+from tidelog.transport.connection import Connection
+from tidelog.transport.routes import TopicRoute
+
+LOOKED_AT_S_MAX: Final = 1.0
+"""How often it is looked at whether the caller goes on."""
+PAUSE_S: Final = 0.05
+"""Before it is read again what by the clock may be another's, and is about to be told so."""
+
+log = logging.getLogger("tidelog")
+
+
+class CallbackFailed(Exception):
+    """A callback of the caller's raised `__cause__`."""
+
+
+class GroupReading:
+    def __init__(
+        self,
+        connection: Connection,
+        settings: ClientSettings,
+        subscription: Subscription,
+        calls: CoordinatorCalls,
+        *,
+        group: str,
+        options: GroupOptions,
+        follow: bool,
+        reset: ResetPolicy,
+    ) -> None:
+        self.group = group
+        self.subscription = subscription
+        self.options = options
+        self.positions = GroupPositions()
+        self.fetching = Fetching(connection, settings, self, what=f"{subscription} by group {group}", follow=follow, reset=reset)
+        self._connection = connection
+        self._settings = settings
+        self._follow = follow
+        self._starts = GroupStarts(connection, calls, group=group, follow=follow, reset=reset)
+        self._member = GroupMember(calls, self, options.member, group=group)
+        self.commits = GroupCommits(
+            calls, self._member, self.positions, group=group, options=options, patience_s=settings.request_timeout_ms / 1000
+        )
+        self._counts: dict[str, int] = {}
+        """Of the topics that the subscription matches, as they were last seen."""
+        self._lives: dict[TopicPartitionName, int] = {}
+        """What is owned, each with a number that no other assignment of it has."""
+        self._lives_count = 0
+        self._sought: dict[TopicPartitionName, int] = {}
+        """Where the caller wants those to begin of which it is not known yet."""
+        self._paused: set[TopicPartitionName] = set()
+        """Of the same."""
+        self._released = asyncio.Event()
+        """The caller has asked for more."""
+        self._stopping = asyncio.Event()
+        self._tasks: asyncio.TaskGroup
+        self._running: set[asyncio.Task[None]] = set()
+
+    # ── its life ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Until `stop()`, or it is cancelled, or an error ends it, which whoever takes records is told."""
+        async with self.fetching.running() as self._tasks:
+            counts = await first_of(self._first_counts(), self._stopped())
+            if counts is not None:
+                self._counts = counts
+                await self._take_part()
+        if not self.options.member.instance_id:
+            await self._member.leave()  # where it was ended by an error of another part
+
+    async def _take_part(self) -> None:
+        self._start(self._look_at_caller(), f"caller of a member of group {self.group}")
+        if self.options.auto_commit:
+            interval_s = self.options.auto_commit_interval_ms / 1000
+            self._start(self.commits.now_and_then(interval_s), f"commits of group {self.group}")
+        self._start(self._look_for_topics(), f"topics of group {self.group}")
+        self._start(self._stop_member(), f"end of a member of group {self.group}")
+        try:
+            await self._member.run()
+        except CallbackFailed as error:
+            self.fetching.end_with(error.__cause__ if isinstance(error.__cause__, Exception) else error)
+        finally:
+            for task in list(self._running):
+                task.cancel()
+
+    async def _stopped(self) -> None:
+        await self._stopping.wait()
+
+    def stop(self, *, hand_is_processed: bool) -> None:
+        """Hands out nothing more, commits what was processed, leaves the group, and ends."""
+        if hand_is_processed:
+            self.positions.hand_is_processed()
+        self.positions.let_go()
+        self.fetching.drop(list(self._lives))
+        self.fetching.end_with(Rejected(f"reading by group {self.group} was ended before its end", hint="Call consume again."))
+        self._released.set()
+        self._stopping.set()
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        try:
+            task = self._tasks.create_task(work, name=name)
+        except RuntimeError:  # it ends
+            work.close()
+            return
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _stop_member(self) -> None:
+        """Commits first, while the member still takes part: in the middle of a rebalance no commit counts."""
+        await self._stopping.wait()
+        if self.options.auto_commit:
+            await self.commits.of_processed(waits=True)
+        self._member.stop()
+
+    # ── what is handed out ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def take(self) -> Hand | None:
+        """What comes next, at least one record, of which its taker tells by `next_offset` how far it is; None at the end.
+
+        All that was handed out before is processed by that.
+        """
+        positions = self.positions
+        positions.hand_is_processed()
+        if positions.hand is not None and not self.owns(positions.hand.partition):
+            self._read_anew(positions.hand.partition)
+        if positions.hand is None:
+            self._released.set()
+            chunk = await self._next_chunk()
+            if chunk is None:
+                return None
+            positions.hand = Hand(*chunk)
+        positions.hand.records = positions.hand.rest()
+        return positions.hand
+
+    async def _next_chunk(self) -> Chunk | None:
+        self._member.polls()
+        try:
+            while (chunk := await self.fetching.chunk()) is not None and not self.owns(chunk.partition):
+                self._read_anew(chunk.partition)
+                await asyncio.sleep(PAUSE_S)
+            return chunk
+        finally:
+            self._member.polled()
+
+    def _read_anew(self, partition: TopicPartitionName) -> None:
+        """By the clock it may be another's: that is about to be told, or else it is read from where it was."""
+        if partition in self.positions:
+            self.positions.seek(partition, self.positions.next_offset(partition))
+            if partition in self.fetching:
+                self.fetching.read(partition, self.positions.next_offset(partition))
+        else:
+            self.positions.drop([partition])
+
+    def owns(self, partition: TopicPartitionName) -> bool:
+        """Whether records of it may be handed out, by the clock, too: a process may have been frozen."""
+        return partition in self.positions and partition in self._member.owned
+
+    def lag(self) -> dict[TopicPartitionName, int | None]:
+        """By partition: records that are not handed out yet, as of the last answer of its leader; None before the first one."""
+        lag: dict[TopicPartitionName, int | None] = {}
+        for partition, next_offset in self.positions.all().items():
+            end = self.fetching.high_watermark(partition)
+            lag[partition] = None if end is None else max(0, end - next_offset)
+        return lag
+
+    async def _look_at_caller(self) -> None:
+        """Who iterates over a chunk takes records, too. And who owns nothing has nothing to read up to its end."""
+        loop, member = asyncio.get_running_loop(), self.options.member
+        seen: tuple[int, int] | None = None
+        owns_nothing_s: float | None = None
+        while True:
+            await asyncio.sleep(min(LOOKED_AT_S_MAX, member.max_poll_interval_ms / 4000))
+            hand = self.positions.hand
+            if hand is not None and (id(hand), hand.next_offset) != seen:
+                seen = id(hand), hand.next_offset
+                self._member.polled()
+            if self._lives or self._member.generation == NO_GENERATION:
+                owns_nothing_s = None
+            elif owns_nothing_s is None:
+                owns_nothing_s = loop.time()
+            elif not self._follow and loop.time() >= owns_nothing_s + 2 * member.beat_ms / 1000:
+                self.fetching.end_when_read()
+
+    # ── what the member tells (PartitionReader) ─────────────────────────────────────────────────────────────────────────
+
+    def subscribed(self) -> Mapping[str, int]:
+        return self._counts
+
+    async def partition_counts(self, topics: Collection[str]) -> Mapping[str, int]:
+        return await partition_counts(self._connection, topics)
+
+    async def assigned(self, partitions: frozenset[TopicPartitionName]) -> None:
+        lives = self._begin_lives(partitions)
+        await self._tell(self.options.on_assigned, partitions)
+        self._start(self._begin(lives), f"beginning of partitions of group {self.group}")
+
+    async def revoked(self, partitions: frozenset[TopicPartitionName]) -> None:
+        self._stop_reading(partitions)
+        while (hand := self.positions.hand) is not None and hand.partition in partitions:
+            hand.records.clear()
+            self._released.clear()
+            await self._released.wait()
+        if self.options.auto_commit:
+            await self.commits.of_processed(partitions)
+        await self._tell(self.options.on_revoked, partitions)
+        self.positions.drop(partitions)
+
+    async def lost(self, partitions: frozenset[TopicPartitionName]) -> None:
+        self._stop_reading(partitions)
+        self.commits.lost(partitions)
+        self.positions.drop(partitions)
+        await self._tell(self.options.on_lost, partitions)
+
+    def _stop_reading(self, partitions: Collection[TopicPartitionName]) -> None:
+        self.fetching.drop(partitions)
+        for partition in partitions:
+            self._lives.pop(partition, None)
+            self._sought.pop(partition, None)
+            self._paused.discard(partition)
+
+    async def _tell(self, callback: PartitionsCallback | None, partitions: Collection[TopicPartitionName]) -> None:
+        if callback is None:
+            return
+        try:
+            told = callback(sorted(partitions))
+            if inspect.isawaitable(told):
+                await told
+        except Exception as error:
+            raise CallbackFailed(f"a callback of group {self.group} failed") from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            ended = Rejected(
+                f"what a callback of group {self.group} waited for was cancelled", hint="Catch asyncio.CancelledError in it."
+            )
+            ended.__cause__ = error
+            raise CallbackFailed(f"a callback of group {self.group} failed") from ended
+
+    # ── where partitions begin ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begin_lives(self, partitions: Collection[TopicPartitionName]) -> dict[TopicPartitionName, int]:
+        for partition in partitions:
+            self._lives_count += 1
+            self._lives[partition] = self._lives_count
+        return {partition: self._lives[partition] for partition in partitions}
+
+    async def _begin(self, lives: Mapping[TopicPartitionName, int]) -> None:
+        """Asks until it is known where each begins that is still owned as it was.
+
+        After the commit that is under way: one of before may still count, where the member comes back in its generation.
+        """
+        await self.commits.under_way()
+        while wanted := [partition for partition, life in lives.items() if self._lives.get(partition) == life]:
+            try:
+                starts = await self._starts.of(wanted)
+            except Unavailable as error:
+                log.info("group %s: %s; asking again where its partitions begin", self.group, error)
+                await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
+                continue
+            for route in {start.route.name: start.route for start in starts.values()}.values():
+                if self.fetching.follows(route.name) and self.fetching.route(route.name).topic_id != route.topic_id:
+                    self.topic_gone(route.name, made_again(self.fetching.route(route.name), route))
+            failed: dict[TopicPartitionName, TidelogError] = {}
+            for partition, start in starts.items():
+                if self._lives.get(partition) == lives[partition] and (wrong := self._read(partition, start)) is not None:
+                    failed[partition] = named(wrong, partition)
+            self.fetching.end(failed)
+            if not self._follow:
+                self.fetching.end_when_read()
+            return
+
+    def _read(self, partition: TopicPartitionName, start: GroupStart) -> TidelogError | None:
+        self.fetching.follow(start.route)
+        sought = self._sought.pop(partition, None)
+        offset = start.offset if sought is None else sought
+        if not isinstance(offset, TidelogError):
+            self.positions.begin(partition, start.route.topic_id, offset, committed=start.committed)
+        error = self.fetching.read(partition, 0 if isinstance(offset, TidelogError) else offset, until=start.until)
+        if partition in self._paused:
+            self._paused.discard(partition)
+            self.fetching.pause(partition, 0 if isinstance(offset, TidelogError) else offset)
+        return offset if isinstance(offset, TidelogError) else error
+
+    # ── what the caller asks for ────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def member_id(self) -> str:
+        return self._member.member_id
+
+    @property
+    def generation(self) -> int:
+        return self._member.generation
+
+    def assignment(self) -> list[TopicPartitionName]:
+        return sorted(self._lives)
+
+    def paused(self) -> list[TopicPartitionName]:
+        return sorted({*self._paused, *self.fetching.paused()})
+
+    def seek(self, partition: TopicPartitionName, offset: int) -> None:
+        """Raises StaleMember where it is not owned."""
+        self._check_owned(partition)
+        if partition not in self.fetching:
+            self._sought[partition] = offset
+            return
+        if partition not in self.positions:
+            topic_id = self.fetching.route(partition[0]).topic_id
+            self.positions.begin(partition, topic_id, offset, committed=None)
+        self.positions.seek(partition, offset)
+        self._released.set()
+        if (error := self.fetching.read(partition, offset)) is not None:
+            self.fetching.end({partition: error})
+
+    def pause(self, partition: TopicPartitionName) -> None:
+        self._check_owned(partition)
+        if partition not in self.positions or partition not in self.fetching:
+            self._paused.add(partition)
+            return
+        if (hand := self.positions.hand) is not None and hand.partition == partition:
+            hand.records.clear()
+        self.fetching.pause(partition, self.positions.next_offset(partition))
+
+    def resume(self, partition: TopicPartitionName) -> None:
+        self._check_owned(partition)
+        self._paused.discard(partition)
+        if partition in self.fetching:
+            self.fetching.resume(partition)
+
+    def _check_owned(self, partition: TopicPartitionName) -> None:
+        if partition not in self._lives:
+            raise StaleMember(
+                f"{shown(partition)} is not this member's now", hint="What it owns is told by assignment(), and to on_assigned."
+            )
+
+    # ── which topics there are ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _first_counts(self) -> dict[str, int]:
+        """Raises UnknownTopic where a topic that is named is not there."""
+        while True:
+            try:
+                counts = await self.subscription.partition_counts(self._connection)
+            except Unavailable as error:
+                log.info("group %s: %s; asking again for its topics", self.group, error)
+                await asyncio.sleep(self._settings.retry_pause_ms_max / 1000)
+                continue
+            if missing := [name for name in self.subscription.names if name not in counts]:
+                raise UnknownTopic(f"there is no topic {missing[0]}", topic=missing[0])
+            return counts
+
+    async def _look_for_topics(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.topic_age_ms_max / 1000)
+            try:
+                counts = await self.subscription.partition_counts(self._connection)
+            except Unavailable as error:
+                log.info("group %s: %s; asking again for its topics", self.group, error)
+                continue
+            if counts != self._counts:
+                self._counts = counts
+                self._member.subscription_changed()
+
+    def topic_changed(self, route: TopicRoute) -> None:
+        if route.partition_count > self._counts.get(route.name, route.partition_count):
+            self._counts = {**self._counts, route.name: route.partition_count}
+            self._member.subscription_changed()
+
+    def topic_gone(self, topic: str, error: UnknownTopic) -> None:
+        """Nothing of it is committed any more. What was made again is read anew by who owns it now."""
+        log.warning("group %s: %s", self.group, error)
+        partitions = [partition for partition in self._lives if partition[0] == topic]
+        self.fetching.drop(partitions)
+        self.positions.drop(partitions)
+        self._released.set()
+        if "new_topic_id" in error.details:
+            self._start(self._begin(self._begin_lives(partitions)), f"beginning of {topic} in group {self.group}")
+        else:
+            self._counts = {name: count for name, count in self._counts.items() if name != topic}
+            self._member.subscription_changed()

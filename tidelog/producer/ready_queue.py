@@ -1,0 +1,72 @@
+"""The lanes that go one way to their leader, kept apart by what they wait for. Pure: the caller brings the time.
+
+    place(lane) ─▶ it waits for a time ──in that time──▶ ready, in the order of turns ──served──▶ behind all others
+                └▶ it waits for an answer, or for a producer id: not looked at until it is placed again
+
+So what a request costs goes by what it takes along, and not by how many partitions wait for an answer. Invariant: a lane is placed
+after whatever may have changed it; one that is in no queue has nothing to send, whatever the time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+
+from tidelog.producer.partition_queue import Lane
+from tidelog.transport.routes import Way
+
+
+class Line:
+    def __init__(self, way: Way) -> None:
+        self.lanes: dict[Lane, None] = {}
+        """Those that are not idle, the ones that have been here longest first."""
+        self.unidentified: dict[Lane, None] = {}
+        """Those that need a producer id before they can send."""
+        self._way = way
+        self._ready: dict[Lane, None] = {}
+        self._wakes_at_s: dict[Lane, float] = {}
+        """Of those that wait for a time. What the heap says of others, or of other times, counts no more."""
+        self._times: list[tuple[float, int, Lane]] = []
+        self._placed = itertools.count()
+
+    def place(self, lane: Lane) -> None:
+        """Something may have changed what it can send. One that is ready keeps its turn."""
+        self.lanes.setdefault(lane)
+        if lane.producer is None:
+            self.unidentified.setdefault(lane)
+        else:
+            self.unidentified.pop(lane, None)
+        at_s = lane.wakes_at_s() if lane.next_way == self._way else None
+        if at_s is None:
+            self._ready.pop(lane, None)
+            self._wakes_at_s.pop(lane, None)
+        elif lane not in self._ready and self._wakes_at_s.get(lane) != at_s:
+            self._wakes_at_s[lane] = at_s
+            heapq.heappush(self._times, (at_s, next(self._placed), lane))
+
+    def remove(self, lane: Lane) -> None:
+        del self.lanes[lane]
+        for queue in (self.unidentified, self._ready, self._wakes_at_s):
+            queue.pop(lane, None)
+
+    def in_turn(self, now_s: float) -> Iterator[Lane]:
+        """Those that may have a batch now. Whoever takes one, or finds none, calls `served`."""
+        while self._times and self._times[0][0] <= now_s:
+            at_s, _, lane = heapq.heappop(self._times)
+            if self._wakes_at_s.get(lane) == at_s:
+                del self._wakes_at_s[lane]
+                self._ready[lane] = None
+        return iter(list(self._ready))
+
+    def served(self, lane: Lane) -> None:
+        """It has had its turn."""
+        del self._ready[lane]
+        self.place(lane)
+
+    def wakes_at_s(self) -> float | None:
+        """When one of them may have something without a new record or answer; None for never."""
+        while self._times and self._wakes_at_s.get(self._times[0][2]) != self._times[0][0]:
+            heapq.heappop(self._times)
+        times = [at_s for lane in self._ready if (at_s := lane.wakes_at_s()) is not None]
+        return min([*times, self._times[0][0]] if self._times else times, default=None)

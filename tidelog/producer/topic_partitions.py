@@ -1,0 +1,141 @@
+"""What the producer holds for one topic: its lanes, which of them a record goes to, and how large records may be. Pure.
+
+    TopicRoute ──take_route──▶ lanes by partition, partitioning, limits ◀──lane_for── record
+
+Partitions that were added are used from the next record on: records without a key spread over them, those with a key go where its
+hash says among all partitions now. So the records of one key may lie in two partitions, those before the change and those after it;
+within each they are in order. What was taken in before goes where it was to go.
+
+Invariant: a record gets a lane only of a partition that its topic had when it was asked about last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metadata.errors import UnknownPartition
+from segments.records.batch import BATCH_OVERHEAD_BYTES
+from tidelog.producer.accumulator import Accumulator
+from tidelog.producer.batch import Batch
+from tidelog.producer.partition_queue import Lane
+from tidelog.producer.partitioning import Partitioning
+from tidelog.settings import ClientSettings
+from tidelog.transport.routes import TopicRoute
+
+
+class TopicBook:
+    __slots__ = (
+        "_accumulator",
+        "_closed",
+        "_partitioning",
+        "_settings",
+        "_start",
+        "batch_bytes_max",
+        "fill_bytes_max",
+        "is_gone",
+        "keyless_batch",
+        "lanes",
+        "learn_again_s",
+        "learnt_s",
+        "name",
+        "used_s",
+    )
+
+    def __init__(
+        self, name: str, accumulator: Accumulator, settings: ClientSettings, *, start: int, closed: Callable[[Lane], None]
+    ) -> None:
+        """`start`: a random number, where taking turns begins. `closed` is called when a lane has got a batch that may leave."""
+        self.name = name
+        self.lanes: list[Lane] = []
+        """By partition."""
+        self.keyless_batch: Batch | None = None
+        """Where the last record without a key went."""
+        self.batch_bytes_max = 0
+        """The largest record batch that the topic takes."""
+        self.fill_bytes_max = 0
+        """How far batches are filled, by the sizes of their records (transport/wire_sizes.py)."""
+        self.learnt_s = 0.0
+        """When its route was taken over."""
+        self.learn_again_s = 0.0
+        """When it is too old."""
+        self.used_s = 0.0
+        """When a batch was opened for it last."""
+        self.is_gone = False
+        """The cluster says that there is no such topic."""
+        self._accumulator = accumulator
+        self._settings = settings
+        self._start = start
+        self._closed = closed
+        self._partitioning = Partitioning(1, start=0)
+
+    def take_route(self, route: TopicRoute, now_s: float) -> None:
+        """Takes over what the cluster says of the topic now.
+
+        A topic never loses partitions while it keeps its id. A route that has fewer comes from a broker that has not heard of those
+        that were added: they keep their lanes, and what waits there.
+        """
+        is_same = bool(self.lanes) and self.lanes[0].topic_id == route.topic_id
+        lanes = []
+        for partition, led in enumerate(route.partitions):
+            lane = self._accumulator.lane(self.name, partition, way=led.way, topic_id=route.topic_id)
+            if lane.topic_id != route.topic_id:
+                self._accumulator.made_anew(lane, route.topic_id, now_s)
+            self._accumulator.lead(lane, led.way, leader_epoch=led.leader_epoch)
+            lanes.append(lane)
+        surplus = self.lanes[len(lanes) :]
+        if is_same:
+            lanes, surplus = lanes + surplus, []
+        self.lanes = lanes
+        for lane in surplus:
+            self._accumulator.drop((lane,), self.unknown_partition(lane.partition))
+        if self._partitioning.partition_count != len(lanes) or not self.batch_bytes_max:
+            salt_count = self._settings.salt_count if self._settings.partitioner == "salted" else 1
+            self._partitioning = Partitioning(len(lanes), start=self._start, salt_count=salt_count)
+        self.batch_bytes_max = route.batch_bytes_max
+        if self._settings.compression != "none":
+            self.fill_bytes_max = min(self._settings.batch_bytes_max, route.batch_bytes_max, route.decompressed_bytes_max)
+        else:
+            self.fill_bytes_max = min(self._settings.batch_bytes_max, route.batch_bytes_max)
+        self.fill_bytes_max -= BATCH_OVERHEAD_BYTES
+        self.learnt_s, self.learn_again_s, self.is_gone = (
+            now_s,
+            now_s + route.age_s_max(self._settings.topic_age_ms_max / 1000),
+            False,
+        )
+
+    def lane_for(self, partition: int | None, key: bytes | None, size: int) -> Lane:
+        """Where a record of this size goes: to the partition that it asks for, else by its key, else by turns.
+
+        Raises UnknownPartition.
+        """
+        if partition is not None:
+            if not self.has(partition):
+                raise self.unknown_partition(partition)
+            return self.lanes[partition]
+        if key is not None:
+            return self.lanes[self._partitioning.of_key(key)]
+        return self._keyless_lane(size)
+
+    def has(self, partition: object) -> bool:
+        return isinstance(partition, int) and not isinstance(partition, bool) and 0 <= partition < len(self.lanes)
+
+    def unknown_partition(self, partition: object) -> UnknownPartition:
+        return UnknownPartition(
+            f"{self.name} has the partitions 0 to {len(self.lanes) - 1}; {partition} was asked for",
+            topic=self.name,
+            partition=partition if isinstance(partition, int) else str(partition),
+            partition_count=len(self.lanes),
+        )
+
+    def is_idle(self) -> bool:
+        return all(lane.is_idle for lane in self.lanes)
+
+    def _keyless_lane(self, size: int) -> Lane:
+        """The present lane until its batch has left or is full; then the next."""
+        lane = self.lanes[self._partitioning.keyless_partition]
+        if lane.open is self.keyless_batch and (lane.open is None or lane.open.bytes + size <= self.fill_bytes_max):
+            return lane
+        if lane.open is not None and lane.open is self.keyless_batch:
+            lane.close()
+            self._closed(lane)
+        return self.lanes[self._partitioning.next_keyless()]

@@ -1,0 +1,175 @@
+"""What the cluster says of itself: topics, partitions, brokers, where a record lies. Frozen, and ready for JSON. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.proto import admin_pb2
+from tidelog.transport.rpc_errors import error_of_status
+
+
+class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    partition: int
+    leader: str
+    """Broker id; empty where nobody leads."""
+    leader_epoch: int
+    log_start_offset: int
+    """The oldest offset that can be read."""
+    high_watermark: int
+    """The offset that the next committed record will have. -1 where there is an error, as is log_start_offset."""
+    error: str = ""
+    """Why its leader does not serve it (it is damaged), or does not answer, or that nobody leads it."""
+    error_code: str = ""
+    hint: str = ""
+
+
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    partition_count: int
+    settings: dict[str, str]
+    """Only those that differ from the defaults."""
+    created_at_ms: int
+    partitions: tuple[PartitionInfo, ...] = ()
+    """From `describe`; empty in lists."""
+
+
+class BrokerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    broker_id: str
+    http_address: str
+    grpc_address: str
+    session: int
+    draining: bool
+    rack: str = ""
+    version: str = ""
+    partitions_led: int = 0
+    controller: bool = False
+    """It appoints the leaders."""
+
+
+class ClusterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    cluster_id: str
+    version: str
+    bucket: str
+    brokers: tuple[BrokerInfo, ...]
+    metadata_age_ms: int = 0
+    """For so long the broker that told all this has heard nothing from the metadata store: it may be as old."""
+
+
+class BrokerDrain(msgspec.Struct, frozen=True, kw_only=True):
+    broker_id: str
+    draining: bool
+    partitions_led: int
+    """0 of a broker that drains: it may be stopped, and nothing moves."""
+
+
+class OffsetRange(msgspec.Struct, frozen=True, kw_only=True):
+    """The offsets [log_start_offset, high_watermark) can be read."""
+
+    log_start_offset: int
+    high_watermark: int
+
+
+class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the records of a leader epoch end, of the asked one or the newest before it."""
+
+    leader_epoch: int
+    end_offset: int
+    """Behind its last record; of the present epoch the high watermark."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a record lies on the bucket: in the bytes [range_start, range_end) of an object."""
+
+    topic: str
+    partition: int
+    offset: int
+    tier: str
+    """segment, or parquet once the record was compacted: then the bytes are those of a row group, and batch_crc32c is theirs."""
+    object_key: str
+    range_start: int
+    range_end: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    batch_crc32c: int
+    in_hot_pool: bool
+    session: int | None
+    segment_seq: int | None
+    """Both of a record in a segment."""
+    row_group: int | None
+    file_checksum: str | None
+    """Both of a record in Parquet: the group's number in the file, and the sum over the file's records."""
+
+
+def topic_info(topic: admin_pb2.Topic) -> TopicInfo:
+    return TopicInfo(
+        name=topic.name,
+        id=topic.id,
+        partition_count=topic.partition_count,
+        settings=dict(sorted(topic.settings.items())),
+        created_at_ms=topic.created_at_ms,
+        partitions=tuple(map(_partition_info, topic.partitions)),
+    )
+
+
+def _partition_info(state: admin_pb2.PartitionState) -> PartitionInfo:
+    error = error_of_status(state.error, address=state.leader_grpc_address) if state.HasField("error") else None
+    return PartitionInfo(
+        partition=state.partition,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        log_start_offset=state.log_start_offset,
+        high_watermark=state.high_watermark,
+        error=state.error.message,
+        error_code=error.code if error is not None else "",
+        hint=error.hint if error is not None else "",
+    )
+
+
+def cluster_info(cluster: admin_pb2.ClusterDescription) -> ClusterInfo:
+    return ClusterInfo(
+        cluster_id=cluster.cluster_id,
+        version=cluster.version,
+        bucket=cluster.bucket,
+        brokers=tuple(
+            BrokerInfo(
+                broker_id=broker.broker_id,
+                http_address=broker.http_address,
+                grpc_address=broker.grpc_address,
+                session=broker.session,
+                draining=broker.draining,
+                rack=broker.rack,
+                version=broker.version,
+                partitions_led=broker.partitions_led,
+                controller=broker.controller,
+            )
+            for broker in cluster.brokers
+        ),
+        metadata_age_ms=cluster.metadata_age_ms,
+    )
+
+
+def broker_drain(found: admin_pb2.BrokerDrain) -> BrokerDrain:
+    return BrokerDrain(broker_id=found.broker_id, draining=found.draining, partitions_led=found.partitions_led)
+
+
+def explanation(topic: str, partition: int, offset: int, found: admin_pb2.ExplainOffsetResponse) -> Explanation:
+    return Explanation(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        tier=found.tier,
+        object_key=found.object_key,
+        range_start=found.range_start,
+        range_end=found.range_end,
+        base_offset=found.base_offset,
+        last_offset=found.last_offset,
+        leader_epoch=found.leader_epoch,
+        batch_crc32c=found.batch_crc32c,
+        in_hot_pool=found.in_hot_pool,
+        session=found.session if found.HasField("session") else None,
+        segment_seq=found.segment_seq if found.HasField("segment_seq") else None,
+        row_group=found.row_group if found.HasField("row_group") else None,
+        file_checksum=found.file_checksum if found.HasField("file_checksum") else None,
+    )

@@ -1,0 +1,185 @@
+"""Where a topic's records go: its partitions, who leads each of them at which epoch, and what those brokers take. Pure.
+
+    topic's name ─▶ TopicRoute: topic id ─▶ PartitionRoute: leader epoch, leader's address ─▶ BrokerLimits
+
+Producers and consumers ask connection.py for routes, and call leaders by address: any broker would forward, but at the price of a
+hop. A route is true of one topic id: a topic that was deleted and made again under its name has another id, and nothing that was
+agreed on for the old one (sequences, offsets, epochs) holds for it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from gateway.proto import admin_pb2
+from metadata.errors import FencedLeaderEpoch, TidelogError
+from tidelog.settings import MIB
+from tidelog.transport.wire_sizes import LONE_BATCH_OVERHEAD_BYTES
+
+NO_LEADER_EPOCH: Final = -1
+DETOUR_AGE_S: Final = 10.0
+NEXT_LEADER: Final = "the next leader"
+TAKEOVER: Final = "its takeover"
+EPOCHS_OF_TOPICS_MAX: Final = 1_000
+"""Topics whose newest leader epochs are remembered, those that were met last."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """What one broker takes. The defaults are a broker's own, for one that does not tell: what is above is refused by it."""
+
+    request_bytes_max: int = 16 * MIB
+    """One request, whole. It has to fit the broker's buffer, too."""
+    message_bytes_max: int = 16 * MIB
+    """One record batch, unless its topic says less. Not known: what a request can hold."""
+    decompressed_bytes_max: int = 64 * MIB
+    """The records of one batch, decompressed."""
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest record batch that can get there."""
+        return max(0, min(self.message_bytes_max, self.request_bytes_max - LONE_BATCH_OVERHEAD_BYTES))
+
+
+UNTOLD: Final = BrokerLimits()
+
+
+class Way(NamedTuple):
+    """How records get to a partition's leader. What goes one way shares a stream, on which answers come in the order of requests:
+    so what may have to wait for a leader goes another way than what is led at the same broker, and holds up nothing of it."""
+
+    address: str
+    """gRPC address of the broker that is called."""
+    awaits: str = ""
+    """What answers may have to wait for: NEXT_LEADER, TAKEOVER, or the leader at this address, to which the broker forwards. Empty:
+    the broker leads."""
+
+
+class PartitionRoute(NamedTuple):
+    leader: str
+    """gRPC address: of the leader, or of a broker that forwards to it; where nobody leads, of one that can say who does."""
+    leader_epoch: int
+    """NO_LEADER_EPOCH where nobody leads."""
+    awaits: str = ""
+    """As in Way."""
+
+    @property
+    def way(self) -> Way:
+        return Way(self.leader, self.awaits)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """What a client needs to know of a topic to reach its partitions."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionRoute, ...]
+    batch_bytes_max: int
+    """The largest record batch that the topic takes, whichever of its partitions it is for."""
+    decompressed_bytes_max: int
+    """The same of its records, decompressed."""
+    learnt_s: float
+    """When it was asked for, on the monotonic clock."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Those that are not at their defaults."""
+    has_detours: bool = False
+    """Whether a leader can't be reached from here, so that a broker between forwards to it."""
+    leaders: tuple[str, ...] = field(init=False)
+    """gRPC address by partition."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "leaders", tuple(partition.leader for partition in self.partitions))
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions)
+
+    def age_s_max(self, usual_s: float) -> float:
+        """When it is too old. A detour is to end soon after the leader can be reached."""
+        return min(usual_s, DETOUR_AGE_S) if self.has_detours else usual_s
+
+
+class LeaderEpochs:
+    """The newest leader epoch of each partition that any answer told. Whoever reads names it: so no leader of before answers."""
+
+    def __init__(self) -> None:
+        self._newest: OrderedDict[str, dict[int, int]] = OrderedDict()
+        """By topic id."""
+
+    def newest(self, topic_id: str, partition: int) -> int:
+        """NO_LEADER_EPOCH where none was told."""
+        return self._newest.get(topic_id, {}).get(partition, NO_LEADER_EPOCH)
+
+    def heed(self, topic_id: str, partition: int, error: TidelogError) -> None:
+        """A broker that refuses the epoch of before tells the present one."""
+        leader_epoch = error.details.get("leader_epoch")
+        if isinstance(error, FencedLeaderEpoch) and isinstance(leader_epoch, int):
+            self.note(topic_id, partition, leader_epoch)
+
+    def note(self, topic_id: str, partition: int, leader_epoch: int) -> bool:
+        """Whether it is a newer one."""
+        if leader_epoch <= self.newest(topic_id, partition):
+            return False
+        self._newest.setdefault(topic_id, {})[partition] = leader_epoch
+        self._newest.move_to_end(topic_id)
+        while len(self._newest) > EPOCHS_OF_TOPICS_MAX:
+            self._newest.popitem(last=False)
+        return True
+
+
+def route_from(
+    topic: admin_pb2.Topic,
+    *,
+    address_of: Mapping[str, str],
+    limits_at: Mapping[str, BrokerLimits],
+    anyone: str,
+    learnt_s: float,
+    epochs: LeaderEpochs | None = None,
+    way_to: Callable[[str], str] = lambda leader: leader,
+) -> TopicRoute:
+    """`address_of`: by broker id. `limits_at`: by address. `anyone`: the address for partitions whose leader is not known.
+
+    `way_to`: the address by which a leader is reached. A leader of before, by the `epochs` that are known, counts as not known.
+    """
+    partitions = [PartitionRoute(anyone, NO_LEADER_EPOCH, NEXT_LEADER)] * topic.partition_count
+    has_detours = False
+    for state in topic.partitions:
+        if state.leader not in address_of or state.partition >= len(partitions):
+            continue
+        if epochs is not None and state.leader_epoch < epochs.newest(topic.id, state.partition):
+            continue
+        leader = address_of[state.leader]
+        way = way_to(leader)
+        has_detours |= way != leader
+        partitions[state.partition] = PartitionRoute(way, state.leader_epoch, leader if way != leader else "")
+        if epochs is not None:
+            epochs.note(topic.id, state.partition, state.leader_epoch)
+    limits = [limits_at.get(leader, UNTOLD) for leader in {partition.leader for partition in partitions}]
+    return TopicRoute(
+        name=topic.name,
+        topic_id=topic.id,
+        partitions=tuple(partitions),
+        batch_bytes_max=min([topic.batch_bytes_max or UNTOLD.message_bytes_max, *(limit.batch_bytes_max for limit in limits)]),
+        decompressed_bytes_max=min([limit.decompressed_bytes_max for limit in limits], default=UNTOLD.decompressed_bytes_max),
+        learnt_s=learnt_s,
+        settings=dict(topic.settings),
+        has_detours=has_detours,
+    )
+
+
+def limits_from(broker: admin_pb2.Broker) -> BrokerLimits | None:
+    """What a broker tells of its limits; None where it tells nothing. A limit that it does not know at the moment is 0."""
+    if not broker.HasField("limits"):
+        return None
+    told = broker.limits
+    return BrokerLimits(
+        request_bytes_max=min(
+            told.request_bytes_max or UNTOLD.request_bytes_max, told.buffer_bytes_max or UNTOLD.request_bytes_max
+        ),
+        message_bytes_max=told.message_bytes_max or UNTOLD.message_bytes_max,
+        decompressed_bytes_max=told.decompressed_bytes_max or UNTOLD.decompressed_bytes_max,
+    )

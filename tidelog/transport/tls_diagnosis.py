@@ -1,0 +1,140 @@
+"""Why a connection with TLS did not come about, in words: gRPC says no more than that it failed.
+
+It is asked by a handshake of our own, whose errors are precise. What each means, and what to do:
+
+    unknown authority · ended, or not valid yet · another name · no TLS there · TLS there and none here · our certificate is wanted
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NamedTuple
+
+from tidelog.transport.credentials import Credentials
+
+_EXPIRED, _NOT_YET = 10, 9
+_NAME_MISMATCHES = (62, 64)
+"""Of host and of address. X509_V_ERR_… of OpenSSL, as the others."""
+_UNWANTED: Final = (
+    *("CERTIFICATE_REQUIRED", "UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN", "DECRYPT_ERROR"),
+    "ALERT_HANDSHAKE_FAILURE",  # TLS 1.2, where none was shown
+)
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE")
+LAST_WORD_S: Final = 0.5
+"""With TLS 1.3, a server that does not take our certificate says so, or hangs up, only after what is the handshake here."""
+
+
+class Trouble(NamedTuple):
+    cause: str
+    remedy: str
+
+
+def tls_trouble(host: str, port: int, credentials: Credentials, *, protocol: str, timeout_s: float) -> Trouble | None:
+    """What is wrong with TLS at this address; None where nothing is, or where there is no connection at all. Blocks.
+
+    `protocol`: what is to be spoken over it, h2 or http/1.1.
+    """
+    context = credentials.ssl_context()
+    context.set_alpn_protocols([protocol])
+    try:
+        with connected(context, host, port, timeout_s=timeout_s) as connection, suppress(TimeoutError):
+            connection.settimeout(LAST_WORD_S)
+            if not connection.recv(1):
+                return _unwanted(credentials)
+    except ssl.SSLError as error:
+        return trouble_of(error, host, port, credentials)
+    except ConnectionResetError:
+        return _unwanted(credentials)
+    except OSError:
+        return None
+    return None
+
+
+@contextmanager
+def connected(context: ssl.SSLContext, host: str, port: int, *, timeout_s: float) -> Iterator[ssl.SSLSocket]:
+    """After the handshake, with the first address that answers; closed in the end. OSError, which an SSLError is.
+
+    Wrapped before it is connected: where the other end of a connected one has hung up, Python 3.11 loses what it wraps, unclosed.
+    """
+    host = host.strip("[]")
+    places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for left, (family, kind, number, _, address) in zip(range(len(places) - 1, -1, -1), places, strict=True):
+        with socket.socket(family, kind, number) as plain, context.wrap_socket(plain, server_hostname=host) as connection:
+            connection.settimeout(timeout_s)
+            try:
+                connection.connect(address)
+            except ssl.SSLError:
+                raise
+            except OSError:
+                if left:
+                    continue
+                raise
+            yield connection
+            return
+
+
+def trouble_of(error: ssl.SSLError, host: str, port: int, credentials: Credentials) -> Trouble:
+    """The same of an error that is known already."""
+    reason = error.reason or str(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _unverified(error, host, port, credentials)
+    if any(sign in reason for sign in _NO_TLS):
+        return Trouble("what answers there does not speak TLS", "Write http:// or grpc:// in the address.")
+    if any(sign in reason for sign in _UNWANTED):
+        return _unwanted(credentials)
+    if "CERTIFICATE_EXPIRED" in reason:
+        return Trouble("this client's certificate has ended", "Put a new one into cert_file and key_file.")
+    return Trouble(f"the TLS handshake failed: {reason}", "Look at both ends' certificates: `tidelog doctor --url URL`.")
+
+
+def _unwanted(credentials: Credentials) -> Trouble:
+    if credentials.has_certificate:
+        return Trouble(
+            "it does not take this client's certificate",
+            "Use one that is signed by an authority of its tls_client_ca_file, and has not ended (cert_file, key_file).",
+        )
+    return Trouble("it wants a certificate of this client", "Name one: cert_file and key_file (--cert-file, --key-file).")
+
+
+def _unverified(error: ssl.SSLCertVerificationError, host: str, port: int, credentials: Credentials) -> Trouble:
+    asked = credentials.server_name or host.strip("[]")
+    if error.verify_code == _EXPIRED:
+        return Trouble("its certificate has ended", "Put a new one into the broker's tls_cert_file; look at the clocks.")
+    if error.verify_code == _NOT_YET:
+        return Trouble("its certificate is not valid yet", "Look at the clocks of both machines.")
+    if error.verify_code in _NAME_MISMATCHES:
+        names = ", ".join(_names(host, port, credentials)) or "no name at all"
+        return Trouble(
+            f"its certificate is not for {asked}; it holds {names}",
+            "Use one of its names in the address, or name the one to look for (tls_server_name), or put this one into it.",
+        )
+    return Trouble(
+        f"its certificate is signed by an authority that is not known here ({error.verify_message})",
+        "Name the file of that authority: ca_file (--ca-file, TIDELOG_CA_FILE).",
+    )
+
+
+def _names(host: str, port: int, credentials: Credentials) -> list[str]:
+    """What the certificate there holds."""
+    from cryptography import x509
+
+    der = peer_certificate(host, port, credentials, timeout_s=2.0)
+    if der is None:
+        return []
+    try:
+        found = x509.load_der_x509_certificate(der).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound):
+        return []
+    return [str(name.value) for name in found]
+
+
+def peer_certificate(host: str, port: int, credentials: Credentials, *, timeout_s: float) -> bytes | None:
+    """The certificate that is shown there, unverified; None where there is no TLS. For looking at it alone. Blocks."""
+    try:
+        with connected(credentials.ssl_context(verify=False), host, port, timeout_s=timeout_s) as connection:
+            return connection.getpeercert(binary_form=True)
+    except OSError:  # an SSLError as well
+        return None

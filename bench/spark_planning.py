@@ -14,10 +14,10 @@ from bench.figures import Figure, Target, median, spread
 from bench.made_bucket import TOPIC, MadeBucket
 from bench.run import Run
 from pyspark_tidelog import read
-from spark.batch_query import plan_batch
-from spark.bucket_thread import BucketThread
-from spark.session import spark_session
-from spark.source_options import parse_source_options
+from spark.runtime.bucket_thread import BucketThread
+from spark.runtime.session import spark_session
+from spark.source.batch_query import plan_batch
+from spark.source.options import parse_source_options
 
 PARTITIONS = 10
 FILES = 10_000

@@ -20,7 +20,7 @@ from bench.made_bucket import TOPIC, MadeBucket
 from bench.run import Run
 from pyspark_tidelog import read
 from segments.records.columns import encode_batch
-from spark.session import spark_session
+from spark.runtime.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

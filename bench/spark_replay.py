@@ -14,10 +14,10 @@ from bench import sdk_client
 from bench.compacted_history import TOPIC, VALUE_BYTES, History, compacted_history
 from bench.figures import Figure, Target, median, spread
 from bench.run import Run
-from spark.replay import Running, replay, target_partitions
-from spark.replay_plan import Asked
-from spark.replay_plan import Target as ReplayTarget
-from spark.session import spark_session
+from spark.replay.plan import Asked
+from spark.replay.plan import Target as ReplayTarget
+from spark.replay.replay import Running, replay, target_partitions
+from spark.runtime.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,6 +9,6 @@ Where this can't be imported, Spark drops the sources of all such modules, and s
 from __future__ import annotations
 
 from spark.data_source import TidelogDataSource as DefaultSource
-from spark.native_read import read
+from spark.parquet.read import read
 
 __all__ = ["DefaultSource", "read"]

@@ -1,7 +1,7 @@
 """Hands out producer ids, from blocks that are taken from the cluster's counter.
 
     1 … 2^61 - 1         handed out here
-    2^61 … 2^62 - 1      derived from what is written (by Spark: spark/staged_rows.py), never handed out
+    2^61 … 2^62 - 1      derived from what is written (by Spark: spark/sink/staged_files.py), never handed out
     2^62 … 2^63 - 1      made from idempotency keys, never handed out
 
 Where `run()` is a task, half a block is kept in hand, so that producers can begin while the metadata store is away.

@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from metadata.errors import InvalidArgument, NotFound
-from spark.session import check_spark, spark_session
+from spark.runtime.session import check_spark, spark_session
 from tidelog.cli.app.errors import guarded, say_error, tell
 
 NO_SPARK: Final = 69

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from metadata.errors import NotFound
-from spark.session import check_spark
+from spark.runtime.session import check_spark
 from tidelog.demo.spark import COMPILED_QUICKLY
 
 

@@ -24,10 +24,10 @@ from segments.partition.producer_state import ProducerStates, SequencedBatch
 from segments.records.batch import check_produced
 from segments.records.columns import iterate_records
 from segments.records.compression import Codec
-from spark.sink_brokers import Append
-from spark.sink_commit import BatchCommit
-from spark.sink_rows import Encoded, TopicFacts, encode_rows, rows_of
-from spark.staged_rows import Done, StagedFile, StagedPartition, encode_file
+from spark.sink.brokers import Append
+from spark.sink.commit import BatchCommit
+from spark.sink.row_encoder import Encoded, TopicFacts, encode_rows, rows_of
+from spark.sink.staged_files import Done, StagedFile, StagedPartition, encode_file
 
 HOUR_MS = 3_600_000
 EXPIRY_MS = 24 * HOUR_MS

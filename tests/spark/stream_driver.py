@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark.replay import SLOW_WORKER
+from spark.replay.replay import SLOW_WORKER
 
 
 class Told(StreamingQueryListener):

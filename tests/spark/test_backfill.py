@@ -20,13 +20,13 @@ from segments.bucket.layout import deleted_topic_key, parse_topic_key, trimmed_k
 from segments.history.manifest import HistoryFile, Manifest, no_manifest
 from segments.history.manifest_store import newest_manifest
 from segments.history.parquet_file import verify_history
-from spark.backfill import BackfillReport, MakingTask, RunTasks, backfill, make_files
-from spark.backfill_plan import DIVIDED_BYTES_MIN, group_partitions
-from spark.batch_query import plan_batch
-from spark.bucket_thread import BucketThread
-from spark.scan_plan import FilePart
-from spark.source_options import Subscribed, Topics, parse_source_options
-from spark.task_reader import read_task
+from spark.backfill.backfill import BackfillReport, MakingTask, RunTasks, backfill, make_files
+from spark.backfill.plan import DIVIDED_BYTES_MIN, group_partitions
+from spark.runtime.bucket_thread import BucketThread
+from spark.source.batch_query import plan_batch
+from spark.source.options import Subscribed, Topics, parse_source_options
+from spark.source.scan_plan import FilePart
+from spark.source.task_reader import read_task
 from tests.compaction.test_through_a_log import AT_ONCE
 from tests.segments.batches import ORDERS
 from tests.spark.made_log import MadeLog

@@ -31,8 +31,8 @@ def test_what_it_found_and_that_spark_starts_is_told_before_it_does(
         told.append(capsys.readouterr().err)
         raise Unavailable("Spark does not start here")
 
-    monkeypatch.setattr("spark.session.check_spark", lambda: None)
-    monkeypatch.setattr("spark.session.spark_session", start)
+    monkeypatch.setattr("spark.runtime.session.check_spark", lambda: None)
+    monkeypatch.setattr("spark.runtime.session.spark_session", start)
     log = MadeLog(tmp_path / "bucket", partitions=3)
     assert run(["backfill", "--bucket", log.url]) == FAILED
     assert told == [f"{log.url}: topics 1, partitions 3; starting Spark\n"]

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from metadata.errors import Unavailable
-from spark.backfill import backfill, on_executors
+from spark.backfill.backfill import backfill, on_executors
 from tests.spark.made_log import MadeLog
 from tests.spark.test_backfill import ALL, SMALL, log, offsets_read, offsets_written
 

@@ -16,13 +16,13 @@ from segments.history.manifest_store import commit_manifest, newest_manifest
 from segments.object_store.directory import DirectoryStore
 from segments.records import columns as records_columns
 from segments.records.compression import Codec
-from spark import task_reader
-from spark.batch_query import plan_batch
-from spark.bucket_thread import BucketThread
-from spark.scan_plan import ALL_ROWS, FilePart, Rows, RunPart, Task
-from spark.source_options import parse_source_options
-from spark.source_schema import ARROW_TYPES, arrow_schema
-from spark.task_reader import read_task
+from spark.runtime.bucket_thread import BucketThread
+from spark.source import task_reader
+from spark.source.batch_query import plan_batch
+from spark.source.options import parse_source_options
+from spark.source.scan_plan import ALL_ROWS, FilePart, Rows, RunPart, Task
+from spark.source.schema import ARROW_TYPES, arrow_schema
+from spark.source.task_reader import read_task
 from tests.segments.batches import ORDERS
 from tests.spark.made_log import MadeLog
 from tests.spark.topics_on_disk import START_MS, Bucket, Written, records

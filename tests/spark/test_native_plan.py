@@ -12,12 +12,12 @@ import pytest
 from metadata.errors import UnknownTopic
 from metadata.model import Revision
 from segments.bucket.layout import deleted_topic_key
-from spark.batch_query import plan_batch, resolve
-from spark.bucket_thread import BucketThread
-from spark.native_plan import RANGES_AT_ONCE, NativePlan, StoredFile, plan_native
-from spark.scan_plan import OffsetRange
-from spark.source_options import parse_source_options
-from spark.task_reader import read_task
+from spark.parquet.plan import RANGES_AT_ONCE, NativePlan, StoredFile, plan_native
+from spark.runtime.bucket_thread import BucketThread
+from spark.source.batch_query import plan_batch, resolve
+from spark.source.options import parse_source_options
+from spark.source.scan_plan import OffsetRange
+from spark.source.task_reader import read_task
 from tests.spark.made_log import MadeLog
 from tests.spark.topics_on_disk import Bucket, records
 

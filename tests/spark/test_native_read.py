@@ -12,9 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users 
 import pyspark_tidelog
 from metadata.errors import InvalidArgument, OutOfRange, Rejected, Unavailable, UnknownTopic
 from segments.records.compression import Codec
-from spark.native_files import read_files
-from spark.native_plan import StoredFile
-from spark.native_s3a import place_for
+from spark.parquet.files import read_files
+from spark.parquet.plan import StoredFile
+from spark.parquet.s3a import place_for
 from tests.spark.made_log import MadeLog
 from tests.spark.topics_on_disk import START_MS, Bucket, Written, records
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metadata.errors import InvalidArgument
-from spark.native_s3a import hadoop_place
+from spark.parquet.s3a import hadoop_place
 
 NOTHING: dict[str, str] = {}
 

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users 
 import tidelog
 from metadata.errors import InvalidArgument, InvalidTimestamp, TidelogError
 from metadata.topics.settings import INT64_MAX
-from spark.replay import Progress, Running, replay, target_partitions
-from spark.replay_plan import Asked, Placement, Plan, Target, Verdict
+from spark.replay.plan import Asked, Placement, Plan, Target, Verdict
+from spark.replay.replay import Progress, Running, replay, target_partitions
 from tests.forked_tidelog import ForkedBroker
 from tests.spark.topics_on_disk import Bucket, records
 from tidelog import Message

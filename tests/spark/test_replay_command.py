@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import spark.session
+import spark.runtime.session
 from metadata.errors import InvalidArgument, NotFound, TidelogError, UnknownTopic
-from spark import replay as replays
-from spark.hadoop_files import CONFIGURED_BY
-from spark.replay_plan import PLAN_FILE, Asked, Placement, Plan, Target, Verdict
-from spark.scan_plan import OffsetRange
-from spark.sink_options import parse_sink_options
+from spark.replay import replay as replays
+from spark.replay.plan import PLAN_FILE, Asked, Placement, Plan, Target, Verdict
+from spark.runtime.hadoop_files import CONFIGURED_BY
+from spark.sink.options import parse_sink_options
+from spark.source.scan_plan import OffsetRange
 from tests.spark.made_log import MadeLog
 from tidelog.cli.commands import app
 
@@ -59,8 +59,8 @@ class Session:
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     """In place of Spark's."""
     made = Session()
-    monkeypatch.setattr(spark.session, "check_spark", lambda: None)
-    monkeypatch.setattr(spark.session, "spark_session", lambda *arguments, **options: made)
+    monkeypatch.setattr(spark.runtime.session, "check_spark", lambda: None)
+    monkeypatch.setattr(spark.runtime.session, "spark_session", lambda *arguments, **options: made)
     return made
 
 
@@ -153,8 +153,8 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def started(*arguments: Any, **options: Any) -> Any:
         raise StartedError
 
-    monkeypatch.setattr(spark.session, "check_spark", lambda: None)
-    monkeypatch.setattr(spark.session, "spark_session", started)
+    monkeypatch.setattr(spark.runtime.session, "check_spark", lambda: None)
+    monkeypatch.setattr(spark.runtime.session, "spark_session", started)
     for name in CONFIGURED_BY:  # as a Spark that ran in this process before has left them
         monkeypatch.delenv(name, raising=False)
 
@@ -230,6 +230,6 @@ def test_a_machine_without_java_is_told_before_anything_else(monkeypatch: pytest
     def missing() -> Any:
         raise NotFound("there is no Java", hint="Install 17.")
 
-    monkeypatch.setattr(spark.session, "check_spark", missing)
+    monkeypatch.setattr(spark.runtime.session, "check_spark", missing)
     with pytest.raises(NotFound, match="there is no Java"):
         typed("--into-parquet", "/rows")

@@ -13,12 +13,12 @@ from pyspark.errors import StreamingQueryException
 from metadata.errors import InvalidArgument, InvalidTimestamp, OutOfRange, Rejected, TidelogError, Unavailable, UnknownTopic
 from metadata.model import TopicPartition
 from metadata.topics.settings import INT64_MAX
-from spark.bucket_thread import BucketThread
-from spark.log_snapshot import PartitionSnapshot
-from spark.replay import SLOW_WORKER, Progress, check_dates, resolve_range, run_query
-from spark.replay_plan import Asked, Placement, Plan, Target, Verdict, check_same, decode_plan, encode_plan, plan_of
-from spark.scan_plan import OffsetRange
-from spark.sink_rows import TopicFacts
+from spark.replay.plan import Asked, Placement, Plan, Target, Verdict, check_same, decode_plan, encode_plan, plan_of
+from spark.replay.replay import SLOW_WORKER, Progress, check_dates, resolve_range, run_query
+from spark.runtime.bucket_thread import BucketThread
+from spark.sink.row_encoder import TopicFacts
+from spark.source.log_snapshot import PartitionSnapshot
+from spark.source.scan_plan import OffsetRange
 from tests.segments.batches import ORDERS
 from tests.spark.topics_on_disk import START_MS, Bucket, records
 

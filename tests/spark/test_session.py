@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from spark.hadoop_files import CONFIGURED_BY
+from spark.runtime.hadoop_files import CONFIGURED_BY
 
 FAILS = """
 import sys
 from pyspark.errors import StreamingQueryException
-from spark.session import spark_session
+from spark.runtime.session import spark_session
 
 def fail(rows, number):
     raise ValueError("told once")

@@ -22,12 +22,13 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 import tidelog
 from metadata.errors import OutOfOrderSequence, TidelogError, Unavailable
 from segments.records.partitioner import partition_of
-from spark import sink_brokers, sink_rows, staged_delivery
-from spark.bucket_thread import BucketThread
 from spark.data_source import TidelogDataSource
-from spark.sink import write_of_query
-from spark.sink_commit import newest_done
-from spark.staging import STAGE_BYTES
+from spark.runtime.bucket_thread import BucketThread
+from spark.sink import brokers as sink_brokers
+from spark.sink import delivery, row_encoder
+from spark.sink.commit import newest_done
+from spark.sink.staging import STAGE_BYTES
+from spark.sink.writer import write_of_query
 from tests.forked_tidelog import ForkedBroker
 from tests.servers import ROOT
 from tidelog.testing.broker_process import BrokerProcess
@@ -281,8 +282,8 @@ def test_a_broker_that_is_killed_while_a_batch_is_sent_has_each_row_once(tmp_pat
 def test_an_attempt_goes_on_where_a_broker_says_that_an_earlier_one_ended(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink_rows, "BATCH_BYTES", 1_000)
-    monkeypatch.setattr(staged_delivery, "LANE_BATCHES", 8)
+    monkeypatch.setattr(row_encoder, "BATCH_BYTES", 1_000)
+    monkeypatch.setattr(delivery, "LANE_BATCHES", 8)
     writer = TidelogDataSource({**cluster.where, "topic": cluster.make("broken-off", 1)}).writer(ROWS, overwrite=False)
     names = [str(n) for n in range(5_000)]
     messages = [writer.write(iter([pa.record_batch({"key": names, "value": names})]))]

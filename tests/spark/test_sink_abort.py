@@ -7,10 +7,10 @@ from pathlib import Path
 
 from segments.bucket.layout import staged_rows_key
 from segments.object_store.directory import DirectoryStore
-from spark.sink import abort
-from spark.sink_options import parse_sink_options
-from spark.staged_rows import encode_file
-from spark.staging import StagedByTask, upload
+from spark.sink.options import parse_sink_options
+from spark.sink.staged_files import encode_file
+from spark.sink.staging import StagedByTask, upload
+from spark.sink.writer import abort
 
 WRITE = "0f" * 16
 

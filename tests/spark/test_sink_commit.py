@@ -25,11 +25,11 @@ from metadata.errors import (
 from segments.bucket.layout import chosen_key, done_key
 from segments.object_store.interface import Buffer
 from segments.partition.producer_state import BATCHES_REMEMBERED
-from spark import staged_delivery
-from spark.delivery_lanes import ForgottenError
-from spark.sink_brokers import Append
-from spark.sink_commit import newest_done, take_back
-from spark.staged_rows import StagedFile, StagedPartition, counted
+from spark.sink import delivery
+from spark.sink.brokers import Append
+from spark.sink.commit import newest_done, take_back
+from spark.sink.partition_progress import ForgottenError
+from spark.sink.staged_files import StagedFile, StagedPartition, counted
 from tests.simulation.virtual_loop import run
 from tests.spark.sink_world import EXPIRY_MS, HOUR_MS, WRITE, World, expected, killed
 
@@ -207,7 +207,7 @@ def test_what_gets_no_answer_is_sent_again_to_whoever_leads_by_then(error: Excep
 
 
 def test_an_attempt_goes_on_where_the_brokers_say_that_an_earlier_one_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged_delivery, "LANE_BATCHES", 3)
+    monkeypatch.setattr(delivery, "LANE_BATCHES", 3)
 
     async def test(world: World) -> None:
         files = [await world.stage(FIRST, rows_per_batch=1), await world.stage(SECOND, rows_per_batch=1)]
@@ -239,8 +239,8 @@ def test_a_request_of_more_batches_than_brokers_remember_may_come_again() -> Non
 def test_what_is_read_ahead_is_bounded_and_what_is_in_its_topic_already_is_not_read(
     ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_delivery, "READ_AHEAD_BYTES", ahead)
-    monkeypatch.setattr(staged_delivery, "LANE_BATCHES", 3)
+    monkeypatch.setattr(delivery, "READ_AHEAD_BYTES", ahead)
+    monkeypatch.setattr(delivery, "LANE_BATCHES", 3)
 
     async def test(world: World) -> None:
         rows = [[f"{task}-{n}" for n in range(30)] for task in range(40)]

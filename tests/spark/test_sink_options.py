@@ -8,7 +8,7 @@ import pytest
 
 from metadata.errors import InvalidArgument
 from segments.records.compression import Codec
-from spark.sink_options import CREDENTIALS, check_columns, hashed_write_id, parse_sink_options
+from spark.sink.options import CREDENTIALS, check_columns, hashed_write_id, parse_sink_options
 from tidelog.settings import ClientSettings
 
 WHERE = {"brokers": "http://b:8080", "bucket": "s3://lake/log"}

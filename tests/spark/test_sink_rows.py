@@ -23,13 +23,13 @@ from segments.records.batch_kernel import RecordTuple
 from segments.records.columns import decode_batches, encode_records, iterate_records
 from segments.records.compression import Codec
 from segments.records.partitioner import partition_of
-from spark import sink_brokers
-from spark.bucket_thread import BucketThread
-from spark.sink_options import parse_sink_options
-from spark.sink_rows import KEYLESS_ROWS_MIN, Encoded, TopicFacts, check_dates, encode_rows, pieces, rows_of
-from spark.source_schema import as_source_rows
-from spark.staged_rows import StagedPartition, encode_file, open_file, producer_of, sequenced
-from spark.staging import Staging
+from spark.runtime.bucket_thread import BucketThread
+from spark.sink import brokers as sink_brokers
+from spark.sink.options import parse_sink_options
+from spark.sink.row_encoder import KEYLESS_ROWS_MIN, Encoded, TopicFacts, check_dates, encode_rows, pieces, rows_of
+from spark.sink.staged_files import StagedPartition, encode_file, open_file, producer_of, sequenced
+from spark.sink.staging import Staging
+from spark.source.schema import as_source_rows
 from tidelog.transport.routes import LeaderEpochs, route_from
 
 BYTES_MAX = 64 << 20

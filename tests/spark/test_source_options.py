@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metadata.errors import InvalidArgument
-from spark.source_options import (
+from spark.source.options import (
     EARLIEST,
     LATEST,
     Assigned,

@@ -13,9 +13,9 @@ import yaml
 from pyspark import __file__ as pyspark_file
 
 from spark.pipelines.command import parser
-from spark.sink_options import COLUMNS as SINK_COLUMNS
-from spark.source_options import parse_source_options
-from spark.source_schema import ARROW_TYPES
+from spark.sink.options import COLUMNS as SINK_COLUMNS
+from spark.source.options import parse_source_options
+from spark.source.schema import ARROW_TYPES
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "spark.md").read_text()
@@ -33,7 +33,7 @@ def hadoop_version() -> str:
 
 def options_in_sources() -> set[str]:
     """The names that the source asks its options for."""
-    code = (ROOT / "spark" / "source_options.py").read_text()
+    code = (ROOT / "spark" / "source" / "options.py").read_text()
     found = set(re.findall(r'options\.(?:text|parsed)\(\s*"(\w+)"', code)) | {"subscribe", "subscribePattern", "assign"}
     return found | {f"{which}{what}" for which in ("starting", "ending") for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")}
 
@@ -44,7 +44,7 @@ def test_the_guide_has_every_option_and_column_of_the_source() -> None:
 
 
 def test_the_guide_has_every_option_and_column_of_the_sink() -> None:
-    code = (ROOT / "spark" / "sink_options.py").read_text()
+    code = (ROOT / "spark" / "sink" / "options.py").read_text()
     options = set(re.findall(r'options\.(?:text|parsed)\(\s*"([\w.]+)"', code)) - {"compression"}  # which means the same
     assert options >= {"brokers", "bucket", "topic", "compression.type"}
     written = GUIDE.partition("## Writing into topics")[2].partition("\n## ")[0]

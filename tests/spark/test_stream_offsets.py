@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from metadata.errors import InvalidArgument
 from metadata.model import Partition, TopicId, TopicPartition
-from spark.stream_offsets import StreamOffsets, admitted, parse_offsets
+from spark.source.stream_offsets import StreamOffsets, admitted, parse_offsets
 
 TOPICS = {TopicId(f"{number:032x}"): name for number, name in enumerate(("orders", "events", "a.b-c"))}
 PLACES = st.builds(TopicPartition, st.sampled_from(list(TOPICS)), st.integers(0, 20).map(Partition))

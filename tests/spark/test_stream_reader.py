@@ -21,11 +21,11 @@ from segments.bucket.layout import segment_key
 from segments.object_store.directory import DirectoryStore
 from segments.object_store.interface import ListPage
 from segments.wal.segment_file import SegmentFooter
-from spark import segment_follower, stream_log
-from spark.scan_plan import FilePart, RunPart
-from spark.segment_follower import SegmentFollower
-from spark.source import TidelogSource
-from spark.stream_reader import TidelogStreamReader
+from spark.source import segment_follower, stream_log
+from spark.source.reader import TidelogSource
+from spark.source.scan_plan import FilePart, RunPart
+from spark.source.segment_follower import SegmentFollower
+from spark.source.stream_reader import TidelogStreamReader
 from tests.spark.topics_on_disk import START_MS, Bucket, records
 
 SCHEMA = StructType([StructField("partition", IntegerType()), StructField("offset", LongType())])

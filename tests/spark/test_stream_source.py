@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from metadata.model import TopicId
-from spark.replay import SLOW_WORKER
+from spark.replay.replay import SLOW_WORKER
 from tests.spark.topics_on_disk import Bucket, records
 
 pytestmark = pytest.mark.slow

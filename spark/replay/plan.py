@@ -1,0 +1,223 @@
+"""What a replay reads and where it writes, as its checkpoint remembers it. Pure.
+
+A replay is a bounded stream: where each partition begins and ends is found once, when it begins, and stays in `replay.json` beside
+Spark's own checkpoint. The same command line finds it there and goes on; another one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from metadata.errors import InvalidArgument, OutOfRange, Rejected
+from metadata.model import TopicPartition
+from spark.source.log_snapshot import PartitionSnapshot
+from spark.source.options import LATEST, AtOffset, AtOffsets, AtTimestamp, ByPartition, Position
+from spark.source.scan_plan import OffsetRange
+
+VERSION: Final = 1
+PLAN_FILE: Final = "replay.json"
+
+
+class Target(StrEnum):
+    TOPIC = "topic"
+    PARQUET = "parquet"
+    TABLE = "table"
+
+
+class Placement(StrEnum):
+    """In which partition of the target topic a record goes."""
+
+    KEEP = "keep"
+    """The number that it has."""
+    BY_KEY = "by-key"
+    AUTO = "auto"
+    """Keep where all topics have as many partitions, else by key."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """As the command line has it: what makes two replays the same."""
+
+    topics: tuple[str, ...]
+    bucket: str
+    start: str
+    end: str
+    target: Target
+    into: str
+    """Name of the topic or table, or URI."""
+    where: str = ""
+    placement: Placement = Placement.AUTO
+
+
+class Plan(msgspec.Struct, frozen=True):
+    asked: Asked
+    ranges: dict[str, dict[int, OffsetRange]]
+    """By topic and partition."""
+    ids: dict[str, str] = {}
+    """Of the topics."""
+    keeps_partitions: bool = False
+    rows_before: int = 0
+    """In the table."""
+    version: int = VERSION
+
+    @property
+    def offset_count(self) -> int:
+        return sum(span.end - span.start for spans in self.ranges.values() for span in spans.values())
+
+    def source_options(self) -> dict[str, str]:
+        """Of `spark.read` and `spark.readStream`: exactly these offsets."""
+
+        def json(value: object) -> str:
+            return msgspec.json.encode(value).decode()
+
+        return {
+            "bucket": self.asked.bucket,
+            "assign": json({topic: list(spans) for topic, spans in self.ranges.items()}),
+            "startingOffsets": json({topic: {p: span.start for p, span in spans.items()} for topic, spans in self.ranges.items()}),
+            "endingOffsets": json({topic: {p: span.end for p, span in spans.items()} for topic, spans in self.ranges.items()}),
+            "topicIds": json(self.ids),
+            "includeHeaders": "true",
+        }
+
+    def offsets_done(self, next_offsets: ByPartition) -> int:
+        """Of `offset_count`, where a stream has come to these."""
+        return sum(
+            min(max(next_offsets.get(topic, {}).get(partition, span.start), span.start), span.end) - span.start
+            for topic, spans in self.ranges.items()
+            for partition, span in spans.items()
+        )
+
+
+def plan_of(
+    asked: Asked,
+    snapshots: Mapping[TopicPartition, PartitionSnapshot],
+    ranges: Mapping[TopicPartition, OffsetRange],
+    *,
+    target_partitions: int | None = None,
+    rows_before: int = 0,
+) -> Plan:
+    """`target_partitions`: of the topic that is written. Raises InvalidArgument and Rejected."""
+    by_topic: dict[str, dict[int, OffsetRange]] = {}
+    ids: dict[str, str] = {}
+    for partition, span in ranges.items():
+        topic = snapshots[partition].topic
+        ids[topic] = partition.topic_id
+        by_topic.setdefault(topic, {})[int(partition.partition)] = span
+    keeps = target_partitions is not None and _keeps(asked, by_topic, target_partitions)
+    return Plan(asked, by_topic, ids, keeps, rows_before)
+
+
+def _keeps(asked: Asked, by_topic: Mapping[str, Mapping[int, OffsetRange]], target_partitions: int) -> bool:
+    if asked.placement is Placement.AUTO:
+        return all(len(spans) == target_partitions for spans in by_topic.values())
+    if asked.placement is Placement.BY_KEY:
+        return False
+    for topic, spans in by_topic.items():
+        if max(spans) >= target_partitions:
+            raise Rejected(
+                f"--keep-partitions: {topic} has partitions up to {max(spans)}, and {asked.into} has {target_partitions}."
+                " Nothing was written",
+                hint=f"tidelog topic alter {asked.into} --partitions {max(spans) + 1}, or give --by-key.",
+            )
+    return True
+
+
+def check_order(asked: Asked, start: Position | None, end: Position) -> None:
+    """InvalidArgument where the two places of `asked` tell by themselves that nothing lies between them."""
+    match start, end:
+        case AtOffset(offset), _ if offset == LATEST:
+            raise InvalidArgument(
+                "--from latest begins behind the last record: there is nothing to replay. Nothing was written",
+                hint="Give an earlier place, as --from 1h.",
+            )
+        case AtTimestamp(first), AtTimestamp(last) if first > last:
+            raise behind(asked)
+        case AtOffsets(firsts), AtOffsets(lasts):
+            pairs = {
+                f"{topic}/{number}": (first, lasts.get(topic, {}).get(number, LATEST))
+                for topic, numbers in firsts.items()
+                for number, first in numbers.items()
+            }
+            crossed = [where for where, (first, last) in pairs.items() if first > last >= 0]
+            if crossed and not any(first != LATEST and (first < last or last == LATEST) for first, last in pairs.values()):
+                raise behind(asked, f" in {crossed[0]}")
+
+
+def check_end_is_left(
+    asked: Asked, snapshots: Mapping[TopicPartition, PartitionSnapshot], ends: Mapping[TopicPartition, int]
+) -> None:
+    """OutOfRange where a partition would end below what is left of it: no --from helps then."""
+    for partition, snapshot in sorted(snapshots.items()):
+        if ends[partition] < snapshot.start_offset:
+            raise OutOfRange(
+                f"--to {asked.end} lies below what is left of {snapshot}: offsets below {snapshot.start_offset} of it were deleted,"
+                " by retention or DeleteRecords, and there is nothing to replay. Nothing was written",
+                hint=f"Give a later --to, above {snapshot.start_offset}.",
+            )
+
+
+def behind(asked: Asked, where: str = "") -> InvalidArgument:
+    return InvalidArgument(
+        f"--from {asked.start} lies behind --to {asked.end}{where}: there is nothing to replay. Nothing was written",
+        hint="Give the earlier place with --from; a time without a date, as 1h, is so long ago.",
+    )
+
+
+def encode_plan(plan: Plan) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(plan), indent=2)
+
+
+def decode_plan(body: bytes, where: str) -> Plan:
+    """Raises Rejected for what no replay of this version wrote."""
+    try:
+        plan = msgspec.json.decode(body, type=Plan)
+    except msgspec.MsgspecError as error:
+        raise Rejected(f"{where} is not of a replay: {error}", hint="Give a --checkpoint of its own to each replay.") from None
+    if plan.version != VERSION:
+        raise Rejected(f"{where} is of version {plan.version}, and this Tidelog knows {VERSION}", hint="Use the one that wrote it.")
+    return plan
+
+
+def check_same(plan: Plan, asked: Asked, where: str) -> None:
+    """InvalidArgument, which tells what differs, where the checkpoint is another replay's."""
+    before, now = (msgspec.to_builtins(one) for one in (plan.asked, asked))
+    differs = [
+        f"{_FLAGS[name]} was {_shown(before[name])}, and is {_shown(now[name])}" for name in before if before[name] != now[name]
+    ]
+    if differs:
+        raise InvalidArgument(
+            f"{where} is the checkpoint of another replay: {'; '.join(differs)}. Nothing was written",
+            hint="Give the same command line to go on with that one, or another --checkpoint to begin a new one.",
+        )
+
+
+_FLAGS: Final = {
+    "topics": "TOPIC",
+    "bucket": "--bucket",
+    "start": "--from",
+    "end": "--to",
+    "target": "the target",
+    "into": "its name",
+    "where": "--where",
+    "placement": "the placement",
+}
+
+
+def _shown(value: Any) -> str:
+    return " ".join(value) if isinstance(value, list) else repr(value)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What was counted at the end."""
+
+    expected: int
+    """Rows of the range that pass the filter, as a batch query counts them."""
+    written: int
+    """In the target."""
+
+    @property
+    def agrees(self) -> bool:
+        return self.expected == self.written

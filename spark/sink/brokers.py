@@ -1,0 +1,172 @@
+"""The brokers, as the sink needs them: what they say of topics, and record batches that go to the leaders of their partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, NamedTuple, Protocol
+
+from gateway.proto import log_pb2
+from metadata.errors import NotFound, OutcomeUnknown, Rejected, TidelogError, Unavailable, UnknownTopic
+from metadata.topics.settings import TopicSettings
+from segments.bucket.cluster_record import read_cluster_record
+from segments.object_store.interface import ObjectStore
+from spark.sink.row_encoder import TopicFacts
+from spark.sink.staged_files import StagedPartition
+from tidelog.settings import SettingChanges, credentials_from, settings_from
+from tidelog.transport.addresses import with_tls
+from tidelog.transport.connection import Connection, Stubs, TopicRoute
+from tidelog.transport.rpc_errors import error_of_status
+
+REQUEST_TIMEOUT_S: Final = 30.0
+OPEN_PATIENCE_S = 5.0
+"""For brokers that are just being restarted."""
+PAUSE_S: Final = 0.5
+DATE_SETTINGS: Final = frozenset({"message.timestamp.type", "message.timestamp.after.max.ms"})
+
+
+class Append(NamedTuple):
+    where: StagedPartition
+    batch: bytes
+
+
+class Brokers(Protocol):
+    """What a delivery needs of them."""
+
+    async def leader_of(self, where: StagedPartition, *, fresh: bool = False) -> str:
+        """The address that takes records for the partition; `fresh` asks anew.
+
+        Raises Rejected where the topic is gone, or is another one under the same name; Unavailable.
+        """
+        ...
+
+    async def produce(self, address: str, appends: Sequence[Append]) -> list[TidelogError | None]:
+        """What became of each: None where it is committed. Of those of one partition behind a refused one, nothing was written."""
+        ...
+
+
+Connect = Callable[[], AbstractAsyncContextManager[Brokers]]
+
+
+@asynccontextmanager
+async def connected(
+    brokers: str, credentials: Iterable[tuple[str, str]] = (), *, patience_s: float | None = None
+) -> AsyncIterator[ConnectedBrokers]:
+    """Raises Unavailable, with what each address met, where no broker answers within `patience_s`; Rejected, InvalidArgument.
+
+    `credentials`: settings of a client; what they leave out, the environment of this process may say.
+    """
+    ends_s = asyncio.get_running_loop().time() + (OPEN_PATIENCE_S if patience_s is None else patience_s)
+    given = SettingChanges(**dict(credentials))  # type: ignore[typeddict-item]  # options.py knows their names
+    environment = credentials_from(os.environ, given, tls=with_tls([brokers]))
+    connection = Connection([brokers], settings_from({**environment, **given}))
+    try:
+        while True:
+            try:
+                await connection.open()
+                break
+            except Unavailable as error:
+                if asyncio.get_running_loop().time() + PAUSE_S > ends_s:
+                    raise Unavailable(f"{error.message}. Nothing was sent", hint=error.hint) from None
+            await asyncio.sleep(PAUSE_S)
+        yield ConnectedBrokers(connection)
+    finally:
+        await connection.close()
+
+
+class ConnectedBrokers:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def topic_facts(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Of each. UnknownTopic, with the topic's name; Unavailable."""
+        return {name: await self._facts(name) for name in names}
+
+    async def _facts(self, name: str) -> TopicFacts:
+        try:
+            route = await self._connection.route(name, fresh=True)
+        except UnknownTopic as error:
+            raise UnknownTopic(
+                f"{error.message}. Nothing was written", hint=f"Create it first: tidelog topic create {name} --partitions N"
+            ) from None
+        return facts_of(route)
+
+    async def check_bucket(self, store: ObjectStore) -> None:
+        """Rejected where it is not the bucket of these brokers: nobody would know, or clear away, what is staged on it."""
+        record = await read_cluster_record(store)
+        cluster = await self._connection.cluster()
+        if record is None or record.cluster_id != cluster.cluster_id:
+            whose = "no cluster has used it yet" if record is None else f"it is that of cluster {record.cluster_id}"
+            raise Rejected(
+                f"option bucket: {store.url} is not the bucket of these brokers: {whose}, and they are cluster "
+                f"{cluster.cluster_id}. Nothing was written",
+                hint=f"Their bucket is {cluster.bucket}, as they name it.",
+            )
+
+    async def leader_of(self, where: StagedPartition, *, fresh: bool = False) -> str:
+        """As Brokers has it."""
+        try:
+            route = await self._connection.route(where.topic, fresh=fresh)
+        except UnknownTopic as error:
+            raise _gone(where, "it was deleted") from error
+        if route.topic_id != where.topic_id:
+            raise _gone(where, f"it was deleted and made again: its id was {where.topic_id} and is {route.topic_id}")
+        if where.partition >= route.partition_count:
+            raise Unavailable(f"{where}: the brokers do not know the partition yet")
+        return route.leaders[where.partition]
+
+    async def produce(self, address: str, appends: Sequence[Append]) -> list[TidelogError | None]:
+        """As Brokers has it."""
+        request = log_pb2.ProduceRequest(
+            acks=log_pb2.ACKS_ALL,
+            timeout_ms=int(1000 * REQUEST_TIMEOUT_S),
+            appends=[
+                log_pb2.Append(topic=where.topic, topic_id=where.topic_id, partition=where.partition, record_batch=batch)
+                for where, batch in appends
+            ],
+        )
+
+        async def ask(to: Stubs, timeout_s: float) -> log_pb2.ProduceResponse:
+            answer: log_pb2.ProduceResponse = await to.log.Produce(request, timeout=timeout_s)
+            return answer
+
+        try:
+            answer = await self._connection.ask_once(ask, at=address, writes=True, timeout_s=REQUEST_TIMEOUT_S + 5)
+        except TidelogError as error:
+            return [error] * len(appends)
+        if len(answer.results) != len(appends):
+            return [OutcomeUnknown(f"{address}: the answer is not that of the request")] * len(appends)
+        return [_outcome(result, address) for result in answer.results]
+
+
+def facts_of(route: TopicRoute) -> TopicFacts:
+    """Of its settings only these are looked at: a newer version may have others beside them."""
+    dates = TopicSettings.parse({name: route.settings[name] for name in DATE_SETTINGS & route.settings.keys()})
+    return TopicFacts(
+        route.name,
+        route.topic_id,
+        route.partition_count,
+        route.batch_bytes_max,
+        dates.message_timestamp_type,
+        dates.message_timestamp_after_max_ms,
+    )
+
+
+def _gone(where: StagedPartition, what: str) -> Rejected:
+    return Rejected(
+        f"topic {where.topic}, for which rows were staged, is not there any more: {what}", hint="Begin a new checkpoint."
+    )
+
+
+def _outcome(result: log_pb2.AppendResult, address: str) -> TidelogError | None:
+    status = result.error if result.HasField("error") else None
+    if status is None and result.placements and result.placements[0].HasField("error"):
+        status = result.placements[0].error
+    if status is None:
+        return None if result.placements else OutcomeUnknown(f"{address}: it tells no place of the records")
+    error = error_of_status(status, address=address)
+    if isinstance(error, NotFound):  # it may lag behind: who is asked afresh for the leader knows whether the topic is gone
+        return Unavailable(error.message, hint=error.hint)
+    return error

@@ -1,0 +1,245 @@
+"""Makes a batch one, whoever tries and however often: chooses its files, has them sent, and says that it is done.
+
+    create chosen ─▶ no later batch? ─▶ send (delivery.py) ─▶ create done ─▶ delete the rows, and all of earlier batches
+         │                                   ▲
+         └ it is there: an earlier attempt's ┘  its files are the batch, and not ours
+
+A crash between any two steps leaves what the next attempt goes on with. `chosen` and `done` of a query's last batch stay: Spark may
+run it again. Markers are never deleted by age, so that nothing is written twice however late somebody comes.
+
+Invariant: of a batch, only the files of one `chosen` are ever sent, always under the same producer and sequences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from compaction.deleter import Deletions
+from metadata.errors import AlreadyExists, Fenced, InvalidTimestamp, NotFound, Rejected, TidelogError, Unavailable
+from segments.bucket.layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
+from segments.object_store.interface import ObjectStore
+from segments.object_store.listing import objects_under
+from segments.retry import patiently
+from spark.sink.brokers import Brokers, Connect
+from spark.sink.delivery import PATIENCE_S, StagedDelivery
+from spark.sink.options import PRODUCER_EXPIRY_MS
+from spark.sink.staged_files import (
+    Chosen,
+    Done,
+    StagedFile,
+    added,
+    as_counts,
+    counted,
+    decode_chosen,
+    decode_done,
+)
+
+BUCKET_PATIENCE_S: Final = 60.0
+EXPIRY_MARGIN: Final = 10
+"""A tenth of the time for which brokers remember a producer is left for clocks that differ."""
+
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommit:
+    """One attempt to commit one batch of a write."""
+
+    store: ObjectStore
+    connect: Connect
+    write: str
+    batch: int
+    label: str
+    """The write, and the batch, as people know them."""
+    go_on: str
+    """What to do where it was broken off."""
+    now_ms: Callable[[], int]
+    forgets: bool = False
+    """Whether no marker has to stay: nobody comes again with this write."""
+    producer_expiry_ms: int = PRODUCER_EXPIRY_MS
+    patience_s: float = PATIENCE_S
+
+    async def commit(self, files: Sequence[StagedFile]) -> Done | None:
+        """What was written, by this attempt or an earlier one; None where there was nothing to write.
+
+        Raises what StagedDelivery raises, with what is written by then; Fenced where a later batch of the write is there.
+        """
+        done = await read_done(self.store, self.write, self.batch)
+        if done is not None:
+            log.info("%s was written before, with %d rows", self.label, done.records)
+        else:
+            if not files and await self._read_chosen() is None:
+                return None
+            sending: list[StagedDelivery] = []
+            try:
+                async with self.connect() as brokers:
+                    done = await self._write(brokers, files, sending)
+            except TidelogError as error:
+                raise self._told(error, sending) from error
+            log.info("%s is written: %d rows in %d partitions", self.label, done.records, len(done.partitions))
+        await self._clear()
+        return done
+
+    async def _write(self, brokers: Brokers, files: Sequence[StagedFile], sending: list[StagedDelivery]) -> Done:
+        """Adds what it sends to `sending`."""
+        for where in {where.topic: where for where in counted(files)}.values():
+            with contextlib.suppress(Unavailable):  # for those the delivery has patience
+                await brokers.leader_of(where, fresh=True)  # refuses topics that were made anew since, before anything is chosen
+        chosen = await self._choose(files)
+        others = await self._markers()
+        later = [other.batch for other in others if other.batch > self.batch]
+        if later:
+            raise Fenced(
+                f"batch {max(later)} of the same query is there already",
+                hint="Another run of the query goes on: stop one of them. Or the checkpoint was set back: begin a new one.",
+            )
+        if chosen.files:
+            sending.append(self._delivery(brokers, chosen))
+            await self._send(sending[0])
+        return await self._finish(chosen, others)
+
+    async def _choose(self, files: Sequence[StagedFile]) -> Chosen:
+        """The one that counts: ours, or that of who came first."""
+        key = chosen_key(self.write, self.batch)
+        ours = Chosen(
+            write=self.write,
+            batch=self.batch,
+            label=self.label,
+            created_ms=self.now_ms(),
+            nonce=secrets.token_hex(8),
+            files=tuple(files),
+        )
+        try:
+            await self._patiently(lambda: self.store.create(key, [msgspec.json.encode(ours)]))
+        except AlreadyExists:
+            chosen = await self._read_chosen()
+            if chosen is None:
+                raise Fenced(f"{key} was there and is gone", hint="Another run of the query goes on: stop one.") from None
+            if chosen.nonce != ours.nonce:
+                log.info("%s: an earlier attempt has chosen its rows, and they are sent", self.label)
+            return chosen
+        return ours
+
+    def _delivery(self, brokers: Brokers, chosen: Chosen) -> StagedDelivery:
+        lasts_ms = self.producer_expiry_ms - self.producer_expiry_ms // EXPIRY_MARGIN
+        return StagedDelivery(
+            chosen,
+            self.store,
+            brokers,
+            begins_until_ms=chosen.created_ms + lasts_ms,
+            now_ms=self.now_ms,
+            patience_s=self.patience_s,
+        )
+
+    async def _send(self, delivery: StagedDelivery) -> None:
+        try:
+            await delivery.run()
+        except NotFound as error:
+            if await read_done(self.store, self.write, self.batch) is None:
+                told = f"staged rows are gone from the bucket: {error.message}"
+                marker = chosen_key(self.write, self.batch)
+                hint = (
+                    "They are kept for a week. Look at the end of the topic. Where none of the rows are there, delete "
+                    f"{marker} on {self.store.url}, and run it again; where some are, begin a new checkpoint behind them."
+                )
+                raise Rejected(told, hint=hint) from error
+            # else another attempt was faster, and has cleared up
+
+    def _told(self, error: TidelogError, sending: Sequence[StagedDelivery]) -> TidelogError:
+        """With what is written, and what follows from it."""
+        so_far = "This attempt has sent nothing"
+        for delivery in sending:
+            whole = f"the rows of {delivery.complete} of {len(delivery.lanes)} partitions are in their topic"
+            so_far = f"So far {whole}, of others some may be"
+        error.message = f"{self.label} could not be written: {error.message}. {so_far}"
+        error.args = (error.message,)
+        if error.retryable or isinstance(error, InvalidTimestamp):
+            error.hint = f"{self.go_on} and the rest follows; nothing is doubled. {error.hint}".strip()
+        return error
+
+    async def _finish(self, chosen: Chosen, others: Sequence[StagedKey]) -> Done:
+        before = None
+        for batch in sorted({other.batch for other in others if other.done and other.batch < self.batch}, reverse=True)[:1]:
+            before = await read_done(self.store, self.write, batch)
+        counts = as_counts(counted(chosen.files))
+        done = Done(
+            write=self.write,
+            batch=self.batch,
+            done_ms=self.now_ms(),
+            label=self.label,
+            partitions=counts,
+            first_batch=before.first_batch if before else self.batch,
+            total=added(before.total, counts) if before else counts,
+        )
+        key = done_key(self.write, self.batch)
+        try:
+            await self._patiently(lambda: self.store.create(key, [msgspec.json.encode(done)]))
+        except AlreadyExists:
+            return await read_done(self.store, self.write, self.batch) or done
+        return done
+
+    async def _clear(self) -> None:
+        """Deletes what nobody needs any more. What stays is found by the next batch, or by the collector."""
+        rows: list[str] = []
+        markers: list[str] = []
+        with contextlib.suppress(TidelogError):
+            async for found in objects_under(self.store, staged_prefix(self.write)):
+                key = parse_staged_key(found.key)
+                if key is None or key.batch > self.batch:
+                    continue
+                if key.created_ms is not None:
+                    rows.append(found.key)
+                elif key.batch < self.batch or self.forgets:
+                    markers.append(found.key)
+            await Deletions(self.store, now_ms=self.now_ms).delete([*rows, *markers])
+
+    async def _markers(self) -> list[StagedKey]:
+        """Of all batches of the write that have rows, or markers, on the bucket."""
+        keys = [parse_staged_key(found.key) async for found in objects_under(self.store, staged_prefix(self.write))]
+        return [key for key in keys if key is not None and (key.chosen or key.done)]
+
+    async def _read_chosen(self) -> Chosen | None:
+        key = chosen_key(self.write, self.batch)
+        try:
+            return decode_chosen(await self._patiently(lambda: self.store.get(key)), key)
+        except NotFound:
+            return None
+
+    @staticmethod
+    async def _patiently(call: Callable[[], Awaitable[Answer]]) -> Answer:
+        return await patiently(call, patience_s=BUCKET_PATIENCE_S)
+
+
+async def read_done(store: ObjectStore, write: str, batch: int) -> Done | None:
+    """None: the batch is not done, or a later one is."""
+    key = done_key(write, batch)
+    try:
+        return decode_done(await patiently(lambda: store.get(key), patience_s=BUCKET_PATIENCE_S), key)
+    except NotFound:
+        return None
+
+
+async def newest_done(store: ObjectStore, write: str) -> Done | None:
+    """What a query has written so far, by its newest batch that is done: `total` counts the rows of all of them by partition."""
+    batches = [
+        key.batch
+        async for found in objects_under(store, staged_prefix(write))
+        if (key := parse_staged_key(found.key)) is not None and key.done
+    ]
+    return await read_done(store, write, max(batches)) if batches else None
+
+
+async def take_back(store: ObjectStore, write: str, batch: int, files: Sequence[StagedFile], *, now_ms: Callable[[], int]) -> None:
+    """Deletes the files of a batch that was given up, unless it was chosen: then whoever comes next goes on with it."""
+    try:
+        await store.get(chosen_key(write, batch))
+    except NotFound:
+        await Deletions(store, now_ms=now_ms).delete([file.key for file in files])

@@ -1,0 +1,250 @@
+"""Sends what was chosen to the leaders of its partitions, in order; how far each partition is, is decided in partition_progress.py.
+
+    chosen ─▶ files, some ahead ─▶ CRC-32C ─▶ lanes, one for each partition ─▶ requests, some at each leader ─▶ committed
+
+Invariant: what is read and not yet committed is at most READ_AHEAD_BYTES, or one file. What is in its topic already is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from metadata.errors import Corrupt, TidelogError, Unavailable
+from segments.bucket.layout import chosen_key
+from segments.object_store.interface import ObjectStore
+from segments.retry import patiently
+from segments.shared_errors import first_of
+from spark.sink.brokers import Append, Brokers
+from spark.sink.partition_progress import ForgottenError, Lane, Part
+from spark.sink.staged_files import Chosen, StagedFile, StagedPartition, counted, open_file, producer_of, sequenced
+
+READ_AHEAD_BYTES: Final = 96 << 20
+READS_MAX: Final = 16
+"""Files that are read at the same time: many tasks of a small batch have a small one each."""
+REQUEST_BYTES: Final = 4 << 20
+REQUEST_BATCHES: Final = 500
+LANE_BATCHES: Final = 100
+"""Of one partition in a request. That brokers remember five of a producer is no bound: where a request comes again and they are
+further, they say how far, and that is where a batch begins."""
+REQUESTS_PER_LEADER: Final = 4
+PATIENCE_S: Final = 120.0
+"""For a partition that takes nothing."""
+BUCKET_PATIENCE_S: Final = 60.0
+PAUSE_S: Final = 0.05
+PAUSE_S_MAX: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class StagedDelivery:
+    def __init__(
+        self,
+        chosen: Chosen,
+        store: ObjectStore,
+        brokers: Brokers,
+        *,
+        begins_until_ms: int,
+        now_ms: Callable[[], int],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """`begins_until_ms`: from then on brokers may have forgotten what an earlier attempt has sent."""
+        self._chosen = chosen
+        self._store = store
+        self._brokers = brokers
+        self._begins_until_ms = begins_until_ms
+        self._now_ms = now_ms
+        self._patience_s = patience_s
+        self.lanes = {where: Lane(where, records) for where, records in counted(chosen.files).items()}
+        self._producers = {where.topic_id: producer_of(chosen.write, chosen.batch, where.topic_id) for where in self.lanes}
+        self._ends = _ends(chosen.files)
+        self._ready: dict[StagedPartition, Lane] = {}
+        self._requests: dict[str, int] = {}
+        """Under way, by leader."""
+        self._refused_since_s: dict[StagedPartition, float] = {}
+        self._paused: set[StagedPartition] = set()
+        self._stale: set[str] = set()
+        """Topics whose leaders are asked for afresh."""
+        self._parts_left: dict[int, int] = {}
+        """By file that is in memory."""
+        self._held_bytes = 0
+        self._all_read = False
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+
+    @property
+    def complete(self) -> int:
+        """Partitions whose rows are all in their topic."""
+        return sum(lane.is_done for lane in self.lanes.values())
+
+    async def run(self) -> None:
+        """Returns when all is committed.
+
+        Raises Rejected and Fenced where it can't go on, Corrupt, NotFound for a staged file that is gone, ForgottenError, and
+        Unavailable or OutcomeUnknown where a partition, or the bucket, does not answer for long.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read(tasks))
+                while not self._is_over():
+                    self._changed.clear()
+                    await self._send_what_is_ready(tasks)
+                    if not self._is_over():
+                        await self._changed.wait()
+        except BaseExceptionGroup as errors:
+            raise first_of(errors) from errors
+        short = [lane for lane in self.lanes.values() if not lane.is_done]
+        if short:
+            raise Corrupt(f"{short[0].where}: {short[0].written} of {short[0].records} rows were staged")
+
+    def _is_over(self) -> bool:
+        return self._all_read and not any(lane.waiting for lane in self.lanes.values())
+
+    # ── in ──
+
+    async def _read(self, tasks: asyncio.TaskGroup) -> None:
+        ahead: deque[tuple[int, asyncio.Task[bytes] | None]] = deque()
+        for number, file in enumerate(self._chosen.files):
+            while ahead and (len(ahead) == READS_MAX or self._is_full(file)):
+                await self._stage_next(ahead)
+            while self._is_full(file):
+                self._room.clear()
+                await self._room.wait()
+            if all(self.lanes[where].written >= end for where, end in self._ends[number]):
+                ahead.append((number, None))
+            else:
+                self._held_bytes += file.size_bytes
+                ahead.append((number, tasks.create_task(self._get(file.key))))
+        while ahead:
+            await self._stage_next(ahead)
+        self._all_read = True
+        self._changed.set()
+
+    def _is_full(self, file: StagedFile) -> bool:
+        return bool(self._held_bytes) and self._held_bytes + file.size_bytes > READ_AHEAD_BYTES
+
+    async def _get(self, key: str) -> bytes:
+        return await patiently(lambda: self._store.get(key), patience_s=BUCKET_PATIENCE_S)
+
+    async def _stage_next(self, ahead: deque[tuple[int, asyncio.Task[bytes] | None]]) -> None:
+        number, body = ahead.popleft()
+        file = self._chosen.files[number]
+        if body is not None:
+            self._stage(number, file, await body)
+            return
+        for where, records in file.records:
+            self.lanes[where].pass_over(records)
+
+    def _stage(self, number: int, file: StagedFile, body: bytes) -> None:
+        self._parts_left[number] = 0
+        for where, batches in open_file(file, body):
+            lane = self.lanes[where]
+            self._parts_left[number] += sum(lane.stage(batch, header, number) for batch, header in batches)
+            if lane.is_ready and where not in self._paused:
+                self._ready[where] = lane
+        self._let_go(number)
+        self._changed.set()
+
+    def _let_go(self, number: int) -> None:
+        if not self._parts_left[number]:
+            del self._parts_left[number]
+            self._held_bytes -= self._chosen.files[number].size_bytes
+            self._room.set()
+
+    # ── out ──
+
+    async def _send_what_is_ready(self, tasks: asyncio.TaskGroup) -> None:
+        by_leader: dict[str, list[Lane]] = {}
+        for where, lane in list(self._ready.items()):
+            fresh = where.topic in self._stale
+            self._stale.discard(where.topic)
+            try:
+                leader = await self._brokers.leader_of(where, fresh=fresh)
+            except Unavailable as error:
+                lane.refusal = error
+                self._pause(lane, error)
+            else:
+                by_leader.setdefault(leader, []).append(lane)
+        for leader, lanes in by_leader.items():
+            while lanes and self._requests.get(leader, 0) < REQUESTS_PER_LEADER:
+                self._requests[leader] = self._requests.get(leader, 0) + 1
+                tasks.create_task(self._send(leader, self._next_request(lanes)))
+
+    def _next_request(self, lanes: list[Lane]) -> list[tuple[Lane, list[Part]]]:
+        """Takes what goes into a request from the first of these, which it removes."""
+        request: list[tuple[Lane, list[Part]]] = []
+        size = count = 0
+        while lanes and size < REQUEST_BYTES and count < REQUEST_BATCHES:
+            lane = lanes.pop(0)
+            if not lane.is_known and self._now_ms() >= self._begins_until_ms:
+                raise self._too_old(lane)
+            parts = lane.take(REQUEST_BYTES - size, LANE_BATCHES)
+            del self._ready[lane.where]
+            request.append((lane, parts))
+            size += sum(len(part.batch) for part in parts)
+            count += len(parts)
+        return request
+
+    def _too_old(self, lane: Lane) -> ForgottenError:
+        chosen_at = datetime.fromtimestamp(self._chosen.created_ms / 1000, UTC).isoformat(timespec="seconds")
+        return ForgottenError(
+            f"{lane.where}: the batch was chosen at {chosen_at}, so long ago that brokers may have forgotten what they have of it",
+            hint=f"Look at the end of the topic. Where none of the rows are there, delete "
+            f"{chosen_key(self._chosen.write, self._chosen.batch)} on {self._store.url}, and run it again; where some are, begin a "
+            "new checkpoint behind them.",
+        )
+
+    async def _send(self, leader: str, request: list[tuple[Lane, list[Part]]]) -> None:
+        appends = [
+            Append(lane.where, sequenced(part.batch, part.header, self._producers[lane.where.topic_id], part.first))
+            for lane, parts in request
+            for part in parts
+        ]
+        outcomes = iter(await self._brokers.produce(leader, appends))
+        self._requests[leader] -= 1
+        for lane, parts in request:
+            settled = lane.answered([next(outcomes) for _ in parts])
+            for part in settled:
+                self._parts_left[part.file] -= 1
+                self._let_go(part.file)
+            if settled:  # it takes something, if not all
+                self._refused_since_s.pop(lane.where, None)
+            if lane.refusal is not None:
+                self._pause(lane, lane.refusal)
+            elif lane.is_ready:
+                self._ready[lane.where] = lane
+        self._changed.set()
+
+    def _pause(self, lane: Lane, error: TidelogError) -> None:
+        """Before it is sent again, to whoever leads by then. Raises the error where that goes on for too long."""
+        loop = asyncio.get_running_loop()
+        since_s = self._refused_since_s.setdefault(lane.where, loop.time())
+        if loop.time() - since_s > self._patience_s:
+            raise error
+        if loop.time() - since_s > self._patience_s / 10:
+            log.warning("%s takes nothing for %.0f s; trying again: %s", lane.where, loop.time() - since_s, error)
+        self._ready.pop(lane.where, None)
+        pause_s = min(PAUSE_S_MAX, max(PAUSE_S, (loop.time() - since_s) / 2))
+        self._paused.add(lane.where)
+        loop.call_later(pause_s, self._end_pause, lane)
+
+    def _end_pause(self, lane: Lane) -> None:
+        self._paused.discard(lane.where)
+        self._stale.add(lane.where.topic)
+        self._ready[lane.where] = lane
+        self._changed.set()
+
+
+def _ends(files: Sequence[StagedFile]) -> list[list[tuple[StagedPartition, int]]]:
+    """By file: its partitions, and how many of their records there are with it and all files before it."""
+    counts: dict[StagedPartition, int] = {}
+    ends = []
+    for file in files:
+        for where, records in file.records:
+            counts[where] = counts.get(where, 0) + records
+        ends.append([(where, counts[where]) for where, _ in file.records])
+    return ends

@@ -1,0 +1,26 @@
+"""What passes between Spark and what is ours: tasks on their way to executors, and errors on their way to people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import InputPartition
+
+from metadata.errors import TidelogError
+from spark.source.scan_plan import Task
+
+
+class TaskPartition(InputPartition):
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+
+
+@contextmanager
+def told_to_spark() -> Iterator[None]:
+    """Spark shows what an exception says, and nothing else of it: so that has to hold the remedy as well."""
+    try:
+        yield
+    except TidelogError as error:
+        raise PySparkException(f"{error.message}. {error.hint}".strip()) from None

@@ -1,0 +1,182 @@
+"""What partitions hold at a moment, as the bucket alone tells it: no broker is asked, and nothing is written.
+
+    new segments' footers (segment_follower.py) ─▶ runs ┐
+                                  then: the manifests  ─┴▶ log start · [ Parquet ]│[ runs ] · end
+
+A batch query looks once; a stream keeps what it knows, and each look brings that up to date. Manifests are read last: what was
+trimmed before they are read lies below their `compacted_to`. Sessions are listed one after the other, so a partition that moves
+meanwhile may show a gap where there is none; it is looked at again before it is told as damage.
+Invariant: all that is in a snapshot is committed, without a gap, and stays so for the grace period.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from metadata.errors import Corrupt
+from metadata.model import Offset, SegmentSeq, SessionId, TopicPartition
+from segments.bucket.layout import parse_wal_key
+from segments.history.index import History
+from segments.history.manifest import Manifest, no_manifest
+from segments.history.manifest_store import newest_manifests
+from segments.object_store.interface import ObjectStore
+from segments.wal.run_index import RunIndex
+from segments.wal.segment_file import Run, SegmentFooter
+from spark.source.segment_follower import SegmentFollower
+
+READS_MAX: Final = 32
+"""Manifests, at the same time."""
+LOOKS_MAX: Final = 3
+PAUSE_S: Final = 0.2
+
+
+class PlacedRun(NamedTuple):
+    run: Run
+    session: SessionId
+    seq: SegmentSeq
+
+
+class PartitionSnapshot(NamedTuple):
+    topic: str
+    partition: TopicPartition
+    manifest: Manifest
+    runs: RunIndex
+    """Those at or above `compacted_to`."""
+    damage: Corrupt | None = None
+    """Why what comes behind the end can't be read."""
+
+    @property
+    def start_offset(self) -> Offset:
+        return self.manifest.log_start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        return max(self.runs.end_offset or Offset(0), self.start_offset)
+
+    @property
+    def history(self) -> History:
+        return History(self.manifest, self.topic)
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition.partition}"
+
+
+async def take_snapshot(store: ObjectStore, partitions: Mapping[TopicPartition, str]) -> dict[TopicPartition, PartitionSnapshot]:
+    """Of each partition, with the name of its topic. Raises what the store raises."""
+    return await LogFollower(store).look(partitions)
+
+
+class LogFollower:
+    """Remembers the runs of the partitions that it is asked for, from `compacted_to` on, and their manifests."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._begin()
+
+    def _begin(self, partitions: frozenset[TopicPartition] = frozenset()) -> None:
+        self._followed = partitions
+        self._segments = SegmentFollower(self._store, self._take_in)
+        self._placed: dict[TopicPartition, list[PlacedRun]] = defaultdict(list)
+        self._manifests: dict[TopicPartition, Manifest | Corrupt] = {}
+        self._snapshots: dict[TopicPartition, PartitionSnapshot] = {}
+        """Those that are still as the bucket was at the last look, but for damage that was found since."""
+        self._told: set[str] = set()
+        """Damage that was looked at often enough."""
+
+    async def look(
+        self, partitions: Mapping[TopicPartition, str], *, manifests: bool = True
+    ) -> dict[TopicPartition, PartitionSnapshot]:
+        """Of each partition, with the name of its topic, as of now. `manifests` False: only those that are needed are looked for.
+
+        Raises what the store raises.
+        """
+        if not partitions.keys() <= self._followed:  # of others nothing was kept
+            self._begin(frozenset(partitions))
+        for look in range(LOOKS_MAX):
+            await self._segments.look(late=manifests or look > 0)
+            wanted = partitions.keys() - (self._manifests.keys() if not (manifests or look or self._segments.missed) else set())
+            if wanted:
+                await self._read_manifests({partition: partitions[partition] for partition in wanted})
+                self._segments.missed = False
+            found = {partition: self._snapshot(topic, partition) for partition, topic in partitions.items()}
+            damage = {str(snapshot.damage) for snapshot in found.values() if snapshot.damage}
+            if damage <= self._told:
+                break
+            await asyncio.sleep(PAUSE_S if look + 1 < LOOKS_MAX else 0)
+        self._told = damage
+        return found
+
+    def _take_in(self, footer: SegmentFooter) -> None:
+        for run in footer.runs:
+            if run.partition in self._followed:
+                self._placed[run.partition].append(PlacedRun(run, footer.session, footer.seq))
+                self._snapshots.pop(run.partition, None)
+
+    async def _read_manifests(self, partitions: Mapping[TopicPartition, str]) -> None:
+        known = {partition: manifest for partition, manifest in self._manifests.items() if isinstance(manifest, Manifest)}
+        for partition, newest in (await newest_manifests(self._store, partitions, known=known, reads_max=READS_MAX)).items():
+            manifest = newest or no_manifest(partition)
+            if manifest is self._manifests.get(partition):
+                continue
+            self._manifests[partition] = manifest
+            self._snapshots.pop(partition, None)
+            if isinstance(manifest, Manifest):
+                kept = [placed for placed in self._placed[partition] if placed.run.last_offset >= manifest.compacted_to]
+                self._placed[partition] = kept
+
+    def _snapshot(self, topic: str, partition: TopicPartition) -> PartitionSnapshot:
+        held = self._snapshots.get(partition)
+        if held is not None and not self._segments.damaged:
+            return held
+        damaged = [self._segments.damaged[place] for place in sorted(self._segments.damaged)]
+        found = snapshot_of(topic, partition, self._manifests[partition], self._placed[partition], damaged)
+        if not damaged:
+            self._snapshots[partition] = found
+        return found
+
+
+def snapshot_of(
+    topic: str, partition: TopicPartition, manifest: Manifest | Corrupt, placed: Iterable[PlacedRun], damaged: Sequence[Corrupt]
+) -> PartitionSnapshot:
+    """Pure: from what was read of a partition, up to the first gap."""
+    if isinstance(manifest, Corrupt):
+        return PartitionSnapshot(topic, partition, no_manifest(partition), RunIndex(start_offset=Offset(0)), manifest)
+    epoch = manifest.epochs[-1].leader_epoch if manifest.epochs else -1
+    runs = RunIndex(start_offset=manifest.compacted_to, leader_epoch=epoch)
+    last: PlacedRun | None = None
+    for found in sorted(placed, key=lambda found: (found.run.leader_epoch, found.session, found.seq)):
+        run = found.run
+        if run.last_offset < manifest.compacted_to:
+            continue
+        if (runs.end_offset or 0) < run.base_offset <= manifest.log_start_offset:
+            runs = RunIndex(start_offset=run.base_offset, leader_epoch=epoch)  # what is missing in between was deleted
+        try:
+            runs.add(run, session=found.session, seq=found.seq)
+        except Corrupt as error:
+            return PartitionSnapshot(topic, partition, manifest, runs, _gap(topic, error, damaged))
+        last = found
+    return PartitionSnapshot(topic, partition, manifest, runs, _behind(topic, partition, last, damaged))
+
+
+def _gap(topic: str, error: Corrupt, damaged: Sequence[Corrupt]) -> Corrupt:
+    if not damaged:
+        return error
+    first = damaged[0]
+    told = f"{topic}: {error.message}; what is missing may have been here: {first.message}"
+    return Corrupt(told, hint=first.hint, **first.details)
+
+
+def _behind(topic: str, partition: TopicPartition, last: PlacedRun | None, damaged: Sequence[Corrupt]) -> Corrupt | None:
+    """The first damaged segment that may hold records behind the last run: none that a later one follows."""
+    for error in damaged:
+        place = parse_wal_key(str(error.details.get("key", "")))
+        if place is None or place.seq is None or last is None or (place.session, place.seq) > (last.session, last.seq):
+            return Corrupt(
+                f"{topic}/{partition.partition}: {error.message}; whether it holds records of this partition can't be told",
+                hint=error.hint,
+                **error.details,
+            )
+    return None

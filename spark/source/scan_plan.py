@@ -1,0 +1,139 @@
+"""Cuts offset ranges of partitions into what Spark's tasks read. Pure.
+
+    range      [ start ………………………………………………………………… end )
+    history        [ file a: groups 3, 4 ][ file b: groups 0 … 9 ]│
+    segments                                                      │[ run ][ run ][ run ]
+    tasks      [        1        ][       2       ][     3        ][      4      ]      each about as large as the others, in order
+
+A part is a row group or a run, the least that is read. Invariant: the tasks of a partition are in offset order, do not overlap, and
+cover the range; gaps that key compaction left belong to the task before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from metadata.model import TopicPartition
+from segments.history.index import GroupPlace
+from segments.history.manifest import HistoryFile
+from segments.wal.run_index import RunPlace
+from spark.source.log_snapshot import PartitionSnapshot
+
+TASK_BYTES: Final = 128 << 20
+"""That a task reads about, as columns in memory: what Spark gives a task of its own readers."""
+
+
+class FilePart(NamedTuple):
+    """Row groups [first, end) of a Parquet file."""
+
+    key: str
+    file: HistoryFile
+    first: int
+    end: int
+
+
+class RunPart(NamedTuple):
+    """Runs that follow each other."""
+
+    runs: tuple[RunPlace, ...]
+
+
+class OffsetRange(NamedTuple):
+    """Offsets [start, end) of a partition."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one Spark partition reads; it is sent to an executor as it is."""
+
+    topic: str
+    partition: TopicPartition
+    offsets: OffsetRange
+    """What lies in its parts outside of these is left out."""
+    parts: tuple[FilePart | RunPart, ...]
+    size_bytes: int
+    """About what its records take as columns."""
+
+
+class Rows(NamedTuple):
+    """Which rows are wanted at all, as far as filters on columns tell: parts that hold none of them are not read."""
+
+    partitions: frozenset[int] | None = None
+    offset_min: int = 0
+    offset_max: int = 2**63 - 1
+    timestamp_min_ms: int = -(2**63)
+
+    def wants(self, place: GroupPlace | RunPlace) -> bool:
+        newest = place.group.max_timestamp if isinstance(place, GroupPlace) else place.max_timestamp
+        return newest >= self.timestamp_min_ms and place.last_offset >= self.offset_min and place.base_offset <= self.offset_max
+
+
+ALL_ROWS: Final = Rows()
+
+
+def plan_tasks(
+    snapshot: PartitionSnapshot, offsets: OffsetRange, *, task_bytes: int = TASK_BYTES, task_records: int = 0, rows: Rows = ALL_ROWS
+) -> list[Task]:
+    """`task_records`: at most so many offsets for a task; 0: as many as there are."""
+    tasks = []
+    for part in _cut(offsets, task_records):
+        places = [place for place in places_in(snapshot, part) if rows.wants(place)]
+        groups = _grouped(places, task_bytes)
+        bounds = [part.start, *(group[0].base_offset for group in groups[1:]), part.end]
+        for at, group in enumerate(groups):
+            covered = OffsetRange(max(bounds[at], part.start), min(bounds[at + 1], part.end))
+            size_bytes = sum(place.size_bytes for place in group)
+            tasks.append(Task(snapshot.topic, snapshot.partition, covered, tuple(_joined(group)), size_bytes))
+    return tasks
+
+
+def places_in(snapshot: PartitionSnapshot, offsets: OffsetRange) -> Iterator[GroupPlace | RunPlace]:
+    """The row groups and runs that hold records of the range, in offset order."""
+    start, end = max(offsets.start, snapshot.start_offset), min(offsets.end, snapshot.end_offset)
+    yield from snapshot.history.between(start, end)
+    yield from snapshot.runs.between(max(start, snapshot.manifest.compacted_to), end)
+
+
+def _cut(offsets: OffsetRange, task_records: int) -> list[OffsetRange]:
+    if not task_records:
+        return [offsets]
+    starts = range(offsets.start, offsets.end, task_records)
+    return [OffsetRange(start, min(start + task_records, offsets.end)) for start in starts]
+
+
+def _grouped(places: Sequence[GroupPlace | RunPlace], task_bytes: int) -> list[list[GroupPlace | RunPlace]]:
+    groups: list[list[GroupPlace | RunPlace]] = []
+    size_bytes = 0
+    for place in places:
+        if not groups or size_bytes + place.size_bytes > task_bytes:
+            groups.append([])
+            size_bytes = 0
+        groups[-1].append(place)
+        size_bytes += place.size_bytes
+    return groups
+
+
+def _joined(places: Iterable[GroupPlace | RunPlace]) -> Iterator[FilePart | RunPart]:
+    """Row groups of one file that follow each other as one part, and runs as well: a file is named once, however many it has."""
+    held: FilePart | RunPart | None = None
+    for place in places:
+        if isinstance(place, GroupPlace):
+            if isinstance(held, FilePart) and held.key == place.key and held.end == place.number:
+                held = held._replace(end=place.number + 1)
+                continue
+            following: FilePart | RunPart = FilePart(place.key, place.file, place.number, place.number + 1)
+        elif isinstance(held, RunPart):
+            held = RunPart((*held.runs, place))
+            continue
+        else:
+            following = RunPart((place,))
+        if held is not None:
+            yield held
+        held = following
+    if held is not None:
+        yield held

@@ -1,0 +1,190 @@
+"""The log as a stream on the driver follows it: where it begins, how far each batch goes, and what tasks it has.
+
+    each batch        footers of new segments; nothing at all LOOK_PAUSE_S after the last look
+    every TOPICS_S    which topics and partitions there are, and the manifests that changed: log starts, and what is Parquet by now
+
+A partition that comes later enters at its earliest record with the next batch's end, and is read from the batch after it: so that
+where a batch begins and ends is in the checkpoint before it is read, and a batch that is planned again has the same rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from metadata.errors import OutcomeUnknown, OutOfRange, Unavailable
+from metadata.model import TopicPartition
+from segments.object_store.interface import ObjectStore
+from spark.runtime.bucket_thread import BucketThread
+from spark.source.batch_query import find_asked, tasks_of
+from spark.source.log_snapshot import LogFollower, PartitionSnapshot
+from spark.source.offset_ranges import end_offsets, start_offsets, times_asked
+from spark.source.options import LATEST, AtOffset, SourceOptions
+from spark.source.scan_plan import ALL_ROWS, Task
+from spark.source.stream_offsets import StreamOffsets, StreamRules, admitted, batch_ranges, offsets_of
+from spark.source.time_lookup import look_up
+
+LOOK_PAUSE_S: Final = 0.5
+"""Spark asks a hundred times a second where nothing comes; a bucket takes money for each answer."""
+TOPICS_S: Final = 10.0
+PATIENCE_S: Final = 60.0
+"""For so long the bucket may be away before the query fails."""
+RETRY_PAUSE_S: Final = 1.0
+TOLD_MAX: Final = 1000
+"""Warnings that are remembered, so as not to be given twice."""
+
+log = logging.getLogger(__name__)
+
+Snapshots = Mapping[TopicPartition, PartitionSnapshot]
+
+
+class StreamLog:
+    """One query's; its methods block. They raise what `batch_query.plan_batch` raises, and OutOfRange for what was lost."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options if options.start is not None else replace(options, start=AtOffset(LATEST))
+        self._rules = StreamRules(self._lost)
+        self._bucket = BucketThread(options.bucket)
+        self._follower: LogFollower | None = None
+        self._names: dict[TopicPartition, str] = {}
+        self._snapshots: Snapshots = {}
+        self._looked_s = self._topics_looked_s = float("-inf")
+        self._bound: dict[TopicPartition, int] | None = None
+        """Where a bounded stream ends, as it was found when the query started."""
+        self._available: dict[TopicPartition, int] | None = None
+        """Where a query ends that reads what is available when it starts."""
+        self._told: set[str] = set()
+
+    def close(self) -> None:
+        self._bucket.close()
+
+    # ── what Spark asks ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def initial(self) -> StreamOffsets:
+        """Where a new query begins."""
+        return self._bucket.run(self._initial)
+
+    def end_here(self) -> None:
+        """From now on nothing is read that comes later."""
+        self._bucket.run(self._end_here)
+
+    def batch_end(self, start: StreamOffsets, offsets_max: int) -> StreamOffsets:
+        """Up to where a batch goes that begins at `start`: `start` itself where there is nothing more. `offsets_max`: 0 for all."""
+        return self._bucket.run(lambda store: self._batch_end(store, start, offsets_max))
+
+    def tasks(self, start: StreamOffsets, end: StreamOffsets) -> list[Task]:
+        """Of the batch from `start` to `end`: the same rows whenever it is planned, wherever they lie by then."""
+        return self._bucket.run(lambda store: self._tasks(store, start, end))
+
+    def newest_known(self) -> StreamOffsets | None:
+        return offsets_of(self._snapshots, self._ends()) if self._snapshots else None
+
+    # ── as the bucket answers ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _initial(self, store: ObjectStore) -> StreamOffsets:
+        snapshots = await self._look(store, absent_ok=False, topics=True)  # `_end_here` comes before it, and lets topics be absent
+        first_at = await look_up(store, snapshots, times_asked(replace(self._options, end=AtOffset(LATEST)), snapshots))
+        return offsets_of(snapshots, start_offsets(self._options, snapshots, first_at, log.warning))
+
+    async def _end_here(self, store: ObjectStore) -> None:
+        await self._look(store)
+        self._available = self._ends()
+
+    async def _batch_end(self, store: ObjectStore, start: StreamOffsets, offsets_max: int) -> StreamOffsets:
+        if self._available is not None:
+            await self._look_if_older(store, TOPICS_S)
+        elif not self._more_than(start) or self._age_s() > LOOK_PAUSE_S:
+            await asyncio.sleep(max(0.0, LOOK_PAUSE_S - self._age_s()))
+            await self._look(store)
+        snapshots, ends = self._snapshots, self._ends()
+        begins = self._rules.reachable(start, snapshots)
+        for partition, begin in begins.items():
+            self._check_damage(snapshots[partition], begin, ends.get(partition))
+        upto = admitted(begins, {partition: ends.get(partition, begin) for partition, begin in begins.items()}, offsets_max)
+        entering = {
+            partition: min(snapshots[partition].start_offset, end) for partition, end in ends.items() if partition not in begins
+        }
+        return offsets_of(snapshots, entering | upto)
+
+    async def _tasks(self, store: ObjectStore, start: StreamOffsets, end: StreamOffsets) -> list[Task]:
+        await self._look_if_older(store, TOPICS_S if self._reaches(end) else 0.0)
+        snapshots = self._snapshots
+        ranges = batch_ranges(start, self._rules.reachable(start, snapshots), end)
+        beyond = {where: end.next_offsets[where] for where in ranges if end.next_offsets[where] > snapshots[where].end_offset}
+        self._rules.reachable(StreamOffsets(end.names, beyond), snapshots)
+        return tasks_of(self._options, {partition: snapshots[partition] for partition in ranges}, ranges, ALL_ROWS)
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        ends = {partition: int(snapshot.end_offset) for partition, snapshot in self._snapshots.items()}
+        for bound in (self._bound, self._available):
+            if bound is not None:
+                ends = {partition: min(end, bound[partition]) for partition, end in ends.items() if partition in bound}
+        return ends
+
+    def _more_than(self, start: StreamOffsets) -> bool:
+        return any(start.next_offsets.get(partition, -1) < end for partition, end in self._ends().items())
+
+    def _reaches(self, end: StreamOffsets) -> bool:
+        known = {partition: snapshot.end_offset for partition, snapshot in self._snapshots.items()}
+        return all(offset <= known.get(partition, -1) for partition, offset in end.next_offsets.items())
+
+    def _check_damage(self, snapshot: PartitionSnapshot, begin: int, end: int | None) -> None:
+        """It is told when all before it was read."""
+        if snapshot.damage is None or begin < snapshot.end_offset or end is None or end < snapshot.end_offset:
+            return
+        if self._options.fail_on_data_loss:
+            raise snapshot.damage
+        self._warn(f"{snapshot} is read up to offset {snapshot.end_offset}: {snapshot.damage.message}")
+
+    def _lost(self, what: str, remedy: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise OutOfRange(what, hint=remedy)
+        self._warn(what)
+
+    def _warn(self, what: str) -> None:
+        if what not in self._told:
+            self._told = {*self._told, what} if len(self._told) < TOLD_MAX else {what}
+            log.warning("%s", what)
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _age_s(self) -> float:
+        return time.monotonic() - self._looked_s
+
+    async def _look_if_older(self, store: ObjectStore, age_s: float) -> None:
+        if self._age_s() >= age_s:
+            await self._look(store, topics=self._age_s() == float("inf") or age_s == 0.0)
+
+    async def _look(self, store: ObjectStore, *, absent_ok: bool = True, topics: bool = False) -> Snapshots:
+        """Brings all up to date; tries again while the bucket is away, and raises then what it says."""
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                await self._look_once(store, absent_ok=absent_ok, topics=topics)
+            except (Unavailable, OutcomeUnknown) as error:
+                if time.monotonic() >= until_s:
+                    raise
+                log.warning("the bucket is asked again in %g s: %s", RETRY_PAUSE_S, error)
+                await asyncio.sleep(RETRY_PAUSE_S)
+            else:
+                return self._snapshots
+
+    async def _look_once(self, store: ObjectStore, *, absent_ok: bool, topics: bool) -> None:
+        if self._follower is None:
+            self._follower = LogFollower(store)
+        now_s = time.monotonic()
+        due = topics or now_s - self._topics_looked_s >= TOPICS_S
+        if due:
+            self._names = await find_asked(store, self._options, absent_ok=absent_ok)
+        self._snapshots = await self._follower.look(self._names, manifests=due)
+        self._looked_s = now_s
+        if due:
+            self._topics_looked_s = now_s
+        if self._options.bounded and self._bound is None:
+            only_ends = replace(self._options, start=None)
+            first_at = await look_up(store, self._snapshots, times_asked(only_ends, self._snapshots))
+            self._bound = end_offsets(self._options, self._snapshots, first_at)

@@ -1,8 +1,8 @@
 """How far a broker grows while many producers wait for a slow bucket, against the bound that its settings name.
 
 This is a benchmark and no test, because gRPC receives a message of each producer before the broker gets a processor to hold them
-back with: on a busy machine the peak depends on the scheduler (docs/known-gaps.md). tests/gateway/test_incoming_messages.py holds
-the admission itself, without a scheduler.
+back with: on a busy machine the peak depends on the scheduler (docs/known-gaps.md).
+tests/gateway/grpc/produce/test_receive_budget.py holds the admission itself, without a scheduler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.proto import admin_pb2, log_pb2
 from gateway.settings import GatewaySettings
 from segments.records.columns import encode_records
 from segments.settings import MIB, SegmentSettings
-from tests.gateway.stubs import topics_stub
+from tests.kit.gateway.stubs import topics_stub
 
 # How long each PUT takes.
 PUT_S = 2.0

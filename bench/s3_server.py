@@ -10,7 +10,7 @@ from pathlib import Path
 import boto3
 
 from metadata.errors import Unavailable
-from tests.servers import built_versity, versity_program, versity_running
+from tests.kit.servers import built_versity, versity_program, versity_running
 
 BUCKET = "bench"
 REGION = "us-east-1"

@@ -26,7 +26,7 @@ from bench.load import Load, Outcome
 from bench.run import Run
 from bench.thrown_away_tls import TlsFiles
 from bench.tls_floor import bare_doors
-from tests.certificates import make_certificates
+from tests.kit.certificates import make_certificates
 from tidelog import connect_sync
 
 PARTITIONS: Final = 6

@@ -4,10 +4,10 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-from tests.quick_tests import pytest_collection_finish, pytest_collection_modifyitems, pytest_runtest_call, pytest_runtest_setup
-from tests.servers import moto, moto_bucket
-from tests.stuck_tests import pytest_runtest_protocol
-from tests.workers import pytest_collection, pytest_xdist_make_scheduler
+from tests.kit.quick_tests import pytest_collection_finish, pytest_collection_modifyitems, pytest_runtest_call, pytest_runtest_setup
+from tests.kit.servers import moto, moto_bucket
+from tests.kit.stuck_tests import pytest_runtest_protocol
+from tests.kit.workers import pytest_collection, pytest_xdist_make_scheduler
 
 __all__ = [
     "moto",

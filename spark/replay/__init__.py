@@ -1,1 +1,2 @@
-"""Implements `tidelog replay`: copies records between topics by Spark. plan.py decides (pure), replay.py runs, command.py parses."""
+"""Implements `tidelog replay`: copies records between topics by Spark. plan.py decides (pure), replay.py runs, command.py
+parses."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.thrown_away_tls import PIECE_BYTES, ThrownAwayTls, TlsFiles
-from tests.certificates import make_certificates
+from tests.kit.certificates import make_certificates
 
 RECORD_BYTES = 16 << 10
 """Of TLS, at most."""

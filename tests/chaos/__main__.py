@@ -25,7 +25,7 @@ from tests.chaos.history import AnyEvent, History, read_history
 from tests.chaos.history_checker import check
 from tests.chaos.report import summary
 from tests.chaos.run import run_chaos
-from tests.servers import S3Server, chosen_s3_server
+from tests.kit.servers import S3Server, chosen_s3_server
 
 BROKEN_OFF = 130
 """Exit code after Ctrl-C or SIGTERM, as a shell's."""

@@ -1,6 +1,6 @@
 """A real cluster for chaos: `tidelog serve` processes, an etcd and an S3 server, all on the loopback.
 
-    broker ──link──▶ etcd          each broker has a link of its own to each (tcp_proxy.py), so that one can be cut off alone
+    broker ──link──▶ etcd          each broker has a link of its own to each (tests/kit/tcp_proxy.py), to be cut off alone
        └─────link──▶ S3
 
 A broker that ends by itself is written into the history and started again, as a supervisor would. Every process is known by its
@@ -24,9 +24,9 @@ from typing import Any, Literal
 import aiohttp
 
 from tests.chaos.history import Ended, History, Unexpected
-from tests.etcd_server import EtcdMember, running_etcd
-from tests.servers import ROOT, S3Server, free_port
-from tests.tcp_proxy import TcpProxy, tcp_proxy
+from tests.kit.etcd_server import EtcdMember, running_etcd
+from tests.kit.servers import ROOT, S3Server, free_port
+from tests.kit.tcp_proxy import TcpProxy, tcp_proxy
 
 BROKERS = ("b1", "b2", "b3")
 SESSION_TIMEOUT_S = 3.0

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from tests.chaos.cluster import BROKERS, SESSION_TIMEOUT_S, Broker, Cluster
 from tests.chaos.history import Blow, Unexpected
-from tests.tcp_proxy import Fault, TcpProxy
+from tests.kit.tcp_proxy import Fault, TcpProxy
 
 Kind = Literal[
     "kill",

@@ -39,7 +39,7 @@ from tests.chaos.nemesis import torment
 from tests.chaos.topic_workload import NAME as TOPIC_CHANGER
 from tests.chaos.topic_workload import PASSING, TopicChanger
 from tests.chaos.workload import PARTITIONS, TOPIC, SdkProducer, SdkReader, told_value
-from tests.servers import ROOT, S3Server
+from tests.kit.servers import ROOT, S3Server
 from tests.simulation.bucket_reader import read_bucket
 from tidelog.client import connect
 

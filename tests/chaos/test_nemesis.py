@@ -13,10 +13,10 @@ from tests.chaos import nemesis
 from tests.chaos.cluster import BROKERS, Broker, Cluster
 from tests.chaos.history import Blow, History, Unexpected
 from tests.chaos.nemesis import KINDS, OF_ALL_BROKERS, Kind, Planned, plan, strike, torment
-from tests.etcd_server import EtcdMember
-from tests.servers import S3Server
+from tests.kit.etcd_server import EtcdMember
+from tests.kit.servers import S3Server
+from tests.kit.tcp_proxy import TcpProxy
 from tests.simulation.virtual_loop import run
-from tests.tcp_proxy import TcpProxy
 
 
 class RecordedProcess:

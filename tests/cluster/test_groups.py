@@ -16,12 +16,12 @@ from gateway.proto import admin_pb2
 from metadata.errors import AlreadyExists, NoCoordinator, OutcomeUnknown, Unavailable
 from segments.concurrency import all_of
 from tests.cluster.three_brokers import until
-from tests.etcd_server import EtcdMember, running_etcd
-from tests.gateway.group_calls import GroupCalls, answered, offset, refused
-from tests.gateway.stubs import cluster_stub, topics_stub
-from tests.servers import free_port
-from tests.tcp_proxy import TcpProxy, tcp_proxy
-from tests.tidelog.cli.test_serve_cluster import ServedBroker, ServedCluster
+from tests.kit.etcd_server import EtcdMember, running_etcd
+from tests.kit.gateway.group_calls import GroupCalls, answered, offset, refused
+from tests.kit.gateway.stubs import cluster_stub, topics_stub
+from tests.kit.servers import free_port
+from tests.kit.tcp_proxy import TcpProxy, tcp_proxy
+from tests.tidelog.cli.broker.test_serve_cluster import ServedBroker, ServedCluster
 
 pytestmark = pytest.mark.slow
 IDS = ("b1", "b2", "b3")

@@ -34,10 +34,10 @@ from tests.chaos.http_workload import (
 from tests.chaos.report import pauses
 from tests.chaos.run import Reader, caught_up, serve_all
 from tests.chaos.workload import PARTITIONS, SdkProducer, SdkReader
-from tests.etcd_server import EtcdMember, running_etcd
-from tests.forked_tidelog import TidelogProcess
-from tests.servers import S3Server, chosen_s3_server, free_port
-from tests.tcp_proxy import TcpProxy
+from tests.kit.etcd_server import EtcdMember, running_etcd
+from tests.kit.forked_tidelog import TidelogProcess
+from tests.kit.servers import S3Server, chosen_s3_server, free_port
+from tests.kit.tcp_proxy import TcpProxy
 from tidelog.client import Client, connect
 
 Found = TypeVar("Found")

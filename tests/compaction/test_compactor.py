@@ -27,9 +27,9 @@ from segments.bucket.layout import history_file_key, manifest_key, segment_key, 
 from segments.history.manifest import Manifest, no_manifest
 from segments.history.manifest_edits import log_start_raised
 from segments.history.manifest_store import commit_manifest
-from tests.compaction.blows import StruckStore
-from tests.compaction.compacting import AT_ONCE, LAYOUT, Scene, expected, on_a_bucket, plain, values
-from tests.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, partition_of, sequenced_batch
+from tests.kit.compaction.blows import StruckStore
+from tests.kit.compaction.compacting import AT_ONCE, LAYOUT, Scene, expected, on_a_bucket, plain, values
+from tests.kit.segments.batches import EPOCH, ORDERS, PAYMENTS, batch_of, partition_of, sequenced_batch
 
 
 def test_what_lies_in_segments_becomes_history_and_each_segment_is_read_once() -> None:

@@ -34,7 +34,7 @@ from segments.bucket.layout import WAL
 from segments.object_store.interface import ObjectStore
 from segments.object_store.open import open_store
 from segments.settings import SegmentSettings
-from tests.faulty_store import Faults, FaultyStore
+from tests.kit.faulty_store import Faults, FaultyStore
 from tests.simulation.broken_rules import BrokenRule, in_force
 
 ROOT = str(Path(__file__).parents[2]) + os.sep

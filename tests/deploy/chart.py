@@ -17,7 +17,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from tests.servers import ROOT
+from tests.kit.servers import ROOT
 
 CHART = ROOT / "deploy" / "helm"
 RELEASE, NAMESPACE = "logs", "streams"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tests.servers import ROOT
+from tests.kit.servers import ROOT
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 

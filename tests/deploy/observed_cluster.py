@@ -19,9 +19,9 @@ from gateway.process.broker_process import running
 from gateway.process.compactor_process import compacting
 from gateway.settings import load_settings
 from metadata.errors import NotFound, TidelogError
-from tests.certificates import Certificates, make_certificates
-from tests.etcd_server import SHARED, in_thread
-from tests.gateway.small_broker import until
+from tests.kit.certificates import Certificates, make_certificates
+from tests.kit.etcd_server import SHARED, in_thread
+from tests.kit.gateway.small_broker import until
 
 RECORDS = 40
 

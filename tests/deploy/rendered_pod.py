@@ -28,7 +28,7 @@ from typing import Self
 
 from tests.deploy.chart import Object, Rendered
 from tests.deploy.dockerfile import image_stages
-from tests.servers import ROOT
+from tests.kit.servers import ROOT
 
 POLL_S = 0.05
 PATIENCE_S = 120.0

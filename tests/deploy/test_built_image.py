@@ -15,8 +15,8 @@ import pytest
 from tests.deploy.chart import NAME, render
 from tests.deploy.dockerfile import image_stages
 from tests.deploy.rendered_pod import RenderedPod, mounts_are_permitted
-from tests.etcd_server import running_etcd
-from tests.servers import ROOT, S3Server, free_port
+from tests.kit.etcd_server import running_etcd
+from tests.kit.servers import ROOT, S3Server, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.image, pytest.mark.timeout(1_500)]
 BUILD_TIMEOUT_S = 1_000

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.deploy.chart import KUBERNETES, NAME, faults, render
-from tests.servers import ROOT
+from tests.kit.servers import ROOT
 from tidelog.cli.doctor.checks import least_iam_policy
 
 PAGE = ROOT / "docs" / "kubernetes.md"

@@ -18,8 +18,8 @@ import yaml
 
 from metadata.errors import TidelogError
 from tests.deploy.observed_cluster import Scrape, Series, observed
-from tests.etcd_server import end_shared_etcd
-from tests.promtool import promtool
+from tests.kit.etcd_server import end_shared_etcd
+from tests.kit.promtool import promtool
 from tidelog.cli.broker.setting_list import setting_names
 from tidelog.cli.commands import app
 

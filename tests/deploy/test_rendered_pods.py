@@ -15,8 +15,8 @@ import pytest
 
 from tests.deploy.chart import NAME, Rendered, merged, render
 from tests.deploy.rendered_pod import PATIENCE_S, POLL_S, RenderedPod, mounts_are_permitted
-from tests.etcd_server import running_etcd
-from tests.servers import S3Server, free_port, moto_server
+from tests.kit.etcd_server import running_etcd
+from tests.kit.servers import S3Server, free_port, moto_server
 
 pytestmark = pytest.mark.slow
 

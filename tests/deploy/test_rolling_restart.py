@@ -17,8 +17,8 @@ from tests.chaos.workload import PARTITIONS, TOPIC, SdkProducer, SdkReader
 from tests.cluster.three_brokers import connected
 from tests.deploy.chart import NAME, render
 from tests.deploy.rendered_pod import PATIENCE_S, RenderedPod
-from tests.etcd_server import running_etcd
-from tests.servers import chosen_s3_server, free_port
+from tests.kit.etcd_server import running_etcd
+from tests.kit.servers import chosen_s3_server, free_port
 
 pytestmark = pytest.mark.slow
 BROKERS = 3

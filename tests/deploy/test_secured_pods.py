@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import Authority
 from tests.deploy.chart import NAME, NAMESPACE, merged, render
 from tests.deploy.rendered_pod import RenderedPod
-from tests.etcd_server import running_etcd
-from tests.servers import S3Server, free_port
+from tests.kit.certificates import Authority
+from tests.kit.etcd_server import running_etcd
+from tests.kit.servers import S3Server, free_port
 
 pytestmark = pytest.mark.slow
 ADMIN_KEY = f"tlk_{'0' * 16}_{'ab' * 32}"

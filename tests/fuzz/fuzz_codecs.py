@@ -26,7 +26,7 @@ from segments.records.columns import decode_batches, encode_records, iterate_rec
 from segments.records.compression import Codec, compress, decompress
 from segments.records.header import BatchHeader
 from segments.records.json_values import from_bytes, to_bytes
-from tests.segments.kernel_forms import UNCOMPILED
+from tests.kit.segments.kernel_forms import UNCOMPILED
 
 BOUND = 1 << 16
 

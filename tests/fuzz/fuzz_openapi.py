@@ -20,7 +20,7 @@ from typing import Any, Final
 import requests
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.gateway.access.guarded_broker import ADMIN_KEY, bearer, guarded
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, bearer, guarded
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # those of its own dependencies

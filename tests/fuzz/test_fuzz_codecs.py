@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import fuzz_codecs
-from tests.segments.kernel_forms import UNCOMPILED
+from tests.kit.segments.kernel_forms import UNCOMPILED
 
 
 def test_every_seed_passes() -> None:

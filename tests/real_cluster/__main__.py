@@ -38,10 +38,10 @@ def main() -> int:
 
 
 def _outside(arguments: list[str]) -> int:
+    from tests.kit.servers import built_versity
     from tests.real_cluster.cluster import ADDRESSES, GATEWAY
     from tests.real_cluster.images import Builder, etcd_image
     from tests.real_cluster.programs import built_programs
-    from tests.servers import built_versity
 
     programs, versity = built_programs(), built_versity()
     if versity is None:

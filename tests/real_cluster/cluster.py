@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.etcd_server import WHEEL
+from tests.kit.etcd_server import WHEEL
 from tests.real_cluster.control_plane import ADDRESS, ControlPlane
 from tests.real_cluster.node import Node, address
 from tests.real_cluster.processes import Failed, Processes

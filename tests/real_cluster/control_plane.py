@@ -7,8 +7,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.certificates import Authority
-from tests.etcd_server import WHEEL
+from tests.kit.certificates import Authority
+from tests.kit.etcd_server import WHEEL
 from tests.real_cluster.processes import Processes
 
 ADDRESS = "10.250.0.10"

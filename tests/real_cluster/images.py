@@ -18,8 +18,8 @@ import yaml
 
 from tests.deploy.chart import CHART
 from tests.deploy.dockerfile import DOCKERFILE, image_stages
-from tests.etcd_server import WHEEL
-from tests.servers import ROOT
+from tests.kit.etcd_server import WHEEL
+from tests.kit.servers import ROOT
 
 IMAGE = "my-registry/tidelog:0.1.0"
 PAUSE = "localhost/pause:here"

@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from tests.certificates import Authority
 from tests.deploy.chart import CHART, render
 from tests.deploy.test_chart_objects import CASES
+from tests.kit.certificates import Authority
 from tests.real_cluster.cluster import BUCKET, ETCD_ENDPOINT, NODES, S3_ENDPOINT, S3_KEYS, Cluster
 from tests.real_cluster.images import IMAGE
 from tests.real_cluster.load import Load

@@ -18,7 +18,7 @@ from metadata.cluster.leadership import Decision, moving
 from metadata.errors import Fenced
 from metadata.model import SessionId, TopicPartition
 from metadata.store.keys import EtcdLayout
-from tests.faulty_store import CALM, STORMY, Faults, Outage, between
+from tests.kit.faulty_store import CALM, STORMY, Faults, Outage, between
 from tests.simulation.appointments import OPERATOR
 from tests.simulation.broker_process import BrokerProcess
 from tests.simulation.cluster import BROKERS_MAX, Cluster

@@ -27,7 +27,7 @@ from segments.object_store.health_tracking import WatchedStore
 from segments.object_store.memory import MemoryStore
 from segments.object_store.timeout import BoundedStore
 from segments.settings import SegmentSettings
-from tests.faulty_store import Faults, FaultyStore
+from tests.kit.faulty_store import Faults, FaultyStore
 from tests.simulation.appointments import Recorder, Writer
 from tests.simulation.etcd_model import EtcdModel
 from tests.simulation.metadata_wire import MetadataWire

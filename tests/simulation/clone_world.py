@@ -31,7 +31,7 @@ from metadata.model import LeaderEpoch, SessionId, TopicPartition
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
 from metadata.topics.topic import Topic
-from tests.faulty_store import Outage
+from tests.kit.faulty_store import Outage
 from tests.simulation.appointments import Recorder
 from tests.simulation.archive_store import ArchiveStore
 from tests.simulation.broker_process import Site

@@ -12,7 +12,7 @@ from metadata.cluster.leadership_cache import PartitionCache
 from metadata.errors import NotFound, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, SessionId, TopicPartition
 from metadata.store.keys import EtcdLayout
-from tests.faulty_store import CALM, Faults, Outage
+from tests.kit.faulty_store import CALM, Faults, Outage
 from tests.simulation.appointments import OPERATOR
 from tests.simulation.broker_process import BrokerProcess, Site
 

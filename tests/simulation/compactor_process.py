@@ -25,7 +25,7 @@ from metadata.topics.cache import TopicCache
 from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
 from segments.object_store.store_clock import StoreClock
 from segments.object_store.timeout import BoundedStore
-from tests.faulty_store import Faults, FaultyStore
+from tests.kit.faulty_store import Faults, FaultyStore
 from tests.simulation.appointments import Writer
 from tests.simulation.broker_process import REQUEST_TIMEOUT_S, Site
 from tests.simulation.metadata_wire import MetadataWire

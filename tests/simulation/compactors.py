@@ -13,7 +13,7 @@ from typing import Any
 
 from compaction.settings import CompactionSettings
 from segments.settings import MIB
-from tests.faulty_store import CALM, STORMY, Outage
+from tests.kit.faulty_store import CALM, STORMY, Outage
 from tests.simulation.blows import BUSY, CONFLICTS, LOSSY, SLOW
 from tests.simulation.broker_process import Site
 from tests.simulation.compactor_process import CompactorProcess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from segments.settings import SegmentSettings
-from tests.faulty_store import Faults
+from tests.kit.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess
 from tests.simulation.cluster import Cluster
 from tests.simulation.routed_broker import RoutedBroker

@@ -39,7 +39,7 @@ from metadata.model import TopicPartition
 from metadata.store.keys import EtcdLayout
 from metadata.topics.registry import Topics
 from segments.log.session_log import Log
-from tests.faulty_store import Faults
+from tests.kit.faulty_store import Faults
 from tests.simulation.broker_process import BrokerProcess, Site
 from tests.simulation.listener_calls import GrpcMethod, Metadata, RpcEnd, called
 from tests.simulation.simulated_process import Wire

@@ -17,7 +17,7 @@ from contextvars import Context
 from typing import Any, TypeVar
 
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
-from tests.faulty_store import FaultyStore
+from tests.kit.faulty_store import FaultyStore
 from tests.simulation.virtual_loop import virtual_loop
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from segments.history.manifest import encode_manifest, no_manifest
 from segments.history.manifest_edits import compacted, log_start_raised
 from segments.history.parquet_file import write_history
 from segments.object_store.memory import MemoryStore
-from tests.compaction.kept import columns_of
-from tests.segments.batches import ORDERS, batch_of, seal_of, segment_of, stamped_run
+from tests.kit.compaction.kept import columns_of
+from tests.kit.segments.batches import ORDERS, batch_of, seal_of, segment_of, stamped_run
 from tests.simulation.bucket_reader import BucketContents, parse_record_value, read_bucket, record_value
 from tests.simulation.history_checker import RecordId
 

@@ -11,7 +11,7 @@ from metadata.model import Offset
 from metadata.topics.settings import TopicSettings
 from segments.history.manifest import UNKNOWN_MS, HistoryFile, KeyPass, Manifest, RowGroup, no_manifest
 from segments.history.manifest_edits import compacted, keys_compacted, log_start_raised, replaced
-from tests.segments.batches import ORDERS
+from tests.kit.segments.batches import ORDERS
 from tests.simulation.history_checker import Invariant, RecordId
 from tests.simulation.policy_model import CLOCK_SKEW_MS, Asked, Gone, LandedRun, PartitionPast, SentRecord, Version, judge_versions
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.forked_tidelog import ForkedBroker
+from tests.kit.forked_tidelog import ForkedBroker
 from tidelog.testing.pytest_plugin import tidelog_broker as broker_of_users
 
 __all__ = ["broker_of_users", "tidelog_broker"]

@@ -15,10 +15,10 @@ import pytest
 import tidelog
 from gateway.routing.cluster_log import RoutedLog
 from metadata.errors import Corrupt, InvalidArgument, NotLeader, OutOfRange, Throttled, TidelogError
-from tests.gateway.broker_cluster import Cluster, with_cluster
-from tests.tidelog.consuming import QUICK, read
-from tests.tidelog.producing import quick, until
-from tests.tidelog.small_broker import SmallBroker, running
+from tests.kit.gateway.broker_cluster import Cluster, with_cluster
+from tests.kit.tidelog.consuming import QUICK, read
+from tests.kit.tidelog.producing import quick, until
+from tests.kit.tidelog.small_broker import SmallBroker, running
 from tidelog.consumer import fetcher
 from tidelog.settings import SettingChanges
 

@@ -25,13 +25,13 @@ from metadata.secret import Secret
 from metadata.store.interface import Put
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore
-from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
-from tests.gateway.access.test_both_doors import append
-from tests.gateway.broker_cluster import broker_cluster
-from tests.gateway.http_client import Client
-from tests.gateway.small_broker import PATIENCE_S, until
-from tests.gateway.tls_brokers import TlsCluster, with_tls_cluster
-from tests.segments.batches import batch_of
+from tests.gateway.integration.test_both_listeners import append
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
+from tests.kit.gateway.broker_cluster import broker_cluster
+from tests.kit.gateway.http_client import Client
+from tests.kit.gateway.small_broker import PATIENCE_S, until
+from tests.kit.gateway.tls_brokers import TlsCluster, with_tls_cluster
+from tests.kit.segments.batches import batch_of
 
 FORWARDED = ("tidelog-forwarded-by", "broker-2")
 

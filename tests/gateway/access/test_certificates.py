@@ -18,9 +18,9 @@ from gateway.proto import admin_pb2
 from gateway.settings import BrokerSettings
 from metadata.access.acl import Acl
 from metadata.errors import NotAuthorized
-from tests.certificates import Authority, make_certificates
-from tests.gateway.access.guarded_broker import FAST, bearer, told
-from tests.gateway.http_client import Client
+from tests.kit.certificates import Authority, make_certificates
+from tests.kit.gateway.access.guarded_broker import FAST, bearer, told
+from tests.kit.gateway.http_client import Client
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,7 @@ from gateway.proto import admin_pb2
 from metadata.access.acl import Rights
 from metadata.access.api_key import ApiKey, new_key
 from metadata.errors import Unauthenticated
-from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, serve
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, serve
 
 PROVIDER_KEY = ec.generate_private_key(ec.SECP256R1())
 

@@ -23,10 +23,10 @@ from gateway.grpc.server import GrpcServer
 from gateway.proto import admin_pb2, groups_pb2, log_pb2
 from metadata.access.registry import AccessRecords
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated
-from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, told
-from tests.gateway.otlp_receiver import Receiver, receiving
-from tests.gateway.small_broker import SmallBroker, with_broker
-from tests.segments.batches import batch_of
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, guarded, told
+from tests.kit.gateway.otlp_receiver import Receiver, receiving
+from tests.kit.gateway.small_broker import SmallBroker, with_broker
+from tests.kit.segments.batches import batch_of
 
 pytestmark = pytest.mark.slow
 

@@ -24,9 +24,9 @@ from metadata.access.acl import Acl, Operation
 from metadata.errors import NotAuthorized
 from metadata.groups.model import NO_INSTANCE, Generation, MemberId
 from metadata.model import TopicPartition
-from tests.gateway.access.test_refusals import Book
-from tests.gateway.told_log import P0, Topics
-from tests.gateway.told_log import topic as orders
+from tests.gateway.access.test_denials import Book
+from tests.kit.gateway.told_log import P0, Topics
+from tests.kit.gateway.told_log import topic as orders
 
 GROUP = Acl(principal="billing", operation="all", resource="group", name="g")
 ORDERS = Acl(principal="billing", operation="read", resource="topic", name="orders")

@@ -10,8 +10,8 @@ from gateway.groups.admin.descriptions import GroupDescription, GroupMember, Par
 from gateway.proto import groups_pb2, log_pb2
 from metadata.groups.consumer_protocol import Subscription, decode_subscription, encode_assignment, encode_subscription
 from metadata.page_token import name_in
-from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
-from tests.gateway.access.test_both_doors import append
+from tests.gateway.integration.test_both_listeners import append
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
 
 
 def described(subscription: bytes, assignment: bytes, protocol_type: str = "consumer") -> GroupDescription:

@@ -17,9 +17,9 @@ from gateway.access.quotas import METERS_MAX, Flow, PrincipalQuotas
 from gateway.proto import admin_pb2, log_pb2
 from metadata.access.quota import Quota
 from metadata.errors import InvalidArgument, NotAuthorized, Throttled
-from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
-from tests.gateway.access.test_both_doors import append
-from tests.metadata.stores import until
+from tests.gateway.integration.test_both_listeners import append
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve
+from tests.kit.metadata.stores import until
 from tests.simulation.virtual_loop import run
 
 

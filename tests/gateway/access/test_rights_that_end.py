@@ -17,10 +17,10 @@ from gateway.proto import groups_pb2, log_pb2
 from gateway.proto.status import error_of
 from metadata.errors import NotAuthorized, TidelogError, Unauthenticated, Unavailable
 from metadata.groups.consumer_protocol import encode_assignment
-from tests.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
-from tests.gateway.access.test_both_doors import append
-from tests.gateway.stubs import health_stub
-from tests.metadata.stores import until
+from tests.gateway.integration.test_both_listeners import append
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, Guarded, bearer, serve, told
+from tests.kit.gateway.stubs import health_stub
+from tests.kit.metadata.stores import until
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from gateway.access.permissions import HTTP_CALLS
 from gateway.http.request import Request
 from metadata.access.acl import Acl, Rights
 from metadata.errors import NotAuthorized
-from tests.gateway.access.test_refusals import Book
-from tests.gateway.routed_cluster import Cluster, with_routed_cluster
+from tests.gateway.access.test_denials import Book
+from tests.kit.gateway.routed_cluster import Cluster, with_routed_cluster
 
 WRITE = Acl(principal="billing", operation="write", resource="topic", name="orders")
 ROUTE = ("POST", "/v1/topics/{topic}/records")

@@ -18,9 +18,9 @@ from gateway.access.settings import AccessSettings
 from gateway.process.broker_process import running
 from gateway.settings import BrokerSettings
 from metadata.errors import InvalidArgument
-from tests.gateway.access.guarded_broker import ADMIN_KEY, FAST, Guarded, bearer, serve
-from tests.gateway.http_client import Client
-from tests.gateway.stubs import health_stub
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, FAST, Guarded, bearer, serve
+from tests.kit.gateway.http_client import Client
+from tests.kit.gateway.stubs import health_stub
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import yaml
 
 import tidelog
 from metadata.errors import Denied, InvalidArgument, NotAuthorized
-from tests.gateway.access.guarded_broker import ADMIN_KEY, guarded
+from tests.kit.gateway.access.guarded_broker import ADMIN_KEY, guarded
 from tidelog.cli.app import progress
 from tidelog.cli.keys import expiry_ms, parse_scope
 from tidelog.cli.main import run

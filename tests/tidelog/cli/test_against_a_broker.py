@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.forked_tidelog import TIDELOG, ForkedBroker, TidelogProcess, run_tidelog
+from tests.kit.forked_tidelog import TIDELOG, ForkedBroker, TidelogProcess, run_tidelog
 from tidelog.cli.main import run
 from tidelog.testing.broker_process import BrokerProcess
 

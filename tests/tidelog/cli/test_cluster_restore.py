@@ -16,7 +16,7 @@ import typer
 from gateway.process.broker_process import running
 from gateway.settings import load_settings
 from segments.bucket.layout import WAL
-from tests import etcd_server
+from tests.kit import etcd_server
 from tidelog.cli.main import run
 
 pytestmark = pytest.mark.slow

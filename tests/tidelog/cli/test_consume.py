@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tidelog
-from tests.forked_tidelog import TIDELOG, ForkedBroker, TidelogProcess, run_tidelog
+from tests.kit.forked_tidelog import TIDELOG, ForkedBroker, TidelogProcess, run_tidelog
 from tidelog.testing.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 import tidelog
 from metadata.errors import InvalidArgument, UnknownGroup
-from tests.forked_tidelog import ForkedBroker, run_tidelog
+from tests.kit.forked_tidelog import ForkedBroker, run_tidelog
 from tests.tidelog.cli.test_consume import a_line_of, consume, following, interrupt
 from tidelog.cli.consume import group_reset
 from tidelog.cli.main import run

@@ -1,0 +1,214 @@
+"""Copies of the metadata on the bucket: in time, each at one revision, a few of them, and no harm where one fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from gateway.controller import metadata_snapshots
+from gateway.controller.metadata_snapshots import SNAPSHOTS_KEPT, Snapshots, snapshot_revisions, take_snapshot
+from metadata.backup.snapshot import parse_snapshot
+from metadata.errors import OutcomeUnknown, Unavailable
+from metadata.model import Revision
+from metadata.store.interface import NOW, MetadataStore, Put, RangeResult, RevisionCompacted
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from segments.bucket.layout import snapshot_key
+from segments.object_store.interface import Buffer
+from segments.object_store.memory import MemoryStore
+from tests.kit.gateway.doorless_cluster import cluster_of
+from tests.kit.metadata.faulty_store import FaultyStore
+from tests.simulation.virtual_loop import run as run_virtually
+
+LAYOUT = EtcdLayout()
+INTERVAL_S = 600.0
+
+
+class FailingBucket(MemoryStore):
+    """Fails creates while it is told to."""
+
+    fails: Exception | None = None
+
+    async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+        if self.fails is not None:
+            raise self.fails
+        await super().create(key, body, crc32c=crc32c)
+
+
+def now_ms() -> int:
+    return 77
+
+
+async def snapshot_of(bucket: MemoryStore, metadata: MetadataStore) -> Revision | None:
+    return await take_snapshot(bucket, metadata, LAYOUT, now_ms=now_ms)
+
+
+def with_cluster(tmp_path: Path, test: Callable[[FailingBucket, SqliteStore], Awaitable[None]]) -> None:
+    async def main() -> None:
+        metadata = SqliteStore(tmp_path / "metadata.sqlite")
+        await metadata.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
+        try:
+            await test(FailingBucket(), metadata)
+        finally:
+            await metadata.close()
+
+    asyncio.run(main())
+
+
+def test_a_snapshot_holds_every_key_of_the_cluster_but_the_leased_ones_and_no_key_of_others(tmp_path: Path) -> None:
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        lease = await metadata.grant_lease(60)
+        await metadata.transact(
+            [], [Put(LAYOUT.broker("b1"), b"", lease), Put("/other/key", b""), Put(f"{LAYOUT.root}acls/1", b"A")]
+        )
+        revision = await snapshot_of(bucket, metadata)
+        assert revision is not None
+        snapshot = parse_snapshot(await bucket.get(snapshot_key(revision)), key="s")
+        assert snapshot.header.cluster_id == "the-cluster"
+        assert (snapshot.header.revision, snapshot.header.taken_at_ms) == (revision, 77)
+        assert [entry.key for entry in snapshot.entries] == ["acls/1", "cluster_id"]
+
+    with_cluster(tmp_path, test)
+
+
+def test_it_is_of_one_revision_though_changes_come_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_snapshots, "PAGE_KEYS", 2)
+
+    class Changing(FaultyStore):
+        async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
+            result = await super().range(prefix, start_after=start_after, limit=limit, revision=revision)
+            await self.store.transact([], [Put(f"{LAYOUT.root}acls/{n}", b"changed") for n in range(9)])
+            return result
+
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        await metadata.transact([], [Put(f"{LAYOUT.root}acls/{n}", b"as it was") for n in range(9)])
+        revision = await snapshot_of(bucket, Changing(metadata))
+        assert revision is not None
+        entries = parse_snapshot(await bucket.get(snapshot_key(revision)), key="s").entries
+        assert [entry.value for entry in entries if entry.key.startswith("acls/")] == [b"as it was"] * 9
+
+    with_cluster(tmp_path, test)
+
+
+def test_none_is_written_where_nothing_has_changed(tmp_path: Path) -> None:
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        first = await snapshot_of(bucket, metadata)
+        assert first is not None
+        assert await snapshot_of(bucket, metadata) is None
+        assert await snapshot_revisions(bucket) == [first]
+
+    with_cluster(tmp_path, test)
+
+
+def test_a_cluster_without_an_id_has_none(tmp_path: Path) -> None:
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        assert await take_snapshot(bucket, metadata, EtcdLayout("unborn"), now_ms=now_ms) is None
+
+    with_cluster(tmp_path, test)
+
+
+def test_the_newest_few_are_kept(tmp_path: Path) -> None:
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        written = []
+        for number in range(SNAPSHOTS_KEPT + 3):
+            await metadata.transact([], [Put(f"{LAYOUT.root}acls/1", str(number).encode())])
+            written.append(await snapshot_of(bucket, metadata))
+        assert await snapshot_revisions(bucket) == written[-SNAPSHOTS_KEPT:]
+
+    with_cluster(tmp_path, test)
+
+
+def test_after_a_restore_revisions_go_on_where_they_were(tmp_path: Path) -> None:
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        await bucket.create(snapshot_key(Revision(9000)), [b"of the old metadata"])
+        await metadata.transact([], [Put(LAYOUT.revision_base, b"9000")])
+        revision = await snapshot_of(bucket, metadata)
+        assert revision is not None
+        assert revision > 9000
+        entries = parse_snapshot(await bucket.get(snapshot_key(revision)), key="s").entries
+        assert all(9000 < entry.revision <= revision for entry in entries)
+
+    with_cluster(tmp_path, test)
+
+
+def test_metadata_that_were_set_back_to_a_backup_are_told_and_not_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        await bucket.create(snapshot_key(Revision(9000)), [b"newer"])
+        assert await snapshot_of(bucket, metadata) is None
+        assert "etcd was set back to a backup" in caplog.text
+
+    with_cluster(tmp_path, test)
+
+
+def test_history_that_is_compacted_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    class Compacting(FaultyStore):
+        holes = 1
+
+        async def range(self, prefix: str, *, start_after: str = "", limit: int = 0, revision: Revision = NOW) -> RangeResult:
+            if revision and self.holes:
+                self.holes -= 1
+                raise RevisionCompacted(Revision(revision + 1))
+            return await super().range(prefix, start_after=start_after, limit=limit, revision=revision)
+
+    async def test(bucket: FailingBucket, metadata: SqliteStore) -> None:
+        store = Compacting(metadata)
+        assert await snapshot_of(bucket, store) is not None
+        store.holes = 100
+        await metadata.transact([], [Put(f"{LAYOUT.root}acls/1", b"")])
+        with pytest.raises(Unavailable, match="changed too fast"):
+            await snapshot_of(bucket, store)
+
+    with_cluster(tmp_path, test)
+
+
+@pytest.mark.parametrize("error", [Unavailable("the bucket is away"), OutcomeUnknown("no answer")])
+def test_a_snapshot_that_fails_is_told_and_the_next_one_comes_in_time(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        metadata = SqliteStore(Path(":memory:"))
+        await metadata.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
+        bucket = FailingBucket()
+        bucket.fails = error
+        copies = Snapshots(bucket, metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms)
+        running = asyncio.ensure_future(copies.run())
+        await asyncio.sleep(1.5 * INTERVAL_S)
+        assert await snapshot_revisions(bucket) == []
+        assert "no snapshot of the metadata was written" in caplog.text
+        bucket.fails = None
+        await asyncio.sleep(INTERVAL_S)
+        assert len(await snapshot_revisions(bucket)) == 1
+        running.cancel()
+        await metadata.close()
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_controller_that_stops_in_order_leaves_a_snapshot_of_the_last_change(killed: bool, tmp_path: Path) -> None:
+    async def main() -> None:
+        metadata, bucket = SqliteStore(tmp_path / "metadata.sqlite"), MemoryStore()
+        async with cluster_of(bucket, metadata, ["b1"], killed=killed) as cluster:
+            topic = await cluster.create("orders")
+        revisions = await snapshot_revisions(bucket)
+        assert len(revisions) == (0 if killed else 1)
+        assert all(revision > topic.revision for revision in revisions)
+        await metadata.close()
+
+    asyncio.run(main())
+
+
+def test_the_last_snapshot_does_not_hold_up_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    class HangingBucket(MemoryStore):
+        async def create(self, key: str, body: Sequence[Buffer], *, crc32c: int | None = None) -> None:
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        metadata = SqliteStore(Path(":memory:"))
+        await metadata.transact([], [Put(LAYOUT.cluster_id, b"the-cluster")])
+        await Snapshots(HangingBucket(), metadata, layout=LAYOUT, interval_s=INTERVAL_S, now_ms=now_ms).last()
+        assert "it took longer than 5 s" in caplog.text
+        await metadata.close()
+
+    run_virtually(main())

@@ -1,0 +1,103 @@
+"""One damaged value among a group's committed offsets is told as the error of its partition, and holds up no other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from gateway.groups.admin.descriptions import SeekTo, TopicPartitions
+from gateway.proto import groups_pb2
+from gateway.proto.status import error_of
+from metadata.errors import Corrupt
+from metadata.model import Partition, TopicPartition
+from metadata.store.interface import Put
+from metadata.store.keys import EtcdLayout
+from tests.kit.gateway.consume_streams import ConsumeStream, append, start
+from tests.kit.gateway.group_calls import GroupCalls, answered, offset
+from tests.kit.gateway.http_client import client_of
+from tests.kit.gateway.http_members import HttpMember
+from tests.kit.gateway.small_broker import SmallBroker, with_broker
+
+pytestmark = pytest.mark.slow
+DAMAGED = 1
+
+
+def serve(tmp_path: Path, scenario: Callable[[SmallBroker, grpc.aio.Channel, GroupCalls], Awaitable[None]]) -> None:
+    """A group that has committed of three partitions, one of which is damaged since; each has one record."""
+
+    async def with_channel(broker: SmallBroker) -> None:
+        async with grpc.aio.insecure_channel(broker.grpc_address) as channel:
+            group = GroupCalls(channel)
+            for number in range(3):
+                await append(channel, b"%d" % number, partition=number)
+            await answered(group.commit(*(offset(0, partition=number) for number in range(3))))
+            at = TopicPartition(broker.topic_cache.get("orders").id, Partition(DAMAGED))
+            await broker.metadata.transact([], [Put(EtcdLayout().offset(group.group, at), b"{")])
+            await scenario(broker, channel, group)
+
+    with_broker(tmp_path, with_channel)
+
+
+@pytest.mark.parametrize("asked", [[], [groups_pb2.TopicPartitions(topic="orders")]], ids=["all", "of the topic"])
+def test_a_fetch_of_offsets_answers_the_others(tmp_path: Path, asked: list[groups_pb2.TopicPartitions]) -> None:
+    async def scenario(_: SmallBroker, __: grpc.aio.Channel, group: GroupCalls) -> None:
+        found = {each.partition: each for each in (await answered(group.offsets(*asked))).offsets}
+        assert sorted(found) == [0, 1, 2]
+        assert isinstance(error_of(found[DAMAGED].error), Corrupt)
+        assert not found[DAMAGED].HasField("offset")
+        assert all(found[number].HasField("offset") and not found[number].HasField("error") for number in (0, 2))
+
+    serve(tmp_path, scenario)
+
+
+def test_over_http_it_is_told_beside_the_others_and_a_member_reads_these(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, _: grpc.aio.Channel, group: GroupCalls) -> None:
+        async with client_of(broker) as client:
+            told = (await client.get(f"/v1/groups/{group.group}/offsets")).json
+            assert [each["partition"] for each in told["offsets"]] == [0, 2]
+            assert [(each["partition"], each["error"]["code"]) for each in told["errors"]] == [(DAMAGED, "CORRUPT")]
+            member = HttpMember(client, group.group)
+            await member.join()
+            while len(member.records) < 2:
+                answer = await member.read(wait_ms=2_000)
+                assert [(each["partition"], each["error"]["code"]) for each in answer.json["errors"]] == [(DAMAGED, "CORRUPT")]
+            assert sorted(record["partition"] for record in member.records) == [0, 2]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_consume_stream_reads_the_others(tmp_path: Path) -> None:
+    async def scenario(_: SmallBroker, channel: grpc.aio.Channel, group: GroupCalls) -> None:
+        stream = ConsumeStream(channel)
+        await stream.send(start=start("orders", group=group.group))
+        await stream.send(credit_bytes=1 << 20)
+        assert sorted(await stream.until_read(2)) == [b"0", b"2"]
+
+    serve(tmp_path, scenario)
+
+
+def test_it_is_described_and_a_seek_mends_it(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, _: grpc.aio.Channel, group: GroupCalls) -> None:
+        operations = broker.group_operations
+        lags = (await operations.describe(group.group)).lags
+        assert [type(lag.error) for lag in lags] == [type(None), Corrupt, type(None)]
+        shifted = await operations.seek(group.group, [], SeekTo("shift", 1), validate_only=True)
+        assert [type(row.error) for row in shifted] == [type(None), Corrupt, type(None)], "nobody knows from where"
+        moved = await operations.seek(group.group, [], SeekTo("earliest"))
+        assert [(row.partition, row.before, row.after) for row in moved] == [(0, 0, 0), (1, None, 0), (2, 0, 0)]
+        assert [lag.error for lag in (await operations.describe(group.group)).lags] == [None] * 3
+
+    serve(tmp_path, scenario)
+
+
+def test_it_can_be_deleted_alone(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker, _: grpc.aio.Channel, group: GroupCalls) -> None:
+        operations = broker.group_operations
+        (deleted,) = await operations.delete_offsets(group.group, [TopicPartitions("orders", [DAMAGED])])
+        assert (deleted.partition, deleted.offset) == (DAMAGED, -1)
+        assert [lag.partition for lag in (await operations.describe(group.group)).lags] == [0, 2]
+
+    serve(tmp_path, scenario)

@@ -1,0 +1,132 @@
+"""A coordinator that can't make sure that it is one answers no member, and the next one waits: so no partition has two owners."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.groups.coordinator_lease import PROOF_S
+from metadata.errors import NoCoordinator, StaleGeneration, UnknownMember
+from metadata.groups.model import Phase
+from tests.kit.gateway.coordinated_groups import Cluster, outcome, with_cluster
+from tests.kit.metadata.played_group import REBALANCE_MS, SESSION_MS
+
+
+def test_members_are_answered_only_while_it_is_proven_that_their_group_is_coordinated_here() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, second = await b1.stable()
+        b1.unproven = "etcd is silent"
+        assert await outcome(b1.heartbeat(first, 1)) is NoCoordinator
+        assert await outcome(b1.sync(first, 1)) is NoCoordinator
+        assert await outcome(b1.join(second)) is NoCoordinator
+        b1.unproven = None
+        await b1.heartbeat(first, 1)
+
+    with_cluster(scenario)
+
+
+def test_nobody_is_lost_because_it_could_not_be_answered() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, second = await b1.stable()
+        await asyncio.sleep(SESSION_MS / 1000 - 1)
+        b1.unproven = "etcd is silent"
+        await asyncio.sleep(PROOF_S + 0.5)
+        group = await b1.groups.describe("g")
+        assert (group.phase, len(group.members)) == (Phase.STABLE, 2), "no step is stored without a proof"
+        b1.unproven = None
+        b1.groups.proven(PROOF_S + 0.5)
+        await asyncio.sleep(1)
+        await b1.heartbeat(first, 1)
+        await b1.heartbeat(second, 1)
+
+    with_cluster(scenario)
+
+
+def test_what_was_decided_before_the_proof_came_is_decided_again() -> None:
+    """Its members were silent because they were refused: when the proof comes, their sessions begin anew."""
+
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        first, second = await b1.stable()
+        looked = asyncio.Event()
+        make_sure = b1.groups._groups["g"]._make_sure
+
+        async def looks() -> None:
+            await looked.wait()
+            await make_sure()
+
+        b1.groups._groups["g"]._make_sure = looks
+        await asyncio.sleep(SESSION_MS / 1000 + 1)
+        b1.groups.proven(PROOF_S + 1)
+        looked.set()
+        await asyncio.sleep(0.1)
+        assert len((await b1.groups.describe("g")).members) == 2
+        await b1.heartbeat(first, 1)
+        await b1.heartbeat(second, 1)
+
+    with_cluster(scenario)
+
+
+def test_the_next_coordinator_waits_for_proofs_of_the_former_one_before_it_loses_a_silent_member() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1, b2 = await cluster.coordinator(), await cluster.coordinator()
+        first, second = await b1.stable()
+        await b2.heartbeat(first, 1)
+        taken_over_s = asyncio.get_running_loop().time()
+        while len((await b2.groups.describe("g")).members) == 2:
+            await asyncio.sleep(0.05)
+            if (await b2.groups.describe("g")).phase is Phase.STABLE:
+                await b2.heartbeat(first, 1)
+        lost_s = asyncio.get_running_loop().time() - taken_over_s
+        assert 0 <= lost_s - (SESSION_MS / 1000 + PROOF_S) < 0.2
+        assert await outcome(b2.heartbeat(second, 1)) in (UnknownMember, StaleGeneration)
+
+    with_cluster(scenario)
+
+
+def test_the_next_coordinator_holds_its_barrier_open_so_much_longer_for_members_that_it_has_not_heard_of() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        b1, b2 = await cluster.coordinator(), await cluster.coordinator()
+        short_ms = SESSION_MS // 2
+        assert short_ms < REBALANCE_MS
+        alone = await b1.join(rebalance_ms=short_ms)
+        await b1.sync(alone.member_id, 1, {alone.member_id: b"all"})
+        taken_over_s = asyncio.get_running_loop().time()
+        joined = await b2.join(rebalance_ms=short_ms)
+        assert joined.generation == 2
+        waited_s = asyncio.get_running_loop().time() - taken_over_s
+        assert 0 <= waited_s - (short_ms / 1000 + PROOF_S) < 0.2
+
+    with_cluster(scenario)
+
+
+def test_after_a_long_time_without_a_proof_groups_with_members_are_loaded_anew() -> None:
+    """Another may have come and gone, and have given away what was held here."""
+
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        (first,) = await b1.stable(1)
+        await asyncio.sleep(60)
+        held = b1.groups._groups["g"]
+        (first,) = [(await b1.join()).member_id]
+        b1.groups.proven(SESSION_MS / 1000 - 1)
+        assert b1.groups._groups["g"] is held, "nobody can have lost anything in that time"
+        b1.groups.proven(SESSION_MS / 1000 + 1)
+        assert not b1.groups.is_loaded("g")
+        assert await outcome(b1.heartbeat(first, 2)) in (None, StaleGeneration)
+        assert b1.groups._groups["g"] is not held
+
+    with_cluster(scenario)
+
+
+def test_a_group_that_was_taken_over_a_moment_ago_is_kept() -> None:
+    """Its record was written then: nobody has had it since."""
+
+    async def scenario(cluster: Cluster) -> None:
+        b1 = await cluster.coordinator()
+        await b1.stable(1)
+        b1.groups.proven(float("inf"))
+        assert b1.groups.is_loaded("g")
+
+    with_cluster(scenario)

@@ -1,0 +1,234 @@
+"""Topics that the metadata store has and this broker's view has not yet: on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from gateway.api import Broker
+from gateway.grpc.consume.messages import ConsumeTerms
+from gateway.grpc.consume.partitions import Whence
+from gateway.grpc.consume.service import GrpcConsume
+from gateway.http.groups.cursor import Cursor, Place
+from gateway.http.groups.member_fetch import MemberReading
+from gateway.http.groups.offsets import HttpGroupOffsets
+from gateway.http.groups.request import AsMember
+from gateway.topics.names import LOOK_UP_S, LOOK_UPS_MAX, topic_heard_of, why_not_heard_of
+from metadata.errors import Unavailable, UnknownTopic
+from metadata.groups.model import NO_INSTANCE, Generation, MemberId
+from metadata.members.settings import MemberSettings
+from metadata.model import Partition, Revision, TopicId, TopicPartition
+from metadata.topics.topic import Topic
+from tests.kit.gateway.told_log import P0, Topics, topic
+from tests.simulation.virtual_loop import run, virtual_loop
+
+LAG_S = 0.3
+OTHER = TopicId("b" * 32)
+
+
+class View(Topics):
+    """This broker's view. It hears what the store has after a while, or never."""
+
+    def __init__(self, *topics: Topic) -> None:
+        super().__init__(*topics)
+        self.news = asyncio.Event()
+
+    async def wait_for(self, revision: Revision, timeout_s: float | None) -> bool:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def hears(self, after_s: float, now: Topic) -> None:
+        def heard() -> None:
+            self.topics[now.name] = now
+            self.news.set()
+
+        virtual_loop().call_later(after_s, heard)
+
+
+class World:
+    def __init__(self, here: Topic | None, store: Topic | None) -> None:
+        self.view = View(*([here] if here else []))
+        self.look_ups = 0
+        self._store = Topics(*([store] if store else []))
+        self.broker = cast(Broker, SimpleNamespace(topic_cache=self.view, topics=SimpleNamespace(get=self._get)))
+
+    async def _get(self, name: str) -> Topic:
+        self.look_ups += 1
+        return self._store.get(name)
+
+
+def simulated(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario()
+
+    run(main(), seed=1)
+
+
+def read_by(world: World, unheard_of: dict[str, Exception]) -> list[str]:
+    """The codes of what a member that was assigned partitions 0 and 5 is told in their places."""
+    reading = MemberReading(
+        world.broker,
+        [("orders", 0), ("orders", 5)],
+        Cursor(Generation(1), {}),
+        from_latest=False,
+        unheard_of=unheard_of,  # type: ignore[arg-type]
+    )
+    return [error.code for error in reading._unknown.values()]
+
+
+@pytest.mark.parametrize("here", [None, topic(partition_count=2)], ids=["made", "grown"])
+def test_a_member_is_read_the_partitions_that_this_broker_hears_of_a_moment_later(here: Topic | None) -> None:
+    async def scenario() -> None:
+        now = topic(partition_count=8)
+        world = World(here, now)
+        world.view.hears(LAG_S, now)
+        why = await why_not_heard_of(world.broker, [("orders", 0), ("orders", 5)])
+        assert why == {}
+        assert read_by(world, {}) == []
+        assert world.look_ups == 1
+
+    simulated(scenario)
+
+
+def test_a_partition_that_this_broker_does_not_hear_of_in_time_is_no_unknown_one() -> None:
+    async def scenario() -> None:
+        world = World(topic(partition_count=2), topic(partition_count=8))
+        why = await why_not_heard_of(world.broker, [("orders", 0), ("orders", 5)])
+        assert {name: type(error) for name, error in why.items()} == {"orders": Unavailable}
+        assert virtual_loop().time() <= LOOK_UP_S + 0.1
+        assert read_by(world, dict(why)) == ["UNAVAILABLE"], "and the partition that is known is read"
+
+    simulated(scenario)
+
+
+def test_a_topic_that_the_store_has_not_either_is_unknown_and_what_is_known_is_not_looked_up() -> None:
+    async def scenario() -> None:
+        world = World(None, None)
+        why = await why_not_heard_of(world.broker, [("orders", 0), ("orders", 5)])
+        assert {name: type(error) for name, error in why.items()} == {"orders": UnknownTopic}
+        known = World(topic(partition_count=8), None)
+        assert await why_not_heard_of(known.broker, [("orders", 0), ("orders", 5)]) == {}
+        assert known.look_ups == 0
+
+    simulated(scenario)
+
+
+def test_a_topic_is_told_once_this_broker_has_heard_of_it() -> None:
+    async def scenario() -> None:
+        now = topic(partition_count=8)
+        world = World(topic(partition_count=2), now)
+        world.view.hears(LAG_S, now)
+        assert await topic_heard_of(world.broker, "orders") == now
+        assert LAG_S <= virtual_loop().time() < LAG_S + 0.1
+
+    simulated(scenario)
+
+
+def test_a_consume_stream_begins_when_this_broker_has_heard_of_what_it_names() -> None:
+    async def scenario() -> None:
+        now, member = topic(), MemberSettings()
+        terms = ConsumeTerms(("orders",), "", member, (), Whence.EARLIEST, 1_000, structured=False, heartbeat_s=5.0)
+        world = World(None, now)
+        service = GrpcConsume.__new__(GrpcConsume)
+        service._broker = world.broker
+        with pytest.raises(Unavailable, match="not heard yet"):
+            await service._topics(terms)
+        world.view.hears(LAG_S, now)
+        began_s = virtual_loop().time()
+        assert await service._topics(terms) == {"orders": now}
+        assert world.view.by_id(now.id) == now
+        assert LAG_S <= virtual_loop().time() - began_s < LAG_S + 0.1
+
+    simulated(scenario)
+
+
+def test_a_consume_stream_reads_what_was_added_to_a_topic_while_it_waited_for_another() -> None:
+    async def scenario() -> None:
+        now = topic()
+        terms = ConsumeTerms(
+            ("payments", "orders"), "", MemberSettings(), (), Whence.EARLIEST, 1_000, structured=False, heartbeat_s=5.0
+        )
+        world = World(topic("payments", OTHER, partition_count=4), now)
+        service = GrpcConsume.__new__(GrpcConsume)
+        service._broker = world.broker
+        grown = topic("payments", OTHER, partition_count=8)
+        virtual_loop().call_later(LAG_S / 2, lambda: world.view.topics.update(payments=grown))  # which no stream is told of yet
+        world.view.hears(LAG_S, now)
+        assert await service._topics(terms) == {"payments": grown, "orders": now}
+
+        world.view.topics.pop("payments")
+        with pytest.raises(UnknownTopic) as refused:
+            await service._topics(terms)
+        assert refused.value.details["field"] == "start.topics[0]"
+
+    simulated(scenario)
+
+
+def test_a_cursor_keeps_what_it_has_read_of_a_topic_that_this_broker_has_not_heard_of() -> None:
+    async def scenario() -> None:
+        committed: list[TopicPartition] = []
+
+        async def commit(*who: object, only_forward: bool) -> dict[TopicPartition, Exception]:
+            committed.extend(who[-1])  # type: ignore[arg-type]
+            return {}
+
+        broker = SimpleNamespace(topic_cache=Topics(topic()), groups=SimpleNamespace(commit=commit))
+        unheard_of = TopicPartition(TopicId("b" * 32), Partition(0))
+        read = {P0: Place(7, must_stay=True), unheard_of: Place(9, must_stay=True)}
+        member = AsMember("g", MemberId("m"), NO_INSTANCE, Generation(1))
+        cursor, told = await HttpGroupOffsets(cast(Broker, broker)).commit_cursor(member, Cursor(Generation(1), read))
+        assert committed == [P0]
+        assert [answer.offset for answer in told] == [7]
+        assert cursor.uncommitted == {unheard_of: 9}, "it is committed with a later request"
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize(
+    ("here", "place"),
+    [(topic("payments", OTHER), P0), (topic(partition_count=2), TopicPartition(P0.topic_id, Partition(5)))],
+    ids=["made", "grown"],
+)
+def test_reading_at_a_broker_that_has_not_heard_of_a_partition_loses_no_place_of_the_cursor(
+    here: Topic, place: TopicPartition
+) -> None:
+    async def scenario() -> None:
+        world = World(here, topic(partition_count=8))
+        assigned = [("payments", 0), ("orders", place.partition)]
+        why = await why_not_heard_of(world.broker, assigned)
+        cursor = Cursor(Generation(1), {place: Place(9, must_stay=True)})
+        reading = MemberReading(world.broker, assigned, cursor, from_latest=True, unheard_of=why)
+        assert reading.positions.cursor().uncommitted == {place: 9}, "it reads on there at a broker that knows the partition"
+
+    simulated(scenario)
+
+
+def test_reading_leaves_out_the_places_of_a_topic_that_is_gone_from_the_store_as_well() -> None:
+    async def scenario() -> None:
+        world = World(topic("payments", OTHER), None)
+        assigned = [("payments", 0), ("orders", 0)]
+        why = await why_not_heard_of(world.broker, assigned)
+        cursor = Cursor(Generation(1), {P0: Place(9, must_stay=True)})
+        reading = MemberReading(world.broker, assigned, cursor, from_latest=True, unheard_of=why)
+        assert reading.positions.cursor().places == {}
+
+    simulated(scenario)
+
+
+def test_topics_beyond_those_that_are_looked_up_at_once_are_not_called_unknown() -> None:
+    async def scenario() -> None:
+        world = World(None, None)
+        why = await why_not_heard_of(world.broker, [(f"orders-{number}", 0) for number in range(LOOK_UPS_MAX + 2)])
+        assert world.look_ups == LOOK_UPS_MAX
+        assert [type(error) for error in why.values()].count(Unavailable) == 2
+        assert len(why) == LOOK_UPS_MAX + 2
+
+    simulated(scenario)

@@ -1,0 +1,166 @@
+"""Leaders delete records, compactors rewrite and trim, brokers die: what was acknowledged and not deleted is read."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from compaction.compactor import Compactor
+from compaction.context import CompactionContext
+from compaction.manifest_cache import Manifests
+from compaction.notifier import Notices
+from compaction.service import CompactionService
+from compaction.settings import CompactionSettings
+from metadata.cluster.manifest_notices import NoticeCache
+from metadata.errors import TidelogError
+from metadata.model import TopicPartition
+from metadata.topics.cache import TopicCache
+from segments.bucket.layout import parse_wal_key
+from segments.log.manifest_follower import HIGH_WATERMARK
+from segments.log.session_log import FetchTarget
+from segments.read.log_reader import Fetched
+from tests.kit.gateway.doorless_cluster import LAYOUT
+from tests.kit.gateway.virtual_cluster import World, in_a_world
+from tests.kit.segments.batches import TIMESTAMP_MS, records_in
+from tests.simulation.virtual_loop import virtual_loop
+
+SETTINGS = CompactionSettings(compaction_due_age_ms=1_000, delete_grace_ms=2_000, compaction_threads=1)
+
+
+class Compactors:
+    def __init__(self, world: World) -> None:
+        self.topics = TopicCache(world.metadata, LAYOUT)
+        self.notices = NoticeCache(world.metadata, LAYOUT)
+        nonces = itertools.count(1)
+        self.compactors = [
+            Compactor(
+                CompactionContext(
+                    world.bucket,
+                    self.topics,
+                    Manifests(world.bucket, bytes_max=1 << 20, timeout_s=5),
+                    SETTINGS,
+                    lambda: TIMESTAMP_MS + round(virtual_loop().time() * 1000),
+                    lambda size: f"{next(nonces):0{2 * size}x}",
+                    lambda name: True,
+                ),
+                Notices(world.metadata, LAYOUT),
+                told=lambda text: None,
+            )
+            for _ in range(2)
+        ]
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.topics.run())
+            tasks.create_task(self.notices.run())
+            for compactor in self.compactors:
+                self.notices.subscribe(compactor.hear)
+                tasks.create_task(self._work(compactor))
+
+    async def _work(self, compactor: Compactor) -> None:
+        while True:
+            await asyncio.sleep(1)
+            await compactor.tick()
+
+
+async def keep_deleting(world: World, told: dict[TopicPartition, int], chance: random.Random) -> None:
+    """`told`: where the log of each partition starts, as far as anybody was answered."""
+    while True:
+        await asyncio.sleep(chance.uniform(0.2, 2))
+        partition = chance.choice(list(told))
+        leader = world.leader(partition)
+        if leader is None:
+            continue
+        try:
+            log = leader.leadership.log
+            before = chance.randint(told[partition], log.bounds(partition).high_watermark)
+            told[partition] = max(told[partition], await world._at(leader, log.delete_records(partition, before)))
+        except TidelogError:
+            continue
+
+
+async def read(world: World, partition: TopicPartition) -> tuple[int, list[tuple[int, bytes | None]]]:
+    """Where the log starts, and all records from there on."""
+    await world.until(lambda: world.leader(partition) is not None)
+    leader = world.leader(partition)
+    assert leader is not None
+    log = leader.leadership.log
+    start, end, *_ = log.bounds(partition)
+    at, found = start, list[tuple[int, bytes | None]]()
+    while at < end:
+        [fetched] = await log.fetch([FetchTarget(partition, at, 1 << 24)], bytes_max=1 << 24, bytes_min=0)
+        assert isinstance(fetched, Fetched), fetched
+        found += records_in(fetched.batches, from_offset=at)
+        at = fetched.next_offset
+    return start, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_not_deleted_is_read_whoever_leads_and_whoever_compacts(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        chance = random.Random(seed)
+        await world.start("b1", "b2")
+        partitions = await world.topic("orders", 4)
+        told = dict.fromkeys(partitions, 0)
+        async with asyncio.TaskGroup() as tasks:
+            work = [
+                tasks.create_task(Compactors(world).run()),
+                tasks.create_task(world.keep_producing(partitions, each_s=0.1)),
+                tasks.create_task(keep_deleting(world, told, chance)),
+            ]
+            for turn in range(3):
+                await asyncio.sleep(chance.uniform(3, 8))
+                victim = chance.choice([process for process in world.processes if world.is_alive(process)])
+                victim.kill()
+                await world.start(f"b{turn + 3}")
+            await asyncio.sleep(8)
+            for task in work:
+                task.cancel()
+        for partition in partitions:
+            start, found = await read(world, partition)
+            assert start >= told[partition], "a log start that was told holds for every later leader"
+            assert [offset for offset, _ in found] == list(range(start, start + len(found)))
+            kept = {offset: value for offset, value in world.acknowledged[partition].items() if offset >= start}
+            assert dict(found).items() >= kept.items()
+            assert len({value for _, value in found}) == len(found)
+        places = [place.seq for key in world.bucket._keys if (place := parse_wal_key(key)) is not None and place.seq is not None]
+        assert any(told.values()), "some was deleted"
+        assert max(places) > len(places), "and some was trimmed"
+
+    in_a_world(scenario)
+
+
+def test_what_was_deleted_leaves_the_bucket_though_no_more_records_come() -> None:
+    async def scenario(world: World) -> None:
+        [b1] = await world.start("b1")
+        [partition] = await world.topic("orders")
+        view = b1.view
+        service = CompactionService(
+            world.bucket,
+            world.metadata,
+            LAYOUT,
+            view.topics,
+            view.compactions,
+            replace(SETTINGS, compaction_interval_ms=1_000),
+            world.segments,
+            compactor_id="c1",
+            version="1",
+            now_ms=lambda: TIMESTAMP_MS + round(virtual_loop().time() * 1000),
+        )
+        compacting = asyncio.ensure_future(service.run())
+        await world.keep_producing([partition], for_s=3)
+        files = f"topics/orders/{partition.topic_id}/partition=0/"
+        await world.until(lambda: any(key.startswith(files) for key in world.bucket._keys))
+        await asyncio.sleep(60)  # all is compacted, and nothing due any more
+        end = b1.leadership.log.bounds(partition).high_watermark
+        assert await world._at(b1, b1.leadership.log.delete_records(partition, HIGH_WATERMARK)) == end
+        await asyncio.sleep(10)
+        assert not any(key.startswith(files) for key in world.bucket._keys)
+        compacting.cancel()
+
+    in_a_world(scenario)

@@ -1,0 +1,32 @@
+"""What a certificate says of its owner, in the same words at both doors."""
+
+from __future__ import annotations
+
+import ssl
+
+from gateway.net.tls.client_subject import TlsSubject, grpc_subject, http_subject, subject_of_der
+from tests.kit.certificates import Authority
+
+
+class Call:
+    def __init__(self, **told: list[bytes]) -> None:
+        self._told = told
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return self._told
+
+
+def test_both_doors_tell_the_same_subject() -> None:
+    pem, _ = Authority().sign("billing, inc.", organization="Example")
+    told = grpc_subject(Call(transport_security_type=[b"ssl"], x509_pem_cert=[pem]))
+    assert told == TlsSubject("CN=billing\\, inc.,O=Example", "billing, inc.")
+    subject = subject_of_der(ssl.PEM_cert_to_DER_cert(pem.decode()))
+    assert subject == told
+    assert http_subject({"state": {"tls_subject": subject}}) == told
+
+
+def test_who_shows_no_certificate_is_nobody() -> None:
+    assert grpc_subject(Call()) is None
+    assert grpc_subject(Call(transport_security_type=[b"ssl"])) is None
+    assert http_subject({"state": {}}) is None
+    assert http_subject({}) is None

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+from grpc import StatusCode
+
+from gateway.error_codes import WIRE_CODES
+from gateway.proto.status import error_of, status_of
+from metadata.errors import InvalidArgument, NoLeader, OutOfRange, Throttled, TidelogError, UnknownTopic
+from tests.gateway.test_error_codes import EVERY_CLASS
+
+
+def detail(status: Status, kind: type[ErrorInfo | RetryInfo | BadRequest]) -> ErrorInfo | RetryInfo | BadRequest | None:
+    for packed in status.details:
+        found = kind()
+        if packed.Unpack(found):
+            return found
+    return None
+
+
+def test_error_info_has_the_code_the_facts_and_the_hint() -> None:
+    status = status_of(OutOfRange("beyond", hint="Read from 5.", log_start_offset=5, high_watermark=9))
+    info = detail(status, ErrorInfo)
+    assert status.code == StatusCode.OUT_OF_RANGE.value[0]
+    assert status.message == "beyond"
+    assert isinstance(info, ErrorInfo)
+    assert (info.reason, info.domain) == ("OFFSET_OUT_OF_RANGE", "tidelog")
+    assert dict(info.metadata) == {
+        "log_start_offset": "5",
+        "high_watermark": "9",
+        "hint": "Read from 5.",
+        "retryable": "false",
+        "nothing_was_written": "true",
+    }
+
+
+def test_retry_info_says_when_to_come_back() -> None:
+    throttled = detail(status_of(Throttled("full", retry_after_s=2.5)), RetryInfo)
+    leaderless = detail(status_of(NoLeader("none")), RetryInfo)
+    assert isinstance(throttled, RetryInfo)
+    assert isinstance(leaderless, RetryInfo)
+    assert throttled.retry_delay.ToMilliseconds() == 2500
+    assert leaderless.retry_delay.ToMilliseconds() == 100
+    assert detail(status_of(UnknownTopic("x")), RetryInfo) is None
+
+
+def test_a_field_to_blame_becomes_a_bad_request() -> None:
+    blamed = detail(status_of(InvalidArgument("negative", field="appends[2].partition")), BadRequest)
+    assert isinstance(blamed, BadRequest)
+    assert [(violation.field, violation.description) for violation in blamed.field_violations] == [
+        ("appends[2].partition", "negative")
+    ]
+    assert detail(status_of(InvalidArgument("negative")), BadRequest) is None
+
+
+@pytest.mark.parametrize("kind", EVERY_CLASS, ids=lambda kind: kind.__name__)
+def test_every_error_has_its_code_and_reason(kind: type[TidelogError]) -> None:
+    status = status_of(kind("what happened"))
+    info = detail(status, ErrorInfo)
+    assert isinstance(info, ErrorInfo)
+    assert (status.code, info.reason) == (WIRE_CODES[kind].grpc.value[0], kind.code)
+
+
+@pytest.mark.parametrize("kind", EVERY_CLASS, ids=lambda kind: kind.__name__)
+def test_every_error_is_read_back_as_it_was(kind: type[TidelogError]) -> None:
+    error = kind("what happened", hint="what to do", topic="17", end_offset=42, is_first=True)
+    back = error_of(status_of(error))
+    assert type(back) is kind
+    assert (back.message, back.hint, back.details) == (error.message, error.hint, error.details)
+
+
+def test_a_throttled_error_is_read_back_with_its_time_and_an_unknown_code_as_an_error_of_nobody_s_kind() -> None:
+    back = error_of(status_of(Throttled("full", retry_after_s=2.5)))
+    assert isinstance(back, Throttled)
+    assert back.retry_after_s == 2.5
+    assert type(error_of(Status(code=13, message="of a newer broker"))) is TidelogError

@@ -1,0 +1,134 @@
+"""What every door does to produce: where a ready batch is checked, and what is told when its commit does not come in time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.concurrency.offload import WorkThreads
+from gateway.records.append import OPENED_AT_ONCE_BYTES, THREAD_BYTES, check_ready_batch, outcomes
+from gateway.topics.names import partition_of
+from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
+from segments.log.doubted_refusal import DoubtedRefusal
+from segments.log.session_log import Acks
+from segments.records.batch import check_produced, parse_header
+from segments.records.columns import encode_records
+from segments.records.compression import Codec
+from segments.records.header import BatchHeader
+from segments.settings import MIB
+from tests.kit.gateway.small_broker import SmallBroker, with_broker
+from tests.kit.segments.batches import batch_of
+
+COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
+INCOMPRESSIBLE = bytes((number * number >> 3) & 0xFF for number in range(1 << 12))
+
+
+def zeros(length: int, codec: Codec) -> bytes:
+    return encode_records([(None, bytes(length), (), 0)], codec=codec)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+    """Of each check: whether it was in a thread, and to how many bytes it might open the batch."""
+    opened: list[tuple[bool, int]] = []
+
+    def noted(batch: bytes, *, message_bytes_max: int, decompressed_bytes_max: int) -> BatchHeader:
+        opened.append((threading.current_thread() is not threading.main_thread(), decompressed_bytes_max))
+        return check_produced(batch, message_bytes_max=message_bytes_max, decompressed_bytes_max=decompressed_bytes_max)
+
+    monkeypatch.setattr("gateway.records.append.check_produced", noted)
+    return opened
+
+
+def checked(batch: bytes, *, batch_bytes_max: int = 4 * MIB, decompressed_bytes_max: int = 16 * MIB) -> BatchHeader:
+    async def check() -> BatchHeader:
+        return await check_ready_batch(
+            batch, batch_bytes_max=batch_bytes_max, decompressed_bytes_max=decompressed_bytes_max, threads=WorkThreads(1)
+        )
+
+    return asyncio.run(check())
+
+
+# ── where a batch is checked ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_short_batch_that_opens_to_much_is_opened_in_a_thread(codec: Codec, opened: list[tuple[bool, int]]) -> None:
+    batch = zeros(MIB // 16 if codec is Codec.SNAPPY else MIB, codec)
+    assert len(batch) < THREAD_BYTES
+    assert checked(batch) == parse_header(batch)
+    assert opened == [(False, OPENED_AT_ONCE_BYTES), (True, 16 * MIB)]
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_short_batch_that_opens_to_little_is_checked_at_once(codec: Codec, opened: list[tuple[bool, int]]) -> None:
+    batch = zeros(OPENED_AT_ONCE_BYTES // 2, codec)
+    assert checked(batch) == parse_header(batch)
+    assert opened == [(False, OPENED_AT_ONCE_BYTES)]
+
+
+def test_a_longer_compressed_batch_is_checked_in_a_thread(opened: list[tuple[bool, int]]) -> None:
+    batch = encode_records([(INCOMPRESSIBLE, str(at).encode() * 99, (), at) for at in range(300)], codec=Codec.GZIP)
+    assert len(batch) > THREAD_BYTES
+    assert checked(batch) == parse_header(batch)
+    assert opened == [(True, 16 * MIB)]
+
+
+def test_what_is_not_compressed_or_too_long_to_be_looked_at_takes_no_thread(opened: list[tuple[bool, int]]) -> None:
+    assert checked(batch_of(bytes(MIB))).record_count == 1
+    with pytest.raises(TooLarge, match="message_bytes_max is 20000"):
+        checked(zeros(3 * MIB, Codec.LZ4) + bytes(20_000), batch_bytes_max=20_000)
+    with pytest.raises(InvalidRecord):
+        checked(b"")
+    assert [in_thread for in_thread, _ in opened] == [False, False]
+
+
+@pytest.mark.parametrize("bytes_max", [OPENED_AT_ONCE_BYTES // 2, 2 * OPENED_AT_ONCE_BYTES])
+def test_what_opens_to_more_than_the_log_takes_is_refused_with_that_bound(bytes_max: int) -> None:
+    with pytest.raises(TooLarge, match=f"takes more than {bytes_max} bytes without its zstd compression"):
+        checked(zeros(MIB, Codec.ZSTD), decompressed_bytes_max=bytes_max)
+
+
+# ── a commit that does not come ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_who_is_told_that_no_commit_came_is_told_the_time_that_was_asked_for_and_not_what_was_left_of_it(tmp_path: Path) -> None:
+    async def scenario(broker: SmallBroker) -> None:
+        broker.store.hold()
+        partition = partition_of(broker.topic_cache.get("orders"), 0)
+        batch = batch_of(b"a")
+        log, ended_s = broker.led_here, asyncio.get_running_loop().time() - 5
+        async with log.admit(log.memory_bytes(len(batch)), timeout_s=1) as admission:
+            pending = log.append(partition, batch, parse_header(batch), admission, deadline_s=ended_s)
+        long_ago: dict[str, Any] = {"acks": Acks.ALL, "timeout_s": 30, "deadline_s": ended_s}
+        (late,) = await outcomes(log, [pending], **long_ago)
+        assert isinstance(late, OutcomeUnknown)
+        assert late.message == "the bucket did not confirm the records within 30 s; they may still be committed"
+        broker.store.let_go()
+        committed = await log.outcome(pending, acks=Acks.ALL, timeout_s=10)
+        assert await outcomes(log, [pending], **long_ago) == [committed], "what is known is told, however late"
+
+    with_broker(tmp_path, scenario)
+
+
+# ── a refusal that is not certain ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_look_that_takes_longer_than_the_producer_waits_leaves_it_to_him_to_send_it_again() -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        doubted = [DoubtedRefusal(OutOfOrderSequence("a gap"), never) for _ in range(3)]
+        ended_s = asyncio.get_running_loop().time()
+        log: Any = None  # nothing was appended, so nobody is asked
+        found = await outcomes(log, doubted, acks=Acks.ALL, timeout_s=30, deadline_s=ended_s)
+        assert found == doubted
+        assert all(error.retryable and error.nothing_was_written for error in doubted)
+
+    asyncio.run(scenario())

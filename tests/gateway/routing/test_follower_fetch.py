@@ -1,0 +1,153 @@
+"""What a broker reads itself for readers of its rack, and what it asks the leader for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from gateway.routing import follower_fetch
+from gateway.routing.follower_fetch import Answer, Named, RackReads
+from gateway.routing.places_wire import located_from, places_of
+from metadata.cluster.broker_registry import Registration
+from metadata.errors import Corrupt, NoLeader, NotLeader, OutOfRange, TidelogError
+from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId
+from segments.log.session_log import FetchTarget, Log
+from segments.read.follower_reader import ToldTarget
+from segments.read.log_reader import Fetched
+from segments.read.record_locations import Located, Told
+from segments.wal.run_index import RunPlace
+from tests.kit.segments.batches import partition_of
+
+RUN = RunPlace(Offset(3), Offset(8), SessionId(7), SegmentSeq(2), 40, 90_000, LeaderEpoch(4), -1)
+WHERE = Located(12, (RUN,))
+PLACES = Fetched([], 90_000, Offset(3), Offset(9), Offset(1), LeaderEpoch(4), WHERE)
+RECORDS = Fetched([b"from the leader"], 15, Offset(9), Offset(9), Offset(1), LeaderEpoch(4))
+READ = Fetched([b"from the bucket, all"], 20, Offset(9), Offset(9), Offset(1), LeaderEpoch(4))
+NOTHING = READ._replace(batches=[], size_bytes=0, next_offset=Offset(3))
+TARGET = FetchTarget(partition_of(0), 3, 1 << 20, places_bytes_min=1000)
+FAR, NEAR = (Registration(broker_id=f"b{n}", session=SessionId(n), rack=rack) for n, rack in enumerate("ab"))
+
+
+class World:
+    """A broker of rack b, a bucket and a leader that answer what a test says."""
+
+    def __init__(self) -> None:
+        self.reads = RackReads(self._fetch_at_peer, lambda: cast(Log, self), rack="b", part_bytes_min=1000)
+        self.leader: list[Answer] = [PLACES]
+        """Its answers where it is asked for places; else it answers with records."""
+        self.bucket: list[Answer] | TidelogError = [READ]
+        self.asked: list[list[int | None]] = []
+        """What each call to the leader has named, by target."""
+        self.told: list[ToldTarget] = []
+
+    async def _fetch_at_peer(
+        self, leader: Registration, targets: Sequence[Named], *, bytes_max: int, bytes_min: int, wait_ms_max: float
+    ) -> list[Answer]:
+        self.asked.append([target.places_bytes_min for _, target in targets])
+        if any(self.asked[-1]):
+            return list(self.leader)
+        assert (bytes_min, wait_ms_max) == (0, 0) or len(self.asked) == 1, "it has said that there is something"
+        return [RECORDS for _ in targets]
+
+    async def fetch_located(self, asked: Sequence[ToldTarget], *, bytes_max: int) -> list[Answer]:
+        self.told += asked
+        if isinstance(self.bucket, TidelogError):
+            raise self.bucket
+        if not self.bucket:
+            await asyncio.Event().wait()
+        return self.bucket
+
+    def fetched(self, *partitions: int, rack: str = "b", leader: Registration = FAR, bytes_max: int = 1 << 20) -> list[Answer]:
+        places_bytes_min = self.reads.places_bytes_min(rack)
+        targets = [
+            ("orders", FetchTarget(partition_of(number), 3, 1 << 20, places_bytes_min=places_bytes_min)) for number in partitions
+        ]
+        return asyncio.run(self.reads.fetch(leader, targets, bytes_max=bytes_max, bytes_min=1, wait_ms_max=500))
+
+
+def test_what_a_leader_of_another_rack_has_is_read_here_by_the_places_that_it_tells() -> None:
+    world = World()
+    assert world.fetched(0) == [READ]
+    assert world.asked == [[1000]]
+    told = Told(WHERE, Offset(9), Offset(1), LeaderEpoch(4))
+    assert world.told == [ToldTarget("orders", TARGET, told)]
+    assert (world.reads.counters.bucket_reads, world.reads.counters.bucket_bytes, world.reads.counters.leader_reads) == (1, 20, 0)
+
+
+def test_a_reader_of_another_rack_or_none_and_a_leader_of_this_rack_are_nothing_to_read_for() -> None:
+    for rack in ("", "a"):
+        world = World()
+        assert world.fetched(0, rack=rack) == [RECORDS]
+        assert world.asked == [[None]]
+    world = World()
+    assert world.fetched(0, leader=NEAR) == [RECORDS]
+    assert world.asked == [[None]]
+    assert world.reads.counters.leader_reads == 0, "no zone was crossed"
+
+
+def test_records_and_errors_of_the_leader_come_back_as_they_are() -> None:
+    world = World()
+    error = NotLeader("not led there")
+    world.leader = [RECORDS, error, PLACES]
+    assert world.fetched(0, 1, 2) == [RECORDS, error, READ]
+    assert [target.target.partition for target in world.told] == [partition_of(2)]
+    assert (world.reads.counters.leader_reads, world.reads.counters.leader_bytes) == (1, 15)
+
+
+def test_what_can_not_be_read_here_the_leader_is_asked_for_and_nothing_else() -> None:
+    world = World()
+    world.leader = [PLACES, PLACES, PLACES]
+    for refusal in (Corrupt("damaged"), OutOfRange("a newer manifest has deleted it")):
+        world.bucket = [READ, refusal, NOTHING]
+        world.asked.clear()
+        assert world.fetched(0, 1, 2) == [READ, RECORDS, NOTHING], "what others left no time for comes with the next fetch"
+        assert world.asked == [[1000, 1000, 1000], [None]]
+    assert world.reads.counters.failures == 2
+
+
+def test_a_leader_that_has_said_there_is_something_is_asked_for_it_where_nothing_was_read() -> None:
+    world = World()
+    world.bucket = [NOTHING]
+    assert world.fetched(0) == [RECORDS]
+    assert world.asked == [[1000], [None]]
+    world.bucket = NoLeader("this broker has no session")
+    assert world.fetched(0) == [RECORDS]
+
+
+def test_a_bucket_that_is_slow_from_here_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_fetch, "READ_S", 0.01)
+    world = World()
+    world.bucket = []
+    assert world.fetched(0) == [RECORDS]
+
+
+def test_looks_are_not_counted_and_failures_are_told_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    assert world.fetched(0, bytes_max=1) == [READ]
+    assert world.reads.counters.bucket_reads == 0
+
+    async def twice() -> None:
+        world.bucket = [Corrupt("wal/1 is damaged")]
+        for _ in range(2):
+            await world.reads.fetch(FAR, [("orders", TARGET)], bytes_max=9, bytes_min=1, wait_ms_max=0)
+
+    asyncio.run(twice())
+    assert [record.message for record in caplog.records] == [
+        "what broker b0 leads can't be read from the bucket for readers of rack b, and comes from there: wal/1 is damaged"
+    ]
+    assert world.reads.counters.failures == 2
+
+
+def test_a_partition_that_is_read_from_two_places_at_once_is_located_once() -> None:
+    world = World()
+    world.leader = [PLACES, RECORDS]
+    assert world.fetched(0, 0) == [READ, RECORDS]
+    assert world.asked == [[1000, None]]
+
+
+def test_places_are_the_same_behind_the_wire() -> None:
+    assert located_from(places_of(WHERE)) == WHERE
+    assert located_from(places_of(Located(0, ()))) == Located(0, ())

@@ -1,0 +1,268 @@
+"""One lane: what leaves it in which order, and what becomes of what came back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from gateway.routing.forward_queue import Lane, Space
+from gateway.routing.forwarded_append import ForwardedAppend, Outcome
+from metadata.errors import (
+    ConditionFailed,
+    InvalidTimestamp,
+    NoLeader,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    TidelogError,
+    Unauthenticated,
+    Unavailable,
+)
+from metadata.model import LeaderEpoch, Offset, SessionId
+from segments.log.session_log import Acks
+from segments.partition.partition_log import AS_PRODUCED, Appended
+from tests.kit.segments.batches import ORDERS, batch_of, header_of, sequenced_batch
+
+NOW_S, LATER_S = 100.0, 200.0
+LEADER = SessionId(3)
+PLACED = Appended(Offset(7), Offset(7), LeaderEpoch(1))
+
+
+class World:
+    """A lane, and what was settled in it."""
+
+    def __init__(self) -> None:
+        self.lane = Lane(ORDERS, self.settle)
+        self.settled: dict[str, Outcome] = {}
+        self._names: dict[ForwardedAppend, str] = {}
+
+    def settle(self, append: ForwardedAppend, outcome: Outcome) -> None:
+        assert self._names[append] not in self.settled, "settled twice"
+        append.outcome.set_result(outcome)
+        self.settled[self._names[append]] = outcome
+
+    def add(
+        self, name: str, *, of: object = None, idempotent: bool = False, acks: Acks = Acks.ALL, deadline_s: float = LATER_S
+    ) -> ForwardedAppend:
+        batch = sequenced_batch(5, len(self._names)) if idempotent else batch_of(name.encode())
+        append = ForwardedAppend(
+            ORDERS,
+            batch,
+            header_of(batch),
+            acks=acks,
+            deadline_s=deadline_s,
+            expected_offset=None,
+            dates=AS_PRODUCED,
+            bytes_charged=0,
+            charged_to="",
+        )
+        self._names[append] = name
+        self.lane.add(append, of or append)
+        return append
+
+    def take(self, *, now_s: float = NOW_S, appends: int = 100, bytes_max: int = 1 << 20) -> list[str]:
+        return [self._names[append] for append in self.lane.take(now_s, Space(bytes_max, appends), LEADER)]
+
+    def answered(self, *outcomes: Appended | TidelogError) -> TidelogError | None:
+        return self.lane.answered(outcomes)
+
+    def told(self, *names: str) -> Sequence[type[Outcome]]:
+        return [type(self.settled[name]) for name in names]
+
+
+def in_loop(scenario: Callable[[World], None]) -> None:
+    async def main() -> None:
+        scenario(World())
+
+    asyncio.run(main())
+
+
+def test_batches_leave_in_the_order_of_their_coming_as_many_as_fit() -> None:
+    def scenario(world: World) -> None:
+        for name in "abcde":
+            world.add(name)
+        assert world.take(appends=2) == ["a", "b"]
+        assert world.answered(PLACED, PLACED) is None
+        assert world.take(bytes_max=1) == ["c"], "one always fits"
+        world.answered(PLACED)
+        assert world.take() == ["d", "e"]
+
+    in_loop(scenario)
+
+
+def test_what_waits_for_its_commit_and_what_does_not_go_in_different_messages() -> None:
+    def scenario(world: World) -> None:
+        world.add("all")
+        world.add("leader", acks=Acks.LEADER)
+        world.add("none", acks=Acks.NONE)
+        assert world.take() == ["all"]
+        world.answered(PLACED)
+        assert world.take() == ["leader", "none"]
+
+    in_loop(scenario)
+
+
+def test_what_a_former_leader_refused_goes_before_what_came_meanwhile() -> None:
+    def scenario(world: World) -> None:
+        world.add("a")
+        world.add("b")
+        world.take()
+        world.add("c")
+        assert isinstance(world.answered(NotLeader("no more"), NoLeader("no more")), NoLeader)
+        assert world.take() == ["a", "b", "c"]
+        assert world.settled == {}
+
+    in_loop(scenario)
+
+
+def test_a_refused_batch_takes_along_those_behind_it_of_its_message_wherever_they_are() -> None:
+    def scenario(world: World) -> None:
+        message = object()
+        for name, of in (("a", message), ("b", message), ("x", None)):
+            world.add(name, of=of)
+        assert world.take() == ["a", "b", "x"]
+        world.add("c", of=message)
+        world.add("y")
+        unseen = Unavailable("not looked at")
+        assert world.answered(ConditionFailed("another end"), unseen, unseen) is None
+        assert world.told("a", "b", "c") == [ConditionFailed] * 3
+        assert world.take() == ["x", "y"]
+
+    in_loop(scenario)
+
+
+def test_a_producer_with_a_wrong_clock_and_the_gap_behind_it_does_not_hold_up_the_others() -> None:
+    def scenario(world: World) -> None:
+        for name in ("x", "a", "y", "b"):
+            world.add(name, idempotent=True)
+        world.take()
+        misdated, gap = InvalidTimestamp("dated too far ahead"), OutOfOrderSequence("a gap")
+        assert world.answered(PLACED, misdated, PLACED, gap) is None
+        assert world.told("x", "a", "y", "b") == [Appended, InvalidTimestamp, Appended, OutOfOrderSequence]
+        assert world.take() == []
+
+    in_loop(scenario)
+
+
+def test_a_batch_whose_key_was_revoked_holds_up_no_other() -> None:
+    def scenario(world: World) -> None:
+        for name in ("a", "b", "c"):
+            world.add(name)
+        world.take()
+        assert world.answered(PLACED, Unauthenticated("the API key was revoked"), PLACED) is None
+        assert world.told("a", "b", "c") == [Appended, Unauthenticated, Appended]
+
+    in_loop(scenario)
+
+
+def test_a_refused_key_is_told_even_behind_a_batch_that_was_refused() -> None:
+    def scenario(world: World) -> None:
+        for name in ("a", "b", "c"):
+            world.add(name)
+        world.take()
+        world.answered(ConditionFailed("the end is elsewhere"), Unauthenticated("the API key was revoked"), Unavailable("behind a"))
+        assert world.told("a", "b") == [ConditionFailed, Unauthenticated]
+        assert world.take() == ["c"]
+
+    in_loop(scenario)
+
+
+def test_several_batches_of_one_message_may_be_refused_by_one_answer() -> None:
+    def scenario(world: World) -> None:
+        message = object()
+        for name in ("a", "b"):
+            world.add(name, of=message, idempotent=True)
+        world.take()
+        world.add("c", of=message, idempotent=True)
+        misdated, gap = InvalidTimestamp("dated too far ahead"), OutOfOrderSequence("a gap")
+        assert world.answered(misdated, gap) is None
+        assert world.told("a", "b", "c") == [InvalidTimestamp, OutOfOrderSequence, InvalidTimestamp]
+        assert world.take() == []
+
+    in_loop(scenario)
+
+
+def test_where_an_answer_is_lost_only_what_a_leader_recognises_is_sent_again() -> None:
+    def scenario(world: World) -> None:
+        world.add("a", idempotent=True)
+        world.add("plain")
+        world.add("b", idempotent=True)
+        world.take()
+        world.add("c")
+        world.lane.lost(OutcomeUnknown("no answer"))
+        assert world.told("plain") == [OutcomeUnknown]
+        assert world.take() == ["a", "b", "c"]
+        world.answered(PLACED, PLACED._replace(duplicate=True), PLACED)
+        assert world.told("a", "b", "c") == [Appended] * 3
+
+    in_loop(scenario)
+
+
+@pytest.mark.parametrize("error", [ConditionFailed("another end"), OutcomeUnknown("late")])
+def test_what_may_have_been_written_before_is_never_told_as_refused(error: TidelogError) -> None:
+    def scenario(world: World) -> None:
+        world.add("a", idempotent=True)
+        world.take()
+        world.lane.lost(OutcomeUnknown("no answer"))
+        world.take()
+        world.answered(error)
+        assert world.told("a") == [OutcomeUnknown]
+
+    in_loop(scenario)
+
+
+def test_what_nobody_took_in_time_is_told_why_and_what_is_in_doubt_as_unknown() -> None:
+    def scenario(world: World) -> None:
+        world.add("doubtful", idempotent=True, deadline_s=NOW_S + 1)
+        world.take()
+        world.lane.lost(OutcomeUnknown("no answer"))
+        world.add("waits", deadline_s=NOW_S + 1)
+        world.lane.refusal = NoLeader("nobody leads")
+        world.add("later")
+        assert world.take(now_s=NOW_S + 2) == ["later"]
+        assert world.told("doubtful", "waits") == [OutcomeUnknown, NoLeader]
+        assert str(world.settled["waits"]) == "nobody leads"
+
+    in_loop(scenario)
+
+
+def test_a_batch_that_its_sender_took_back_is_passed_over() -> None:
+    def scenario(world: World) -> None:
+        message = object()
+        taken_back = world.add("a", of=message)
+        world.add("b", of=message)
+        world.add("c")
+        world.lane.refuse(taken_back, taken_back.overdue())
+        assert world.told("a", "b") == [NoLeader, NoLeader]
+        assert world.take() == ["c"]
+        world.answered(PLACED)
+        assert world.take() == []
+        assert world.lane.is_empty
+
+    in_loop(scenario)
+
+
+def test_ten_thousand_that_are_taken_back_one_by_one_cost_one_look_at_each() -> None:
+    def scenario(world: World) -> None:
+        message = object()
+        appends = [world.add(str(at), of=message if at % 2 else None) for at in range(10_000)]
+        for append in appends:
+            if not append.outcome.done():
+                world.lane.refuse(append, append.overdue())
+        assert world.take() == []
+        assert len(world.settled) == 10_000
+
+    in_loop(scenario)
+
+
+def test_what_was_never_sent_is_told_as_not_written_whatever_became_of_the_one_before() -> None:
+    async def main() -> None:
+        world = World()
+        world.lane.refusal = OutcomeUnknown("no answer to the message before")
+        world.add("late", deadline_s=NOW_S - 1)
+        assert world.take() == []
+        assert isinstance(world.settled["late"], NoLeader)
+
+    asyncio.run(main())

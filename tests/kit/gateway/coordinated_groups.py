@@ -1,0 +1,183 @@
+"""Group coordinators under virtual time, over one etcd model that fails where a test asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+
+from gateway.groups.coordinator import GroupCoordinator
+from metadata.errors import NoCoordinator, OutcomeUnknown, TidelogError
+from metadata.groups.model import (
+    NO_GENERATION,
+    NO_INSTANCE,
+    NO_MEMBER,
+    Generation,
+    InstanceId,
+    Joined,
+    MemberId,
+    Synced,
+    SyncRequest,
+)
+from metadata.groups.offsets import CommittedOffset, decode_offset
+from metadata.groups.settings import GroupSettings
+from metadata.model import Partition, SessionId, TopicId, TopicPartition
+from metadata.store.interface import Compare, KeyValue, Operation, TransactionResult
+from metadata.store.keys import EtcdLayout
+from tests.kit.metadata.faulty_store import FaultyStore
+from tests.kit.metadata.played_group import request
+from tests.simulation.etcd_model import EtcdModel
+from tests.simulation.virtual_loop import run, virtual_loop
+
+LAYOUT = EtcdLayout()
+SETTINGS = GroupSettings(group_initial_rebalance_delay_ms=500)
+P0, P1 = (TopicPartition(TopicId("a" * 32), Partition(number)) for number in range(2))
+
+
+class Link(FaultyStore):
+    """Between one broker and etcd: a transaction may land long after its sender has given up."""
+
+    def __init__(self, store: EtcdModel) -> None:
+        super().__init__(store)
+        self.delayed: list[tuple[Sequence[Compare], Sequence[Operation]]] = []
+        self.delay = 0
+        """So many transactions are kept, and answered with OutcomeUnknown."""
+        self.gets = 0
+        self.pause: asyncio.Event | None = None
+        """While it is set and not yet happened, transactions wait before they reach the store."""
+
+    @property
+    def requests(self) -> int:
+        return self.gets + self.ranges + len(self.transactions)
+
+    async def get(self, key: str) -> KeyValue | None:
+        self.gets += 1
+        return await super().get(key)
+
+    async def transact(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TransactionResult:
+        await asyncio.sleep(0.001)
+        if self.delay:
+            self.delay -= 1
+            self.delayed.append((compares, operations))
+            raise OutcomeUnknown("nothing was heard of it")
+        if self.pause is not None:
+            await self.pause.wait()
+        return await super().transact(compares, operations)
+
+    async def land(self) -> list[bool]:
+        """What was delayed reaches the store."""
+        late, self.delayed = self.delayed, []
+        return [(await self.store.transact(compares, operations)).succeeded for compares, operations in late]
+
+
+class Coordinated:
+    """One broker's coordinator."""
+
+    def __init__(self, etcd: EtcdModel, session: int, ids: itertools.count[int], settings: GroupSettings = SETTINGS) -> None:
+        self.link = Link(etcd)
+        self.is_mine = True
+        self.session = session
+        self.unproven: str | None = None
+        """Why it can't make sure that it coordinates its groups."""
+        self.groups = GroupCoordinator(
+            self.link,
+            LAYOUT,
+            settings,
+            session=lambda: SessionId(self.session),
+            coordinates=lambda _: self.is_mine,
+            make_sure=self._make_sure,
+            now_ms=virtual_loop().now_ms,
+            new_member_id=lambda client: MemberId(f"{client}-{next(ids)}"),
+        )
+        self.running = asyncio.ensure_future(self.groups.run())
+
+    async def _make_sure(self) -> None:
+        if self.unproven is not None:
+            raise NoCoordinator(self.unproven)
+
+    def hand_over(self) -> None:
+        self.is_mine = False
+        self.groups.brokers_changed()
+
+    def join(self, member: str = "", *, group: str = "g", **asked: object) -> asyncio.Task[Joined]:
+        return asyncio.ensure_future(self.groups.join(group, request(member, **asked)))  # type: ignore[arg-type]
+
+    def sync(
+        self, member: str, generation: int, assignments: dict[str, bytes] | None = None, *, group: str = "g"
+    ) -> asyncio.Task[Synced]:
+        by_member = {MemberId(at): assignment for at, assignment in (assignments or {}).items()}
+        asked = SyncRequest(MemberId(member), NO_INSTANCE, Generation(generation), by_member)
+        return asyncio.ensure_future(self.groups.sync(group, asked))
+
+    async def heartbeat(self, member: str, generation: int, *, group: str = "g") -> None:
+        await self.groups.heartbeat(group, MemberId(member), NO_INSTANCE, Generation(generation))
+
+    async def commit(
+        self,
+        offset: int,
+        member: str = "",
+        generation: int = NO_GENERATION,
+        *,
+        group: str = "g",
+        partition: TopicPartition = P0,
+        only_forward: bool = False,
+    ) -> dict[TopicPartition, TidelogError]:
+        committed = {partition: CommittedOffset(offset=offset, committed_at_ms=0)}
+        return await self.groups.commit(
+            group, MemberId(member) or NO_MEMBER, NO_INSTANCE, Generation(generation), committed, only_forward=only_forward
+        )
+
+    async def leave(self, member: str, *, group: str = "g") -> None:
+        (error,) = await self.groups.leave(group, [(MemberId(member), InstanceId(""))])
+        if error is not None:
+            raise error
+
+    async def stable(self, members: int = 2, *, group: str = "g") -> list[str]:
+        """The ids of the members of a first generation, each assigned its own id; the leader comes first."""
+        joined = [await each for each in [self.join(group=group) for _ in range(members)]]
+        leader = next(each for each in joined if each.leader == each.member_id)
+        ids = [leader.member_id, *(each.member_id for each in joined if each is not leader)]
+        synced = [self.sync(at, leader.generation, {every: every.encode() for every in ids}, group=group) for at in ids]
+        assert [(await each).assignment for each in synced] == [at.encode() for at in ids]
+        return [str(at) for at in ids]
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.etcd = EtcdModel(virtual_loop().time)
+        self._ids = itertools.count(1)
+        self._sessions = itertools.count(1)
+        self.coordinators: list[Coordinated] = []
+
+    async def coordinator(self, settings: GroupSettings = SETTINGS) -> Coordinated:
+        started = Coordinated(self.etcd, next(self._sessions), self._ids, settings)
+        self.coordinators.append(started)
+        await asyncio.sleep(0.001)  # until it runs
+        return started
+
+    async def committed(self, group: str = "g", partition: TopicPartition = P0) -> int | None:
+        kept = await self.etcd.get(LAYOUT.offset(group, partition))
+        return None if kept is None else decode_offset(kept).offset
+
+    async def keys(self) -> list[str]:
+        return [kept.key.removeprefix(LAYOUT.root) for kept in (await self.etcd.range(LAYOUT.root)).items]
+
+
+def with_cluster(scenario: Callable[[Cluster], Awaitable[None]], *, shuffled: int | None = None) -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        await scenario(cluster)
+        for each in cluster.coordinators:
+            each.running.cancel()
+        ended = await asyncio.gather(*(each.running for each in cluster.coordinators), return_exceptions=True)
+        assert all(isinstance(outcome, asyncio.CancelledError) for outcome in ended), ended
+
+    run(main(), seed=shuffled or 0, shuffled=shuffled is not None)
+
+
+async def outcome(call: Awaitable[object]) -> object:
+    """What a call answers, or the class of what it raises."""
+    try:
+        return await call
+    except TidelogError as error:
+        return type(error)

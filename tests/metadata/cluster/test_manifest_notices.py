@@ -1,0 +1,68 @@
+"""Who follows notices is told of each of them once, and of the newest that stand; the watch itself is
+tests/metadata/store/test_range_watch.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from metadata.cluster.manifest_notice import CompactionNotice, encode_notices
+from metadata.cluster.manifest_notices import NoticeCache
+from metadata.model import Partition, Revision, TopicId, TopicPartition
+from metadata.store.interface import Event, KeyValue
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+
+LAYOUT = EtcdLayout()
+ORDERS = TopicPartition(TopicId("1f" * 16), Partition(0))
+
+
+class Follower:
+    def __init__(self) -> None:
+        self.notices = NoticeCache(SqliteStore(Path(":memory:")), LAYOUT)
+        self.told: list[CompactionNotice] = []
+        self.notices.subscribe(self.told.extend)
+
+    def put(self, unit: str, version: int, *, is_deletion: bool = False) -> CompactionNotice:
+        notice = CompactionNotice(*ORDERS, version, is_deletion)
+        self.notices._apply([Event("put", LAYOUT.compaction(unit), encode_notices([notice])[0], Revision(1))])
+        return notice
+
+    def expire(self, unit: str) -> None:
+        self.notices._apply([Event("delete", LAYOUT.compaction(unit), b"", Revision(1))])
+
+    def read_anew(self, standing: Iterable[tuple[str, CompactionNotice]]) -> None:
+        revision = Revision(2)
+        self.notices._replace(
+            [KeyValue(LAYOUT.compaction(unit), encode_notices([one])[0], revision, revision, version=1) for unit, one in standing]
+        )
+
+
+def test_a_notice_is_passed_on_though_another_has_told_of_its_version_or_of_a_higher_one_before() -> None:
+    """Those may have told of what nobody came to write."""
+    follower = Follower()
+    never_written = follower.put("u1", 3, is_deletion=True)
+    of_a_compactor, late = follower.put("u2", 3), follower.put("u3", 2)
+    assert follower.told == [never_written, of_a_compactor, late]
+    assert follower.notices.version(ORDERS) == 3
+
+
+def test_the_newest_version_stands_as_long_as_a_key_that_tells_of_it() -> None:
+    follower = Follower()
+    follower.put("u1", 3)
+    follower.put("u2", 3)
+    follower.expire("u1")
+    assert follower.notices.version(ORDERS) == 3
+    follower.expire("u2")
+    assert follower.notices.version(ORDERS) == 0
+
+
+def test_what_is_read_anew_after_a_hole_in_the_history_is_not_told_twice() -> None:
+    follower = Follower()
+    first = follower.put("u1", 3)
+    follower.put("u2", 4)
+    follower.told.clear()
+    missed = CompactionNotice(*ORDERS, 5)
+    follower.read_anew([("u1", first), ("u3", missed)])
+    assert follower.told == [missed]
+    assert follower.notices.version(ORDERS) == 5

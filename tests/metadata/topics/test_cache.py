@@ -1,0 +1,456 @@
+"""The topics in memory, in step with the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from metadata.errors import Corrupt, InvalidName, Unavailable, UnknownTopic
+from metadata.model import Revision, TopicId
+from metadata.store import range_watch
+from metadata.store.interface import KeyValue, MetadataStore, Put
+from metadata.store.keys import EtcdLayout
+from metadata.store.sqlite.store import SqliteStore
+from metadata.topics.cache import READS_AT_ONCE, TopicCache
+from metadata.topics.registry import Topics
+from metadata.topics.settings import TopicSettings
+from metadata.topics.topic import Topic
+from tests.kit.metadata.faulty_store import FaultyStore, unavailable
+from tests.kit.metadata.stores import PATIENCE_S, run, until
+
+LAYOUT = EtcdLayout()
+
+
+@dataclass
+class Broker:
+    """A cache that is not yet running, over a store that can fail."""
+
+    store: FaultyStore
+    sqlite: SqliteStore
+    topics: Topics
+    cache: TopicCache
+    changes: list[tuple[Topic | None, Topic | None]] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        running = asyncio.ensure_future(self.cache.run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            assert running.cancelled()
+
+    async def seen(self, topic: Topic) -> Topic:
+        assert await self.cache.wait_for(topic.revision, PATIENCE_S)
+        return topic
+
+    async def overwrite(self, name: str, value: bytes) -> None:
+        """Puts the value in place of a topic's own, and waits until the cache has read it."""
+        result = await self.sqlite.transact([], [Put(LAYOUT.topic(name), value)])
+        assert await self.cache.wait_for(result.revision, PATIENCE_S)
+
+
+OnBroker = Callable[[Callable[[Broker], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def on_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnBroker:
+    monkeypatch.setattr(range_watch, "BACK_OFF_S", 0.001)
+    monkeypatch.setattr(range_watch, "BACK_OFF_S_MAX", 0.004)
+
+    async def opened(test: Callable[[Broker], Awaitable[None]]) -> None:
+        sqlite = SqliteStore(tmp_path / "metadata.sqlite")
+        store = FaultyStore(sqlite)
+        broker = Broker(store, sqlite, Topics(sqlite), TopicCache(store))
+        broker.cache.subscribe(lambda old, new: broker.changes.append((old, new)))
+        try:
+            await test(broker)
+        finally:
+            await sqlite.close()
+
+    return lambda test: run(opened(test))
+
+
+def test_until_all_topics_are_read_every_question_is_to_be_asked_again(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        topic = await b.topics.create("orders", 6)
+        questions: list[Callable[[], object]] = [
+            lambda: b.cache.get("orders"),
+            lambda: b.cache.by_id(topic.id),
+            lambda: b.cache.settings(topic.id),
+            b.cache.topics,
+        ]
+        for question in questions:
+            with pytest.raises(Unavailable, match="not been read yet"):
+                question()
+        assert b.cache.revision == 0
+        async with b.running():
+            assert await b.cache.wait_for(Revision(1), PATIENCE_S)
+            assert [question() for question in questions] == [topic, topic, TopicSettings(), (topic,)]
+
+    on_broker(test)
+
+
+def test_a_topic_is_found_by_its_name_and_its_id_with_its_settings(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            created = await b.seen(await b.topics.create("orders", 6, {"retention.ms": "5"}))
+            assert b.cache.get("orders") == b.cache.by_id(created.id) == created
+            assert b.cache.settings(created.id) == TopicSettings(retention_ms=5)
+            altered = await b.seen(await b.topics.alter("orders", settings={"retention.ms": "6"}, partition_count=7))
+            assert b.cache.get("orders") == b.cache.by_id(created.id) == altered
+            assert b.cache.settings(created.id) == TopicSettings(retention_ms=6)
+            assert b.cache.topics() == (altered,)
+
+    on_broker(test)
+
+
+def test_a_deleted_topic_is_unknown_by_its_name_and_its_id(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            created = await b.seen(await b.topics.create("orders", 6))
+            await b.seen(await b.topics.delete("orders"))
+            questions: list[Callable[[], object]] = [
+                lambda: b.cache.get("orders"),
+                lambda: b.cache.by_id(created.id),
+                lambda: b.cache.settings(created.id),
+            ]
+            for question in questions:
+                with pytest.raises(UnknownTopic):
+                    question()
+            assert b.cache.topics() == ()
+
+    on_broker(test)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_one_and_a_bad_one_as_bad(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            await b.seen(await b.topics.create("orders", 6))
+            with pytest.raises(UnknownTopic, match="there is no topic ordres") as unknown:
+                b.cache.get("ordres")
+            assert unknown.value.hint == "Did you mean 'orders'?"
+            with pytest.raises(UnknownTopic) as unknown:
+                b.cache.get("zzz")
+            assert unknown.value.hint == UnknownTopic.default_hint
+            for name in ("", "a/b", "x" * 10_000, "a\n"):
+                with pytest.raises(InvalidName):
+                    b.cache.get(name)
+
+    on_broker(test)
+
+
+def test_subscribers_hear_of_every_change_in_order_until_they_have_enough(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        early: list[tuple[Topic | None, Topic | None]] = []
+        enough = b.cache.subscribe(lambda old, new: early.append((old, new)))
+        before = await b.topics.create("before", 1)
+        async with b.running():
+            await b.seen(before)
+            created = await b.seen(await b.topics.create("orders", 6))
+            enough()
+            altered = await b.topics.alter("orders", partition_count=7)
+            await b.seen(await b.topics.delete("orders"))
+        assert early == [(None, before), (None, created)]
+        assert b.changes == [(None, before), (None, created), (created, altered), (altered, None)]
+
+    on_broker(test)
+
+
+def test_a_topic_made_anew_under_its_name_is_told_as_an_end_and_a_beginning(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        old = await b.topics.create("orders", 6)
+        async with b.running():
+            await b.seen(old)
+        await b.topics.delete("orders")
+        new = await b.topics.create("orders", 6)
+        await b.sqlite.compact(new.revision)  # so that only the new one can be read
+        async with b.running():
+            await b.seen(new)
+        assert b.changes == [(None, old), (old, None), (None, new)]
+        with pytest.raises(UnknownTopic):
+            b.cache.by_id(old.id)
+
+    on_broker(test)
+
+
+def test_a_wait_for_what_does_not_come_ends_in_time(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            created = await b.seen(await b.topics.create("orders", 6))
+            assert not await b.cache.wait_for(Revision(created.revision + 1), 0)
+            assert await b.cache.wait_for(Revision(created.revision - 1), 0)
+
+    on_broker(test)
+
+
+def test_a_waiter_that_hangs_up_does_not_stop_the_others(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        leaving = asyncio.ensure_future(b.cache.wait_for(Revision(2), PATIENCE_S))
+        staying = asyncio.ensure_future(b.cache.wait_for(Revision(2), PATIENCE_S))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await b.topics.create("orders", 6)
+        async with b.running():
+            assert await staying
+        assert leaving.cancelled()
+
+    on_broker(test)
+
+
+def test_while_the_store_is_down_the_cache_answers_and_then_catches_up_without_reading_all_again(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            first = await b.seen(await b.topics.create("first", 1))
+            b.store.down = unavailable()
+            second = await b.topics.create("second", 1)  # another broker reaches the store
+            third = await b.topics.alter("first", partition_count=2)
+            await until(lambda: b.store.refused > 2)
+            assert b.cache.topics() == (first,)
+            b.store.down = None
+            await b.seen(third)
+            assert {topic.name: topic for topic in b.cache.topics()} == {"first": third, "second": second}
+        assert b.store.ranges == 1
+        assert b.store.watches == 2
+        assert b.changes == [(None, first), (None, second), (first, third)]
+
+    on_broker(test)
+
+
+def test_a_store_that_is_down_at_the_start_is_waited_for(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        created = await b.topics.create("orders", 6)
+        b.store.down = unavailable()
+        async with b.running():
+            await until(lambda: b.store.refused > 2)
+            assert b.cache.revision == 0
+            b.store.down = None
+            await b.seen(created)
+
+    on_broker(test)
+
+
+def test_the_pauses_between_attempts_grow_to_a_bound(on_broker: OnBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    enough = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 9:
+            enough.set()
+            await asyncio.Event().wait()  # no tenth
+
+    async def test(b: Broker) -> None:
+        monkeypatch.setattr(range_watch, "BACK_OFF_S", 0.1)
+        monkeypatch.setattr(range_watch, "BACK_OFF_S_MAX", 5.0)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        b.store.down = unavailable()
+        async with b.running():
+            await asyncio.wait_for(enough.wait(), PATIENCE_S)
+        assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+
+    on_broker(test)
+
+
+def test_when_history_is_gone_all_is_read_again_and_the_differences_are_told(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        kept, altered, deleted = [await b.topics.create(name, 1) for name in ("kept", "altered", "deleted")]
+        async with b.running():
+            await b.seen(deleted)
+            b.changes.clear()
+            b.store.down = unavailable()
+            after = await b.topics.alter("altered", partition_count=9)
+            await b.topics.delete("deleted")
+            made = await b.topics.create("made", 1)
+            await b.sqlite.compact(made.revision)
+            b.store.down = None
+            await b.seen(made)
+            assert b.store.ranges == 2
+            assert {topic.name: topic for topic in b.cache.topics()} == {"kept": kept, "altered": after, "made": made}
+            last = await b.seen(await b.topics.create("last", 1))  # and it follows on from there
+        assert sorted(b.changes, key=str) == sorted([(deleted, None), (altered, after), (None, made), (None, last)], key=str)
+
+    on_broker(test)
+
+
+def test_pages_are_read_at_one_moment_and_what_changes_meanwhile_is_followed(
+    on_broker: OnBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_watch, "PAGE_KEYS", 2)
+
+    async def test(b: Broker) -> None:
+        created = [await b.topics.create(name, 1) for name in "abcde"]
+        read = b.store.range
+
+        async def delete_after_the_first_page(*args: object, **kwargs: object) -> object:
+            page = await read(*args, **kwargs)  # type: ignore[arg-type]
+            if b.store.ranges == 1:
+                await b.topics.delete("e")
+            return page
+
+        monkeypatch.setattr(b.store, "range", delete_after_the_first_page)
+        async with b.running():
+            assert await b.cache.wait_for(Revision(created[-1].revision + 1), PATIENCE_S)
+        assert b.changes == [*((None, topic) for topic in created), (created[4], None)]
+
+    on_broker(test)
+
+
+def test_a_topic_that_cannot_be_read_does_not_stop_the_others(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            await b.overwrite("bad", b"{")
+            good = await b.seen(await b.topics.create("good", 1))
+            assert b.cache.get("good") == good
+            assert b.cache.topics() == (good,)
+            with pytest.raises(Corrupt, match="/tidelog/topics/bad"):
+                b.cache.get("bad")
+            await b.sqlite.transact([], [Put(LAYOUT.topic("bad"), (await stored(b.sqlite, "good")).value.replace(b"good", b"bad"))])
+            await b.seen(await b.topics.create("last", 1))
+            assert b.cache.get("bad").partition_count == 1
+
+    on_broker(test)
+
+
+def test_a_damaged_value_does_not_pass_for_a_deletion(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            created = await b.seen(await b.topics.create("orders", 6))
+            await b.overwrite("orders", b"{")
+            assert b.cache.get("orders") == created
+        assert b.changes == [(None, created)]
+
+    on_broker(test)
+
+
+def test_a_stored_setting_out_of_bounds_is_corrupt_and_an_unknown_one_is_skipped(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            created = await b.seen(await b.topics.create("orders", 6))
+            value = (await stored(b.sqlite, "orders")).value
+            future = value.replace(b'"settings":{}', b'"settings":{"from.the.future":"x","retention.ms":"5"}')
+            await b.overwrite("orders", future)
+            assert b.cache.settings(created.id) == TopicSettings(retention_ms=5)
+            await b.overwrite(
+                "bad", value.replace(b'"settings":{}', b'"settings":{"retention.ms":"-5"}').replace(b"orders", b"bad")
+            )
+            with pytest.raises(Corrupt, match=r"retention\.ms"):
+                b.cache.get("bad")
+
+    on_broker(test)
+
+
+def test_an_id_that_no_topic_has_is_unknown(on_broker: OnBroker) -> None:
+    async def test(b: Broker) -> None:
+        async with b.running():
+            assert await b.cache.wait_for(Revision(1), PATIENCE_S)
+            with pytest.raises(UnknownTopic, match="no topic with the id"):
+                b.cache.by_id(TopicId("0" * 32))
+
+    on_broker(test)
+
+
+async def stored(store: MetadataStore, name: str) -> KeyValue:
+    held = await store.get(LAYOUT.topic(name))
+    assert held is not None
+    return held
+
+
+# ── catching up with the store ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class CountedGets(FaultyStore):
+    """Counts the reads of single keys, and holds them while `open` is cleared."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        super().__init__(store)
+        self.open = asyncio.Event()
+        self.open.set()
+        self.gets = self.at_once = self.at_once_peak = 0
+
+    async def get(self, key: str) -> KeyValue | None:
+        self.gets += 1
+        self.at_once += 1
+        self.at_once_peak = max(self.at_once, self.at_once_peak)
+        found = await super().get(key)
+        await self.open.wait()
+        self.at_once -= 1
+        return found
+
+
+def catching_up(test: Callable[[CountedGets, Topics, TopicCache], Awaitable[None]]) -> None:
+    async def opened() -> None:
+        sqlite = SqliteStore(Path(":memory:"))
+        store = CountedGets(sqlite)
+        cache = TopicCache(store)
+        following = asyncio.ensure_future(cache.run())
+        try:
+            assert await cache.wait_for(Revision(0), PATIENCE_S)
+            await test(store, Topics(sqlite), cache)
+        finally:
+            following.cancel()
+            await asyncio.wait((following,))
+            await sqlite.close()
+
+    run(opened())
+
+
+def test_a_topic_is_known_after_the_cache_has_caught_up_with_the_store() -> None:
+    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+        made = await topics.create("orders", 3)
+        await cache.catch_up("orders", timeout_s=PATIENCE_S)
+        assert cache.get("orders") == made
+        grown = await topics.alter("orders", partition_count=5)
+        await cache.catch_up("orders", timeout_s=PATIENCE_S)
+        assert cache.by_id(made.id) == grown
+        await cache.catch_up("missing", timeout_s=PATIENCE_S)
+        assert store.gets == 3
+
+    catching_up(test)
+
+
+def test_those_who_catch_up_at_once_share_a_read_that_begins_after_all_of_them_have_asked() -> None:
+    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+        store.open.clear()
+        early = asyncio.ensure_future(cache.catch_up("orders", timeout_s=PATIENCE_S))
+        await until(lambda: store.gets == 1)
+        await asyncio.sleep(0)  # it has read that there is no such topic
+        made = await topics.create("orders", 3)
+        late = [asyncio.ensure_future(cache.catch_up("orders", timeout_s=PATIENCE_S)) for _ in range(50)]
+        await asyncio.sleep(0)
+        store.open.set()
+        await asyncio.gather(early, *late)
+        assert cache.get("orders") == made
+        assert store.gets == 2
+
+    catching_up(test)
+
+
+def test_clients_that_name_many_missing_topics_read_few_of_them_at_once() -> None:
+    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+        await asyncio.gather(*(cache.catch_up(f"missing-{number}", timeout_s=PATIENCE_S) for number in range(100)))
+        assert (store.gets, store.at_once_peak) == (100, READS_AT_ONCE)
+
+    catching_up(test)
+
+
+def test_who_can_t_catch_up_is_to_ask_again() -> None:
+    async def test(store: CountedGets, topics: Topics, cache: TopicCache) -> None:
+        store.open.clear()
+        with pytest.raises(Unavailable, match="did not tell in time"):
+            await cache.catch_up("orders", timeout_s=0.01)
+        store.open.set()
+        store.down = Unavailable("the store is away")
+        with pytest.raises(Unavailable, match="the store is away"):
+            await cache.catch_up("orders", timeout_s=PATIENCE_S)
+        store.down = None
+        await cache.catch_up("orders", timeout_s=PATIENCE_S)
+        assert not cache._catching_up, "nothing is kept of those who asked"
+
+    catching_up(test)

@@ -1,0 +1,308 @@
+"""Runs read back from the bucket: one GET however many wait, checked to the last bit, bounded, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from metadata.errors import Corrupt, Denied, Throttled, Unavailable
+from segments.byte_budget import ByteBudget
+from segments.read.cached_run import ColdRun
+from segments.read.read_cache import DAMAGE_BELIEVED_S, ColdPool
+from segments.wal.run_index import RunPlace
+from tests.kit.segments.batches import ORDERS, batch_of, records_in, segment_of, stamped_run
+from tests.kit.segments.cold_bucket import (
+    BATCHES,
+    BODY,
+    KEY,
+    OTHER,
+    PLACE,
+    SEQ,
+    SESSION,
+    THIRD,
+    bucket,
+    cold_pool,
+    damaged,
+    place_of,
+    with_pool,
+)
+from tests.kit.segments.scripted_store import REFUSED, SILENCE, ScriptedStore, fails, slow
+from tests.simulation.virtual_loop import run
+
+
+def read_run(store: ScriptedStore, place: RunPlace = PLACE, *, reads: ByteBudget | None = None) -> ColdRun:
+    async def main() -> ColdRun:
+        async with cold_pool(store, reads=reads) as pool:
+            try:
+                return await pool.run_at(place)
+            except Exception as error:  # noqa: BLE001  # not through the task group, which would wrap it
+                failed.append(error)
+                return ColdRun(place, memoryview(b""), [], [0], {})
+
+    failed: list[Exception] = []
+    found = run(main())
+    if failed:
+        raise failed[0]
+    return found
+
+
+# ── what is read ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_is_read_with_its_offsets() -> None:
+    found = read_run(bucket())
+    assert found.base_offsets == [100, 102, 103]
+    assert records_in([found.body]) == [(100, b"one"), (101, b"two"), (102, b"three"), (103, b"four"), (104, b"five")]
+
+
+def test_a_run_larger_than_all_reads_in_flight_may_be_is_read_when_it_is_alone() -> None:
+    """It was written under another setting of segment_bytes_max, and must not become unreadable."""
+    reads = ByteBudget(10)
+    assert read_run(bucket(), reads=reads).base_offsets == [100, 102, 103]
+    assert (reads.bytes_used, reads.bytes_used_peak) == (0, 10)
+
+
+# ── single flight, and what is kept ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_however_many_readers_wait_there_is_one_get() -> None:
+    store = bucket()
+    store.script("get", KEY, slow(1))
+
+    async def work(pool: ColdPool) -> None:
+        found = await asyncio.gather(*[pool.run_at(PLACE) for _ in range(10)])
+        assert all(one is found[0] for one in found)
+        assert await pool.run_at(PLACE) is found[0]
+
+    with_pool(store, work)
+    assert store.count("get") == 1
+
+
+def test_a_reader_that_hangs_up_does_not_stop_the_others() -> None:
+    store = bucket()
+    store.script("get", KEY, slow(2))
+
+    async def work(pool: ColdPool) -> None:
+        first, second = (asyncio.create_task(pool.run_at(PLACE)) for _ in range(2))
+        await asyncio.sleep(1)
+        first.cancel()
+        assert (await second).base_offsets == [100, 102, 103]
+        assert first.cancelled()
+
+    with_pool(store, work)
+    assert store.count("get") == 1
+
+
+def test_the_run_that_was_not_used_for_longest_makes_room() -> None:
+    store = bucket()
+
+    one, other, third = (read_run(bucket(), place).memory_bytes for place in (PLACE, OTHER, THIRD))
+
+    async def main() -> None:
+        async with cold_pool(store, bytes_max=one + other + third - 1) as pool:
+            for place in (PLACE, OTHER, PLACE, THIRD):
+                await pool.run_at(place)
+            assert (store.count("get"), pool.bytes_used) == (3, one + third)
+            for place in (PLACE, THIRD):
+                await pool.run_at(place)
+            assert store.count("get") == 3
+            await pool.run_at(OTHER)
+            assert (store.count("get"), pool.bytes_used) == (4, other + third)
+
+    run(main())
+
+
+def test_a_run_larger_than_the_pool_is_answered_but_not_kept() -> None:
+    store = bucket()
+
+    async def main() -> None:
+        async with cold_pool(store, bytes_max=10) as pool:
+            assert (await pool.run_at(PLACE)).base_offsets == [100, 102, 103]
+            assert pool.bytes_used == 0
+
+    run(main())
+
+
+def test_reads_in_flight_are_bounded_and_the_next_one_waits_its_turn() -> None:
+    store = bucket()
+    store.script("get", KEY, slow(1), slow(1))
+    reads = ByteBudget(PLACE.end - PLACE.start)
+
+    async def main() -> float:
+        async with cold_pool(store, reads=reads) as pool:
+            await asyncio.gather(pool.run_at(PLACE), pool.run_at(OTHER))
+            return asyncio.get_running_loop().time()
+
+    assert run(main()) == 2
+    assert reads.bytes_used_peak <= reads.bytes_max
+
+
+# ── what goes wrong ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_damaged_batch_does_not_spoil_the_others_of_its_run(bit: int) -> None:
+    """In the length of the second batch of three: the footer tells where the third one is."""
+    body = bytearray(BODY)
+    body[PLACE.start + len(BATCHES[0]) + 11] ^= 1 << bit
+    found = read_run(bucket(bytes(body)))
+    assert records_in([found.read(100, bytes_max=1 << 20).body]) == [(100, b"one"), (101, b"two")]
+    with pytest.raises(Corrupt, match="offset 102 can't be read") as damage:
+        found.read(102, bytes_max=1 << 20)
+    start = PLACE.start + len(BATCHES[0])
+    assert damage.value.details == {"key": KEY, "start": start, "end": start + len(BATCHES[1]), "next_offset": 103}
+    assert records_in([found.read(103, bytes_max=1 << 20).body]) == [(103, b"four"), (104, b"five")]
+
+
+def test_where_the_footer_is_damaged_too_what_lies_before_the_damage_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    found = read_run(bucket(damaged(PLACE.start + len(BATCHES[0]) + 30, len(BODY) - 20)))
+    assert records_in([found.read(100, bytes_max=1 << 20).body]) == [(100, b"one"), (101, b"two")]
+    with pytest.raises(Corrupt, match="offsets 102 to 104 can't be read") as damage:
+        found.read(103, bytes_max=1 << 20)
+    assert damage.value.details["next_offset"] == 105
+    told, _ = caplog.messages
+    assert "the footer does not match its CRC-32C, so what lies behind the damage" in told
+
+
+def test_a_footer_that_can_t_be_read_now_is_no_damage() -> None:
+    store = bucket(damaged(PLACE.start + 30))
+    store.script("tail", KEY, REFUSED)
+
+    async def work(pool: ColdPool) -> None:
+        with pytest.raises(Unavailable, match="503 SlowDown"):
+            await pool.run_at(PLACE)
+        assert records_in([(await pool.run_at(PLACE)).read(102, bytes_max=1 << 20).body])[0] == (102, b"three")
+
+    with_pool(store, work)
+
+
+def test_damage_is_believed_for_a_while_and_then_looked_at_again() -> None:
+    """The object may have been restored meanwhile, or the network be to blame."""
+    store = bucket(damaged(PLACE.start + 30))
+
+    async def work(pool: ColdPool) -> None:
+        assert list((await pool.run_at(PLACE)).damaged) == [0]
+        store.plant(KEY, BODY)
+        await asyncio.sleep(DAMAGE_BELIEVED_S - 1)
+        assert list((await pool.run_at(PLACE)).damaged) == [0]
+        assert store.count("get") == 1
+        await asyncio.sleep(1)
+        sound = await pool.run_at(PLACE)
+        assert sound.damaged == {}
+        assert pool.bytes_used == sound.memory_bytes
+        await asyncio.sleep(2 * DAMAGE_BELIEVED_S)
+        await pool.run_at(PLACE)
+        assert store.count("get") == 2
+
+    with_pool(store, work)
+
+
+def test_a_large_run_is_checked_in_a_thread_and_a_small_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+    in_thread = asyncio.to_thread
+
+    async def counted(*call: Any) -> Any:
+        checked.append(len(call[1]))
+        return await in_thread(*call)
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    large = segment_of(SESSION, SEQ, [(ORDERS, stamped_run(0, *[batch_of(b"x" * 1000)] * 100))])
+    assert len(read_run(bucket(b"".join(large.body)), place_of(large.footer.runs[0])).base_offsets) == 100
+    read_run(bucket())
+    assert checked == [100 * len(batch_of(b"x" * 1000))]
+
+
+@pytest.mark.parametrize("kept", [0, PLACE.start - 1, PLACE.start, PLACE.start + 1, PLACE.end - 1])
+def test_an_object_that_ends_too_early_is_corrupt_from_there_on(kept: int) -> None:
+    with pytest.raises(Corrupt) as damage:
+        read_run(bucket(BODY[:kept])).read(104, bytes_max=1)
+    assert (damage.value.details["key"], damage.value.details["next_offset"]) == (KEY, 105)
+
+
+def test_an_object_that_is_gone_is_corrupt_as_a_whole() -> None:
+    with pytest.raises(Corrupt, match=r"offsets 100 to 104 can't be read: .*: nothing is there: .* has no object") as damage:
+        read_run(ScriptedStore())
+    assert damage.value.details == {"key": KEY, "start": PLACE.start, "end": PLACE.end, "next_offset": 105}
+
+
+def test_a_damaged_run_does_not_spoil_its_neighbours() -> None:
+    assert records_in([read_run(bucket(damaged(PLACE.end - 1)), OTHER).body]) == [(0, b"other")]
+
+
+def test_what_the_bucket_refuses_is_the_brokers_trouble_and_not_the_readers() -> None:
+    store = bucket()
+    store.script("get", KEY, fails(Denied("403 AccessDenied", hint="Allow s3:GetObject.")))
+    with pytest.raises(Unavailable, match="403 AccessDenied") as refusal:
+        read_run(store)
+    assert refusal.value.hint == "Allow s3:GetObject."
+
+
+def test_an_error_is_told_to_all_who_wait_and_not_kept() -> None:
+    store = bucket()
+    store.script("get", KEY, REFUSED)
+
+    async def work(pool: ColdPool) -> None:
+        answers = await asyncio.gather(*[pool.run_at(PLACE) for _ in range(3)], return_exceptions=True)
+        assert all(isinstance(answer, Unavailable) for answer in answers)
+        assert len({id(answer) for answer in answers}) == 3, "each has an instance of its own to raise and to note on"
+        assert (await pool.run_at(PLACE)).base_offsets == [100, 102, 103]
+
+    with_pool(store, work)
+
+
+def test_a_bucket_that_never_answers_is_given_up_on_and_its_bytes_are_given_back() -> None:
+    store = bucket()
+    store.script("get", KEY, SILENCE)
+    reads = ByteBudget(PLACE.end - PLACE.start)
+    with pytest.raises(Unavailable, match="could not be read within 10 s"):
+        read_run(store, reads=reads)
+    assert reads.bytes_used == 0
+
+
+def test_a_reader_for_whom_there_is_no_turn_in_time_is_throttled() -> None:
+    reads = ByteBudget(1000)
+    reads.take(1000)
+    with pytest.raises(Throttled):
+        read_run(bucket(), reads=reads)
+
+
+@pytest.mark.parametrize("waited_s", [0, 1])
+def test_when_the_session_ends_its_readers_are_told_even_if_their_read_had_not_begun(waited_s: float) -> None:
+    store = bucket()
+    store.script("get", KEY, SILENCE)
+
+    async def main() -> None:
+        tasks: list[asyncio.Task[object]] = []
+
+        def spawn(work: Coroutine[None, None, object]) -> asyncio.Task[object]:
+            tasks.append(asyncio.create_task(work))
+            if not waited_s:
+                tasks[0].cancel()  # before its first step
+            return tasks[0]
+
+        pool = ColdPool(store, bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
+        reader = asyncio.create_task(pool.run_at(PLACE))
+        await asyncio.sleep(waited_s)
+        tasks[0].cancel()
+        with pytest.raises(Unavailable, match="the session ended"):
+            await reader
+        assert not pool._loading
+
+    run(main())
+
+
+def test_a_session_that_has_ended_reads_nothing_more() -> None:
+    async def main() -> None:
+        def spawn(work: Coroutine[None, None, object]) -> asyncio.Task[object]:
+            work.close()
+            raise Unavailable("the session has ended")
+
+        pool = ColdPool(bucket(), bytes_max=1000, reads=ByteBudget(1000), read_timeout_s=10, spawn=spawn)  # type: ignore[arg-type]
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="the session has ended"):
+                await pool.run_at(PLACE)
+
+    run(main())

@@ -1,0 +1,356 @@
+"""The planner of a restore: from what lies on a bucket to the keys of the cluster, without a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metadata.backup.snapshot import Snapshot, SnapshotEntry, SnapshotHeader
+from metadata.cluster.id_allocation import DERIVED_IDS
+from metadata.cluster.leadership import PartitionState, SessionSpan, appointed
+from metadata.model import LeaderEpoch, Offset, Partition, ProducerId, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
+from metadata.store.interface import OPERATIONS_MAX, KeyValue, Put
+from metadata.store.keys import EtcdLayout
+from metadata.topics.topic import Topic, decode_topic, encode_topic
+from segments.history.manifest import Manifest, RememberedProducer
+from segments.wal.segment_file import SegmentFooter, encode_segment
+from tests.kit.segments.batches import sequenced_batch, stamped_run
+from tests.kit.segments.manifests import compacted_to
+from tidelog.bucket.restore_plan import (
+    EPOCH_MAX,
+    EPOCHS_AHEAD,
+    PRODUCER_IDS_AHEAD,
+    Evidence,
+    FooterTally,
+    MirroredTopic,
+    RestorePlan,
+    plan_restore,
+    transactions,
+)
+
+LAYOUT = EtcdLayout()
+ORDERS, BILLS = TopicId("a" * 32), TopicId("b" * 32)
+
+
+def topic(name: str = "orders", topic_id: TopicId = ORDERS, *, partitions: int = 1, revision: int = 5) -> Topic:
+    return Topic(id=topic_id, name=name, partition_count=partitions, settings={}, created_at_ms=0, revision=Revision(revision))
+
+
+def mirrored(registered: Topic, *, deleted: bool = False) -> MirroredTopic:
+    return MirroredTopic(registered.name, registered.id, registered.revision, deleted, None if deleted else registered)
+
+
+def snapshot(*entries: tuple[str, bytes, int], revision: int = 100) -> Snapshot:
+    header = SnapshotHeader("cluster", Revision(revision), 0)
+    return Snapshot(header, tuple(SnapshotEntry(key, value, Revision(at)) for key, value, at in entries))
+
+
+def registration(registered: Topic) -> tuple[str, bytes, int]:
+    return f"topics/{registered.name}", encode_topic(registered), registered.revision
+
+
+def footer(session: int, seq: int, *runs: tuple[int, int, int], topic_id: TopicId = ORDERS, producer_id: int = 1) -> SegmentFooter:
+    """`runs`: partition, leader epoch, base offset; each of two records."""
+    return encode_segment(
+        session=SessionId(session),
+        seq=SegmentSeq(seq),
+        writer=bytes(16),
+        committed_to=SegmentSeq(0),
+        written_at_ms=0,
+        partitions=[
+            (
+                TopicPartition(topic_id, Partition(partition)),
+                LeaderEpoch(epoch),
+                stamped_run(base, sequenced_batch(producer_id, base, b"x", b"y"), leader_epoch=epoch),
+            )
+            for partition, epoch, base in runs
+        ],
+    ).footer
+
+
+def found(
+    *footers: SegmentFooter, mirrors: Iterable[MirroredTopic] = (), of: Snapshot | None = None, sessions: Iterable[int] = ()
+) -> Evidence:
+    tally = FooterTally()
+    for each in footers:
+        tally.take_in(each)
+    claimed = sorted({SessionId(number) for number in sessions} | {each.session for each in footers})
+    return Evidence("cluster", claimed, tally, list(mirrors), of)
+
+
+def planned(evidence: Evidence) -> RestorePlan:
+    return plan_restore(evidence, LAYOUT, {})
+
+
+def value(plan: RestorePlan, key: str) -> bytes:
+    (put,) = [put for put in plan.puts if put.key == key]
+    return put.value
+
+
+def state(plan: RestorePlan, partition: int = 0, topic_id: TopicId = ORDERS) -> PartitionState:
+    return msgspec.json.decode(value(plan, LAYOUT.partition(TopicPartition(topic_id, Partition(partition)))), type=PartitionState)
+
+
+def what(plan: RestorePlan) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.where) for finding in plan.findings]
+
+
+# ── partitions ──
+
+
+def test_a_partition_names_every_session_that_wrote_to_it_by_epoch_and_not_by_number() -> None:
+    """Session 9 handed the partition over to 4, and died later."""
+    plan = planned(found(footer(4, 0, (0, 3, 4)), footer(9, 0, (0, 1, 0)), footer(9, 1, (0, 1, 2)), mirrors=[mirrored(topic())]))
+    spans = state(plan).sessions
+    assert [(span.leader_epoch, span.session, span.released_at_seq) for span in spans[:-1]] == [(1, 9, None), (3, 4, None)]
+    assert plan.findings == []
+    assert plan.records == 6
+
+
+def test_nobody_leads_and_the_next_leader_has_an_epoch_that_nobody_ever_had() -> None:
+    """The last session of the bucket stands for the lost leaders: it is sealed, has no broker, and wrote nothing at that epoch."""
+    plan = planned(found(footer(4, 0, (0, 3, 0)), mirrors=[mirrored(topic(partitions=2))], sessions=[12]))
+    for partition in (0, 1):
+        held = state(plan, partition)
+        assert held.leader_session == 12
+        assert held.sessions[-1] == SessionSpan(held.leader_epoch, SessionId(12), SegmentSeq(0))
+        assert held.moving_to is None
+    assert state(plan).leader_epoch == 3 + EPOCHS_AHEAD
+    assert appointed(state(plan), SessionId(13)).leader_epoch == 4 + EPOCHS_AHEAD
+
+
+def test_an_epoch_that_left_no_record_counts_where_the_snapshot_knows_it() -> None:
+    known = appointed(appointed(appointed(None, SessionId(1)), SessionId(2)), SessionId(3))
+    of = snapshot(registration(topic()), (f"partitions/{ORDERS}/0", msgspec.json.encode(known), 50))
+    assert state(planned(found(footer(1, 0, (0, 0, 0)), of=of))).leader_epoch == 2 + EPOCHS_AHEAD
+
+
+def test_epochs_never_run_out() -> None:
+    plan = planned(found(footer(1, 0, (0, EPOCH_MAX - 10, 0)), mirrors=[mirrored(topic())]))
+    assert EPOCH_MAX - 10 < state(plan).leader_epoch < EPOCH_MAX
+
+
+def test_offsets_that_are_missing_or_doubled_are_told_and_the_rest_is_restored() -> None:
+    gap = planned(found(footer(1, 0, (0, 0, 0)), footer(2, 0, (0, 1, 4)), mirrors=[mirrored(topic())]))
+    within = planned(found(footer(1, 0, (0, 0, 0)), footer(1, 1, (0, 0, 6)), mirrors=[mirrored(topic())]))
+    doubled = planned(found(footer(1, 0, (0, 0, 0)), footer(2, 0, (0, 0, 0)), mirrors=[mirrored(topic())]))
+    assert what(gap) == [("damage", f"{ORDERS}/0 at epoch 1, in session 2")]
+    assert what(within) == [("damage", f"{ORDERS}/0 at epoch 0, in session 1")]
+    assert what(doubled) == [("damage", f"{ORDERS}/0 at epoch 0, in session 2")] * 2
+
+
+@given(st.data())
+def test_whatever_the_history_its_sessions_epochs_and_ends_are_found(data: st.DataObject) -> None:
+    """Partitions change hands between sessions at random, and every session writes what it leads, in segments of its own."""
+    partitions = data.draw(st.integers(1, 3))
+    leaders = {p: (data.draw(st.integers(1, 3)), 0) for p in range(partitions)}
+    ends, seqs = dict.fromkeys(range(partitions), 0), dict.fromkeys(range(1, 9), 0)
+    wrote: dict[int, list[tuple[int, int]]] = {p: [] for p in range(partitions)}
+    footers = []
+    for _ in range(data.draw(st.integers(0, 12))):
+        p = data.draw(st.integers(0, partitions - 1))
+        session, epoch = leaders[p]
+        if data.draw(st.booleans()):
+            leaders[p] = (data.draw(st.integers(1, 8)), epoch + data.draw(st.integers(1, 3)))
+            continue
+        footers.append(footer(session, seqs[session], (p, epoch, ends[p])))
+        seqs[session] += 1
+        ends[p] += 2
+        if (epoch, session) not in wrote[p]:
+            wrote[p].append((epoch, session))
+    footers.sort(key=lambda each: (each.session, each.seq))
+    plan = planned(found(*footers, mirrors=[mirrored(topic(partitions=partitions))], sessions=range(1, 9)))
+    assert plan.findings == []
+    assert plan.records == sum(ends.values())
+    for p in range(partitions):
+        held = state(plan, p)
+        assert [(span.leader_epoch, span.session) for span in held.sessions[:-1]] == wrote[p]
+        assert held.leader_epoch > leaders[p][1]
+
+
+# ── topics ──
+
+
+def test_the_newest_registration_wins_whether_mirror_or_snapshot() -> None:
+    older, newer = topic(revision=90), topic(partitions=4, revision=95)
+    by_mirror = planned(found(mirrors=[mirrored(newer)], of=snapshot(registration(older), revision=92), sessions=[1]))
+    by_snapshot = planned(found(mirrors=[mirrored(older)], of=snapshot(registration(newer)), sessions=[1]))
+    assert [(each.topic.partition_count, each.source) for each in by_mirror.topics] == [(4, "mirror")]
+    assert [(each.topic.partition_count, each.source) for each in by_snapshot.topics] == [(4, "snapshot")]
+    assert by_mirror.findings == by_snapshot.findings == []
+
+
+def test_a_deleted_topic_stays_deleted_though_an_older_snapshot_names_it() -> None:
+    plan = planned(found(footer(1, 0, (0, 0, 0)), mirrors=[mirrored(topic(), deleted=True)], of=snapshot(registration(topic()))))
+    assert (plan.topics, plan.findings) == ([], [])
+    assert not [put for put in plan.puts if put.key.startswith((LAYOUT.topics, LAYOUT.partitions))]
+
+
+def test_a_topic_that_a_later_snapshot_does_not_name_was_deleted_though_nobody_marked_it() -> None:
+    gone = MirroredTopic("orders", ORDERS, Revision(5), False, None)
+    plan = planned(found(footer(1, 0, (0, 0, 0)), mirrors=[gone], of=snapshot(revision=100)))
+    assert (plan.topics, plan.findings) == ([], [])
+
+
+def test_of_two_lives_of_a_name_the_later_one_counts() -> None:
+    again = topic(topic_id=BILLS, revision=9)
+    plan = planned(found(footer(1, 0, (0, 0, 0)), mirrors=[mirrored(topic()), mirrored(again)]))
+    assert [each.topic.id for each in plan.topics] == [BILLS]
+    assert what(plan) == [("note", "topic orders")]
+
+
+def test_records_of_a_topic_that_nobody_names_are_reported_and_left_where_they_are() -> None:
+    plan = planned(found(footer(1, 0, (0, 0, 0)), footer(1, 1, (3, 0, 0), topic_id=BILLS), mirrors=[mirrored(topic())]))
+    assert what(plan) == [("damage", f"topic id {BILLS}")]
+    assert "2 records" in plan.findings[0].what
+
+
+def test_a_topic_has_at_least_as_many_partitions_as_hold_records() -> None:
+    plan = planned(found(footer(1, 0, (2, 0, 0)), mirrors=[mirrored(topic(partitions=1))]))
+    assert [each.topic.partition_count for each in plan.topics] == [3]
+    assert what(plan) == [("note", "topic orders")]
+    assert value(plan, LAYOUT.partition_count) == b"3"
+
+
+def test_a_restored_registration_is_one_that_brokers_read() -> None:
+    plan = planned(found(mirrors=[mirrored(topic(partitions=2))], sessions=[1]))
+    stored = KeyValue(LAYOUT.topic("orders"), value(plan, LAYOUT.topic("orders")), Revision(1), Revision(5), 1)
+    assert decode_topic(stored) == topic(partitions=2)
+
+
+# ── numbers ──
+
+
+def test_sessions_begin_above_every_claim_and_above_the_snapshots_counter() -> None:
+    assert planned(found(sessions=[3, 17])).next_session == 18
+    assert planned(found(sessions=[3], of=snapshot(("next_session", b"40", 1)))).next_session == 40
+    assert planned(found()).next_session == 1
+
+
+def test_producer_ids_begin_far_above_any_that_wrote_and_idempotency_keys_do_not_count() -> None:
+    plain = planned(found(footer(1, 0, (0, 0, 0), producer_id=700), mirrors=[mirrored(topic())]))
+    keyed = planned(found(footer(1, 0, (0, 0, 0), producer_id=DERIVED_IDS + 5), mirrors=[mirrored(topic())]))
+    counted = planned(found(of=snapshot(("next_producer_id", b"5001", 1))))
+    assert plain.next_producer_id == 700 + PRODUCER_IDS_AHEAD
+    assert keyed.next_producer_id == 1 + PRODUCER_IDS_AHEAD
+    assert counted.next_producer_id == 5001 + PRODUCER_IDS_AHEAD
+
+
+def test_producer_ids_never_reach_those_of_idempotency_keys() -> None:
+    last = DERIVED_IDS - 10
+    plan = planned(found(footer(1, 0, (0, 0, 0), producer_id=last), mirrors=[mirrored(topic())]))
+    assert last < plan.next_producer_id < DERIVED_IDS
+
+
+def test_revisions_go_on_above_all_that_lie_on_the_bucket() -> None:
+    evidence = found(of=snapshot(("revision_base", b"7000", 1)))
+    evidence.revision_max = 9000
+    assert value(planned(evidence), LAYOUT.revision_base) == b"9000"
+
+
+# ── all else ──
+
+
+def test_every_other_key_is_copied_from_the_snapshot_as_it_was() -> None:
+    others = {"groups/billing": b"g", f"offsets/billing/{ORDERS}/0": b"41", "acls/1": b"a", "users/u": b"u"}
+    own = [
+        ("cluster_id", b"x", 1),
+        ("restoration", b"6", 1),
+        ("restoring", b"y", 1),
+        ("controller", b"z", 1),
+        ("beginning/0000000000000007", b"z", 1),
+        ("brokers/b1", b"w", 1),
+        ("partition_count", b"9", 1),
+    ]
+    evidence = found(of=snapshot(*own, *((key, text, 1) for key, text in others.items())))
+    evidence.restoration = 7
+    plan = planned(evidence)
+    assert {put.key.removeprefix(LAYOUT.root): put.value for put in plan.puts} == others | {
+        "next_session": b"1",
+        "next_producer_id": str(1 + PRODUCER_IDS_AHEAD).encode(),
+        "partition_count": b"0",
+        "revision_base": b"0",
+        "restoration": b"7",
+    }
+    assert plan.copied == len(others)
+
+
+def test_what_was_damaged_in_the_metadata_already_is_told_and_left_out() -> None:
+    of = snapshot(
+        ("topics/orders", b"{", 1), (f"partitions/{ORDERS}/0", b"{", 1), ("partitions/x", b"{}", 1), ("next_session", b"-", 1)
+    )
+    plan = planned(found(of=of))
+    assert [severity for severity, _ in what(plan)] == ["note"] * 4
+    assert plan.topics == []
+
+
+def test_the_same_bucket_gives_the_same_keys() -> None:
+    evidence = found(footer(1, 0, (0, 0, 0)), mirrors=[mirrored(topic(partitions=3))])
+    assert planned(evidence).puts == planned(evidence).puts
+    assert len({put.key for put in planned(evidence).puts}) == len(planned(evidence).puts)
+
+
+# ── transactions ──
+
+
+@given(st.lists(st.integers(0, 600_000), max_size=400))
+def test_puts_leave_in_order_in_transactions_that_every_store_takes(sizes: list[int]) -> None:
+    puts = [Put(f"/tidelog/{number}", b"\0" * size) for number, size in enumerate(sizes[:40])] + [
+        Put(f"/tidelog/small/{number}", b"") for number in range(len(sizes))
+    ]
+    chunks = list(transactions(puts))
+    assert [put for chunk in chunks for put in chunk] == puts
+    for chunk in chunks:
+        assert 0 < len(chunk) <= OPERATIONS_MAX - 2
+        assert len(chunk) == 1 or sum(len(put.key) + len(put.value) for put in chunk) <= 1 << 20
+
+
+# ── what was compacted ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def compacted(offset: int, *, epochs: Iterable[tuple[int, int]] = (), log_start_offset: int = 0, producer_id: int = 0) -> Manifest:
+    history = compacted_to(offset, partition=TopicPartition(ORDERS, Partition(0)), epochs=tuple(epochs))
+    remembered = (RememberedProducer(ProducerId(producer_id), 0, 0, ()),) if producer_id else ()
+    return msgspec.structs.replace(history, log_start_offset=Offset(log_start_offset), producers=remembered)
+
+
+def with_history(evidence: Evidence, manifest: Manifest) -> RestorePlan:
+    evidence.manifests = {manifest.place: manifest}
+    return planned(evidence)
+
+
+def test_segments_that_were_trimmed_leave_no_gap_where_a_manifest_tells_of_them() -> None:
+    evidence = found(footer(9, 0, (0, 3, 10)), mirrors=[mirrored(topic())], sessions=[4])
+    plan = with_history(evidence, compacted(10, epochs=[(1, 0), (2, 5)], producer_id=77))
+    assert plan.findings == []
+    assert [(span.leader_epoch, span.session) for span in state(plan).sessions[:-1]] == [(3, 9)]
+    assert plan.topics[0].records == 12
+    assert plan.next_producer_id == 77 + PRODUCER_IDS_AHEAD
+
+
+def test_what_was_compacted_and_not_trimmed_yet_counts_once() -> None:
+    footers = [footer(4, seq, (0, 1, 2 * seq)) for seq in range(4)]
+    plan = with_history(found(*footers, mirrors=[mirrored(topic())]), compacted(4, epochs=[(1, 0)]))
+    assert (plan.topics[0].records, plan.findings) == (8, [])
+    assert [(span.leader_epoch, span.session) for span in state(plan).sessions[:-1]] == [(1, 4)]
+
+
+def test_epochs_of_which_only_a_manifest_tells_are_not_given_out_again() -> None:
+    plan = with_history(found(mirrors=[mirrored(topic())], sessions=[4]), compacted(10, epochs=[(1, 0), (1_000, 5)]))
+    assert state(plan).leader_epoch == 1_000 + EPOCHS_AHEAD
+    assert state(plan).sessions == (SessionSpan(LeaderEpoch(1_000 + EPOCHS_AHEAD), SessionId(4), SegmentSeq(0)),)
+
+
+def test_what_is_missing_between_a_manifest_and_the_segments_is_damage_unless_it_was_deleted() -> None:
+    evidence = found(footer(9, 0, (0, 3, 12)), mirrors=[mirrored(topic())])
+    assert "don't follow 9 without a gap" in with_history(evidence, compacted(10)).findings[0].what
+    assert with_history(evidence, compacted(10, log_start_offset=12)).findings == []
+
+
+def test_a_partition_of_which_only_a_manifest_tells_belongs_to_its_topic() -> None:
+    history = msgspec.structs.replace(compacted(10), partition=Partition(2))
+    plan = with_history(found(mirrors=[mirrored(topic())], sessions=[4]), history)
+    assert plan.topics[0].topic.partition_count == 3

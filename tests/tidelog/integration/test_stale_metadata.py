@@ -1,0 +1,88 @@
+"""A broker that is cut off from etcd goes on answering who leads, from what it was told last. Clients find the next one anyway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+import tidelog
+from tests.kit.tidelog.producing import quick
+from tests.kit.tidelog.small_broker import SmallBroker, running
+
+pytestmark = pytest.mark.slow
+
+
+@asynccontextmanager
+async def a_cut_off_from_etcd_while_b_leads() -> AsyncIterator[tuple[SmallBroker, SmallBroker, SmallBroker]]:
+    a, b, c = SmallBroker("a"), SmallBroker("b"), SmallBroker("c")
+    b.join(a)
+    c.join(a)
+    async with AsyncExitStack() as stack:
+        for broker in (a, b, c):
+            await stack.enter_async_context(running(broker))
+        a.create_topic("orders", 1)
+        a.leaders["orders", 0] = "b"
+        a.leaders, a.leader_epochs = dict(a.leaders), defaultdict(int, a.leader_epochs)
+        yield a, b, c
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["it_refuses_what_it_does_not_lead", "it_waits_for_the_leader_of_before"])
+def test_a_producer_finds_the_next_leader_though_the_first_broker_names_the_dead_one(waits: bool) -> None:
+    async def test() -> None:
+        async with a_cut_off_from_etcd_while_b_leads() as (a, b, c):
+            if waits:
+                a.forwards, a.led["orders", 0] = True, asyncio.Event()
+            settings = quick(retry_pause_ms_max=100)
+            async with tidelog.connect(a.address, b.address, c.address, **settings) as log:
+                await log.produce("orders", "one", partition=0)
+                await b.stop()
+                b.move("orders", 0, "c")
+                assert (await log.produce("orders", "two", partition=0)).offset == 1
+                assert len(c.requests) == 1, "the next leader was asked"
+
+    asyncio.run(test())
+
+
+def test_a_reader_finds_the_next_leader_though_the_first_broker_names_the_dead_one() -> None:
+    async def test() -> None:
+        async with a_cut_off_from_etcd_while_b_leads() as (a, b, c):
+            settings = quick(fetch_wait_ms_max=300)
+            async with tidelog.connect(a.address, b.address, c.address, **settings) as log:
+                await log.produce("orders", "one", partition=0)
+                await b.stop()
+                b.move("orders", 0, "c")
+                assert [record.value async for record in log.consume("orders", follow=False)] == [b"one"]
+
+    asyncio.run(test())
+
+
+def test_a_broker_that_tells_that_it_has_long_heard_nothing_of_etcd_is_asked_behind_the_others() -> None:
+    async def test() -> None:
+        async with a_cut_off_from_etcd_while_b_leads() as (a, b, c):
+            a.metadata_age_ms = 60_000
+            asked: list[str] = []
+            for broker in (a, b, c):
+                broker.before_call = lambda method, name=broker.name: asked.append(name) if method == "GetTopic" else None  # type: ignore[misc]
+            async with tidelog.connect(a.address, b.address, c.address, **quick()) as log:
+                for _ in range(2):
+                    await log._connection.route("orders", fresh=True)
+            assert asked == ["a", "b"]
+
+    asyncio.run(test())
+
+
+def test_a_producer_finds_the_next_leader_though_the_first_broker_names_one_that_refuses() -> None:
+    async def test() -> None:
+        async with a_cut_off_from_etcd_while_b_leads() as (a, b, c):
+            settings = quick(retry_pause_ms_max=100)
+            async with tidelog.connect(a.address, b.address, c.address, **settings) as log:
+                await log.produce("orders", "one", partition=0)
+                b.move("orders", 0, "c")
+                assert (await log.produce("orders", "two", partition=0)).offset == 1
+                assert len(c.requests) == 1
+
+    asyncio.run(test())

@@ -1,4 +1,4 @@
-"""The one table from the error tree to what each door answers: gRPC status, HTTP status, Kafka error code. Pure.
+"""The one table from the error tree to what each door answers: gRPC status, HTTP status, Kafka error code. No I/O.
 
 Invariant: every class of metadata/errors.py has a row of its own here, which a test proves; a class from elsewhere answers as
 its nearest parent does.

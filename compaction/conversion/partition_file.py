@@ -1,5 +1,5 @@
-"""From the runs of one partition to one Parquet file of history, checked against the batches that it was made of. Pure but for
-reads of the scratch file; CPU work, for a thread.
+"""From the runs of one partition to one Parquet file of history, checked against the batches that it was made of. Pure: the
+caller opens the scratch file that is read; CPU work, for a thread.
 
     run ─▶ batches: CRC-32C, offsets, epoch ─▶ columns ─▶ row groups ─▶ file ─▶ read back: the same records, by count and checksum
                 └─ checksum of their records ────────────────────────────────────────┘

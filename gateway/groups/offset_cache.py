@@ -1,4 +1,5 @@
 """What groups have committed, as far as this broker has heard: kept for metrics, which must cost the metadata store nothing.
+Pure.
 
     commits at the coordinator ─┐
                                 ├─▶ by group      a reading brings what was committed before, and what was missed

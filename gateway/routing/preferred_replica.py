@@ -1,4 +1,4 @@
-"""The broker that a reader of a rack is sent to, since the leader is in another one (KIP-392). Decides from memory.
+"""The broker that a reader of a rack is sent to, since the leader is in another one (KIP-392). Decides from memory. Pure.
 
     brokers that are registered, don't drain, reach the bucket ─▶ by rack ─▶ rendezvous hashing of the partition ─▶ one of them
 

@@ -1,4 +1,4 @@
-"""From plain numbers to what prometheus-client writes out."""
+"""From plain numbers to what prometheus-client writes out. Pure."""
 
 from __future__ import annotations
 

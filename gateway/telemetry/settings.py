@@ -1,4 +1,4 @@
-"""What a process tells of itself, and how: logs, traces, and the prices by which it reckons what the bucket costs."""
+"""What a process tells of itself, and how: logs, traces, and the prices by which it reckons what the bucket costs. Pure."""
 
 from __future__ import annotations
 

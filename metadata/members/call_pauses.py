@@ -1,4 +1,4 @@
-"""How long a member of a group waits before it tries a call again. Pure, but for the jitter that its owner brings."""
+"""How long a member of a group waits before it tries a call again. Pure: its owner brings the jitter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member asks of its group's coordinator, wherever that is: over gRPC, through a broker's router, or in the same process."""
+"""What a member asks of its group's coordinator, wherever that is: over gRPC, through a broker's router, or in the same process. Pure."""
 
 from __future__ import annotations
 

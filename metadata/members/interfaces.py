@@ -1,4 +1,4 @@
-"""What a member of a consumer group tells whoever reads its partitions, and asks of it."""
+"""What a member of a consumer group tells whoever reads its partitions, and asks of it. Pure."""
 
 from __future__ import annotations
 

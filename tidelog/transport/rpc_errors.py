@@ -1,4 +1,4 @@
-"""The one place where what a broker, or the way to it, answers becomes an error of metadata/errors.py. Pure.
+"""The one place where what a broker, or the way to it, answers becomes an error of metadata/errors.py. No I/O.
 
     google.rpc.Status with ErrorInfo      the class whose `code` is ErrorInfo.reason, with its details and hint
     a gRPC code alone                     by what may have happened before it was lost:

@@ -1,4 +1,4 @@
-"""SQLite's errors in terms of what the caller does next. Pure.
+"""SQLite's errors in terms of what the caller does next. No I/O.
 
     busy, locked                    Rejected         another process has the file open
     read-only, no permission        Denied

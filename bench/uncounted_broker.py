@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import gateway.grpc.observed_calls
+import gateway.grpc.server
 from gateway.http.app import Answer, HttpApp
 from gateway.http.request import Receive, Scope, Send, request_id_of
 from gateway.telemetry.traffic import DoorTraffic
-from metadata.call_meter import CallMeter
-from metadata.measurements import Histogram
+from metadata.measurements import CallMeter, Histogram
 from segments.object_store.health import BucketHealth
 
 
@@ -37,7 +36,7 @@ def main() -> int:
             setattr(kind, name, _nothing)
     doors: tuple[tuple[Any, str, Any], ...] = (
         (HttpApp, "__call__", _answered),
-        (gateway.grpc.observed_calls, "observed", _as_it_is),
+        (gateway.grpc.server, "observed", _as_it_is),
     )
     for door, name, bare in doors:
         setattr(door, name, bare)

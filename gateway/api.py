@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # they ask what stands below
     from gateway.groups.coordinator import GroupCoordinator
     from gateway.groups.router import RoutedGroups
     from gateway.telemetry.registry import Metrics
-    from gateway.telemetry.request_trace import Tracing
+    from gateway.telemetry.request_context import Tracing
 
 
 class Broker(Protocol):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.access.admin import AccessAdministration
-from gateway.access.audit_metrics import AuditCollector
+from gateway.access.audit_log import AuditCollector
 from gateway.access.authorization import may_suggest_topic, note_validate_only
 from gateway.access.bootstrap import NO_ACCESS, Access
 from gateway.broker_metrics import tell_of_broker
@@ -42,7 +42,7 @@ from gateway.routing.peer_reader import PeerReads
 from gateway.settings import BrokerSettings, GatewaySettings
 from gateway.telemetry.process_metrics import LoopLag
 from gateway.telemetry.registry import Metrics
-from gateway.telemetry.request_trace import Tracing
+from gateway.telemetry.request_context import Tracing
 from gateway.telemetry.store_metrics import BucketCollector, MetadataCollector
 from gateway.topics.admin import ServedTopics
 from metadata.access.registry import AccessRecords

@@ -38,10 +38,14 @@
 
 Errors of botocore, SQLite, grpc and the operating system are translated where they are called. gateway/error_codes.py maps
 each class to its gRPC, HTTP and Kafka code.
+
+The nearest known name to a mistyped one. Pure.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 from typing import ClassVar
 
 
@@ -324,3 +328,13 @@ class Corrupt(TidelogError):
     nothing_was_written = True
     code = "CORRUPT"
     default_hint = "Run `tidelog bucket verify` and restore the named object from a backup."
+
+
+KNOWN_MAX = 64
+"""Above this many names none is suggested: comparing them all would cost milliseconds of the event loop."""
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """A question that names the nearest of `known`, or '' where none is near (or there are too many to compare)."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7) if len(known) <= KNOWN_MAX and len(name) <= 249 else []
+    return f"Did you mean {near[0]!r}?" if near else ""

@@ -1,14 +1,17 @@
 """The nouns that every part shares: ids, offsets, topics and their names. Pure.
 
 Invariant: a value that was built here is valid; who holds a `Topic` need not check its name again.
+
+Where a broker or a reader is, such as an availability zone: any text that brokers and readers agree on. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
-from metadata.errors import InvalidName
+from metadata.errors import InvalidArgument, InvalidName
+from metadata.plain_names import why_not_plain
 
 Offset = NewType("Offset", int)
 """Position of a record in its partition, from 0, dense until key compaction."""
@@ -47,3 +50,23 @@ def check_topic_name(name: str) -> str:
         shown = name if len(name) <= 60 else name[:57] + "…"
         raise InvalidName(f"{shown!r} is not a topic name ({len(name)} characters)")
     return name
+
+
+RACK_CHARACTERS_MAX: Final = 255
+
+
+def check_client_rack(client_rack: str, *, field: str = "client_rack") -> str:
+    """The rack that a reader names, else InvalidArgument. One that no broker is in is no error."""
+    if len(client_rack) > RACK_CHARACTERS_MAX:
+        raise InvalidArgument(
+            f"{field} has {len(client_rack)} characters; a rack has at most {RACK_CHARACTERS_MAX}",
+            hint="Name it as the brokers do: `tidelog cluster brokers` shows their racks.",
+            field=field,
+        )
+    if (why := why_not_plain(client_rack)) is not None:
+        raise InvalidArgument(
+            f"{field} is {client_rack[:60]!a}: {why}",
+            hint="Name it as the brokers do: `tidelog cluster brokers` shows their racks.",
+            field=field,
+        )
+    return client_rack

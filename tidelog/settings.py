@@ -13,9 +13,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, get_args
 
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument
-from metadata.rack import check_client_rack
+from metadata.errors import InvalidArgument, did_you_mean
+from metadata.model import check_client_rack
 from metadata.secret import Secret
 
 KIB, MIB = 1 << 10, 1 << 20

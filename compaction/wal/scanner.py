@@ -23,8 +23,7 @@ from compaction.wal.state import SessionState, WalState
 from metadata.errors import NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import WAL, end_of_session, index_prefix, parse_wal_key, session_prefix, trimmed_prefix
-from segments.object_store.interface import ObjectInfo, ObjectStore
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import ObjectInfo, ObjectStore, objects_under
 from segments.wal.footer_index import IndexRange
 from segments.wal.segment_file import SEAL_BYTES
 from segments.wal.session import SessionLook, list_session, looked_at

@@ -8,6 +8,8 @@ broker that forwarded the call and asserts its principal. Lines are written in a
 come, ROOM of them wait, and the rest are dropped and counted, which the next line tells: {"outcome":"DROPPED","dropped":17}. A
 file that was moved away (logrotate) is opened anew. Invariants: nobody's call waits for this; a line is one line, whatever
 clients send; strangers, who can make lines at will, leave half of the room to those who are known.
+
+What Prometheus is told of the audit log.
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ import logging.handlers
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from typing import Final
 
 import msgspec
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
+from gateway.telemetry.metric_families import counters
 from metadata.errors import InvalidArgument
 from metadata.private_files import FILE_MODE
 
@@ -200,3 +205,19 @@ def _told(text: str) -> str:
 
 def _rfc3339(now_ms: int) -> str:
     return datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class AuditCollector(Collector):
+    def __init__(self, audit: AuditLog | None) -> None:
+        """None: there is none, and nothing is counted."""
+        self._audit = audit
+
+    def collect(self) -> Iterable[Metric]:
+        audit = self._audit
+        written, dropped = (audit.written, audit.dropped) if audit is not None else (0, 0)
+        yield counters(
+            "tidelog_audit_lines",
+            "Lines of the audit log; those dropped came faster than they could be written, or could not be.",
+            ("outcome",),
+            [(("written",), written), (("dropped",), dropped)],
+        )

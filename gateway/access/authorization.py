@@ -1,4 +1,5 @@
-"""Who makes the present call, and whether it may: asked wherever a call names a topic or a group, before anything is looked up. Pure.
+"""Who makes the present call, and whether it may: asked wherever a call names a topic or a group, before anything is looked up.
+Pure.
 
     a door ─▶ who is it? ─▶ `begin` notes the call in its task ─▶ check_topic("orders") … where the name is used ─▶ NotAuthorized
 

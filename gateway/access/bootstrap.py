@@ -26,7 +26,7 @@ from gateway.access.quotas import PrincipalQuotas
 from gateway.access.settings import AccessSettings
 from metadata.access.api_key import Credential
 from metadata.access.cache import AccessCache
-from metadata.cluster.peer_secret import forget_peer_secret, read_peer_secret
+from metadata.cluster.identity import forget_peer_secret, read_peer_secret
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 

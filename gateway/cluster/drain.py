@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from gateway.cluster.view import ClusterView, DrainState
 from metadata.cluster.broker_registry import check_broker_id, write_draining
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import NotFound, Rejected
+from metadata.errors import NotFound, Rejected, did_you_mean
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 

@@ -38,7 +38,7 @@ from typing import Final, TypeVar
 from gateway.cluster.earlier_sessions import EarlierSessions
 from gateway.cluster.identity import check_knows_who_wrote, foreign_claims, next_number, set_back
 from metadata.backup.restore_state import read_restoration
-from metadata.cluster.counters import next_session
+from metadata.cluster.id_allocation import next_session
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import SessionId
 from metadata.store.interface import OPERATIONS_MAX, Delete, MetadataStore

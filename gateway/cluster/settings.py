@@ -7,8 +7,8 @@ from ipaddress import ip_address
 from math import isfinite
 
 from metadata.errors import InvalidArgument
+from metadata.model import RACK_CHARACTERS_MAX
 from metadata.plain_names import why_not_plain
-from metadata.rack import RACK_CHARACTERS_MAX
 
 KIB = 1 << 10
 SESSION_TIMEOUT_MS_ADVISED = 3_000

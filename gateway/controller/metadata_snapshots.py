@@ -22,8 +22,7 @@ from metadata.model import Revision
 from metadata.store.interface import MetadataStore, RevisionCompacted
 from metadata.store.keys import EtcdLayout
 from segments.bucket.layout import SNAPSHOTS, parse_snapshot_key, snapshot_key
-from segments.object_store.interface import ObjectStore
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import ObjectStore, objects_under
 
 SNAPSHOTS_KEPT = 10
 PAGE_KEYS = 1000

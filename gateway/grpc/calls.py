@@ -23,8 +23,7 @@ from gateway.access.authorization import note_failure
 from gateway.error_codes import wire_codes
 from gateway.proto.status import DETAILS_TRAILER, status_of
 from gateway.routing.peer_channels import FORWARDED_BY
-from gateway.telemetry.caller_deadline import note_deadline
-from gateway.telemetry.request_context import note_refusal
+from gateway.telemetry.request_context import note_deadline, note_refusal
 from metadata.errors import InvalidArgument, TidelogError, Unavailable
 
 MESSAGE_TIMEOUT_S: Final = 30.0

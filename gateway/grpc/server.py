@@ -8,12 +8,14 @@ health and reflection, which are open to all, have places of their own (anonymou
 (which gRPC spreads by 10 % each way) is told to go, and its streams have the grace to end, so that clients find new brokers.
 Clients may ping as often as every five seconds to keep a connection open. Connections have a bound, and HANDSHAKE_TIMEOUT_S for TLS
 and the first frame of HTTP/2; the head of a call may have HEAD_BYTES_MAX.
+
+What is noted of each call of the gRPC door at its beginning and its end: see telemetry/request_context.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
@@ -24,18 +26,20 @@ from gateway.groups import router as groups_router
 from gateway.grpc import health as grpc_health
 from gateway.grpc import reflection
 from gateway.grpc.anonymous_streams import OpenWatches
-from gateway.grpc.calls import MethodHandler
+from gateway.grpc.calls import Context, MethodHandler
 from gateway.grpc.connection_ages import grace_given_s
 from gateway.grpc.guard import GrpcGuard
-from gateway.grpc.limits import OpenCalls
-from gateway.grpc.observed_calls import observed
+from gateway.grpc.limits import HANDLER_OF, OpenCalls
 from gateway.grpc.produce.open_streams import ProducerStreams
 from gateway.grpc.services import access, group_admin, groups, log
 from gateway.grpc.services import admin as services_admin
 from gateway.grpc.slow_readers import cut_off
 from gateway.net.host_check import HostCheck
 from gateway.net.ports import TakenPort
+from gateway.routing.peer_channels import FORWARDED_BY
 from gateway.settings import GatewaySettings
+from gateway.telemetry.request_context import TRACEPARENT_BYTES_MAX, Call, Tracing, begin_call, end_call, sane_request_id
+from gateway.telemetry.traffic import Traffic
 from metadata.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -175,3 +179,28 @@ def _options(settings: GatewaySettings) -> list[tuple[str, int]]:
         ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         ("grpc.so_reuseport", 0),  # a second broker on the same port must fail, not share it
     ]
+
+
+def observed(handler: MethodHandler, traffic: Traffic, tracing: Tracing | None, method: str) -> MethodHandler:
+    """The same method. Its calls have an id (`x-request-id` of the metadata), and count as a client's or as another broker's."""
+    behavior: Any = handler.unary_unary or handler.stream_unary or handler.stream_stream
+
+    async def call(request: Any, context: Context) -> Any:
+        forwarded, request_id, traceparent = False, "", ""
+        for key, value in context.invocation_metadata() or ():
+            if key == FORWARDED_BY:
+                forwarded = True
+            elif key == "x-request-id":
+                request_id = sane_request_id(str(value).encode("latin-1", "replace"))
+            elif key == "traceparent" and len(value) <= TRACEPARENT_BYTES_MAX:
+                traceparent = str(value)
+        current = Call(traffic.over_grpc(is_forwarded=forwarded), request_id, traceparent)
+        current.trace_with(tracing, method)
+        token = begin_call(current)
+        try:
+            return await behavior(request, context)
+        finally:
+            end_call(current, token)
+
+    made: MethodHandler = HANDLER_OF[bool(handler.request_streaming), bool(handler.response_streaming)](call)
+    return made

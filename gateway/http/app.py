@@ -25,7 +25,7 @@ from urllib.parse import unquote_to_bytes
 from gateway.api import Broker
 from gateway.concurrency.offload import WorkThreads
 from gateway.concurrency.shutdown import LongWaits
-from gateway.error_codes import wire_codes
+from gateway.error_codes import PATH_CHARACTERS_MAX, MethodNotAllowed, wire_codes
 from gateway.http.groups.routes import HttpGroups
 from gateway.http.guard import HttpGuard
 from gateway.http.problem_details import problem, problem_headers
@@ -33,7 +33,6 @@ from gateway.http.records.fetch import HttpFetch
 from gateway.http.records.produce import HttpProduce
 from gateway.http.request import Disconnected, Message, Receive, Request, Scope, Send, request_id_of, traceparent_of
 from gateway.http.status import HttpStatus
-from gateway.http_rejections import PATH_CHARACTERS_MAX, MethodNotAllowed
 from gateway.net.host_check import HostCheck
 from gateway.records.partitioning import check_utf8
 from gateway.telemetry.request_context import Call, begin_call, end_call, note_refusal

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.http_rejections import MethodNotAllowed
+from gateway.error_codes import MethodNotAllowed
 from metadata.errors import OutOfRange, Throttled, TidelogError, Unauthenticated
 
 CONTENT_TYPE: Final = b"application/problem+json"

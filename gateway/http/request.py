@@ -15,10 +15,9 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
-from gateway.http_rejections import BodyTooSlow, NotAcceptable, UnsupportedMediaType
+from gateway.error_codes import BodyTooSlow, NotAcceptable, UnsupportedMediaType
 from gateway.telemetry.request_context import TRACEPARENT_BYTES_MAX, sane_request_id
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument, TooLarge
+from metadata.errors import InvalidArgument, TooLarge, did_you_mean
 from segments.byte_budget import Admission
 
 Message = MutableMapping[str, Any]

@@ -22,16 +22,14 @@ from gateway.broker import VERSION, Broker, wall_clock_ms
 from gateway.cluster.identity import identify_cluster
 from gateway.net.ports import take_ports
 from gateway.net.tls.settings import is_loopback
-from gateway.process.garbage_collection import look_seldom, spare_what_is_loaded
-from gateway.process.open_files import raise_file_limit
-from gateway.process.runtime_tuning import keep_freed_memory
+from gateway.process.runtime_tuning import keep_freed_memory, look_seldom, raise_file_limit, spare_what_is_loaded
 from gateway.settings import BrokerSettings
 from metadata.errors import Unavailable
 from metadata.store.data_directory import DataDirectory
 from metadata.store.keys import EtcdLayout
 from metadata.store.open import open_metadata
+from segments.bucket.cluster_record import check_not_nested
 from segments.bucket.layout import proof_key
-from segments.bucket.nested_clusters import check_not_nested
 from segments.object_store.conditional_put_check import prove_create_only
 from segments.object_store.instrumented import MeteredStore
 from segments.object_store.open import open_store
@@ -41,7 +39,7 @@ from segments.shared_errors import first_of
 
 if TYPE_CHECKING:
     from gateway.net.tls.identity import TlsFiles
-    from gateway.telemetry.request_trace import Tracing
+    from gateway.telemetry.request_context import Tracing
 
 
 @asynccontextmanager

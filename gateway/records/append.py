@@ -38,7 +38,7 @@ from metadata.topics.cache import TopicCache
 from metadata.topics.settings import INT64_MAX
 from metadata.topics.topic import Topic
 from segments.byte_budget import Admission
-from segments.log.doubted_refusal import DoubtedRefusal, decide
+from segments.log.append_result import DoubtedRefusal, decide
 from segments.log.session_log import Acks, PendingAppend
 from segments.object_store.health_tracking import Trouble
 from segments.object_store.interface import Buffer

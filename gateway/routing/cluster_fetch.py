@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from gateway.cluster.view import ClusterView
 from gateway.routing.follower_fetch import RackReads
 from gateway.routing.leader_lookup import Leaders
-from gateway.telemetry.caller_deadline import caller_waits_s
+from gateway.telemetry.request_context import caller_waits_s
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, NotLeader, SessionFenced, Stopping, TidelogError, Unavailable
 from metadata.model import Offset, SessionId

@@ -21,13 +21,13 @@ from typing import TypeVar
 from gateway.cluster.view import ClusterView
 from gateway.routing.cluster_fetch import LAGGARD_S, PAUSE_LEAST_S, PAUSE_MOST_S, RoutedFetch, may_be_led_soon
 from gateway.routing.follower_fetch import RackReads
-from gateway.routing.forwarded_append import NOT_LED, UNTOLD, ForwardedAppend, LedMeanwhile
+from gateway.routing.forward_queue import NOT_LED, UNTOLD, ForwardedAppend, LedMeanwhile
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.leader_lookup import Leaders, itself
 from gateway.routing.local_log import EpochQuestion, LedHere, Pending, WrittenOnce
 from gateway.routing.peer_reader import PeerReads
 from gateway.routing.preferred_replica import PreferredBrokers
-from gateway.telemetry.caller_deadline import caller_waits_s
+from gateway.telemetry.request_context import caller_waits_s
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition

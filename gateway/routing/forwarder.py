@@ -6,7 +6,7 @@
                        └──── another leads, and OVERTAKEN_S later there is no answer yet: lost ──────────────────────┘
 
 What is decided for one lane is in forward_queue.py, what goes with one message in forward_sender.py, its wire form in
-forwarded_produce.py.
+forward_sender.py.
 
 Invariants: batches of a partition reach its leaders in the order of their coming; after a batch was refused for good, none of its
 own message follows it, and those of others do; what waits is charged to the buffer, and no broker that is slow takes more than a
@@ -23,10 +23,8 @@ from typing import Final
 
 from gateway.access.authorization import present_key_id
 from gateway.cluster.view import ClusterView
-from gateway.routing.forward_queue import Lane
-from gateway.routing.forward_sender import Load, Outbox
-from gateway.routing.forwarded_append import NOT_LED, ForwardedAppend, LedMeanwhile, Outcome
-from gateway.routing.forwarded_produce import forward
+from gateway.routing.forward_queue import NOT_LED, ForwardedAppend, Lane, LedMeanwhile, Outcome
+from gateway.routing.forward_sender import Load, Outbox, forward
 from gateway.routing.peer_channels import Peers
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import NoLeader, OutcomeUnknown, Stopping, Throttled, TidelogError, UnknownTopic

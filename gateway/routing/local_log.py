@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Final, NamedTuple, Protocol
 
 from gateway.cluster.view import ClusterView
-from gateway.routing.forwarded_append import ForwardedAppend
+from gateway.routing.forward_queue import ForwardedAppend
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, NoLeader, NotLeader, Stopping, TidelogError, Unavailable
 from metadata.model import Offset, ProducerId, Revision, TopicPartition

@@ -19,7 +19,7 @@ from metadata.topics.topic import Topic
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
 from segments.log.session_log import Log
-from segments.partition.leader_partition import LedPartition
+from segments.partition.leader_partitions import LedPartition
 from segments.read.disk_cache import DiskTier
 
 PARTITIONS_MAX = 10_000

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class OtlpTracing:
-    """Tracing (request_trace.py)."""
+    """Tracing (request_context.py)."""
 
     def __init__(self, settings: ObservabilitySettings, *, broker_id: str, cluster: str, version: str) -> None:
         """InvalidArgument where OpenTelemetry is not installed."""
@@ -104,7 +104,7 @@ class OtlpTracing:
 
 
 class SpanTrace:
-    """RequestTrace (request_trace.py)."""
+    """RequestTrace (request_context.py)."""
 
     def __init__(self, tracer: Tracer, span: Span) -> None:
         self._tracer = tracer

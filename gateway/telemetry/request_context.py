@@ -2,18 +2,31 @@
 
 A door begins it; a context variable carries it to whoever writes a line of the log below, in the same task or one that it starts.
 Invariant: it holds names only, never a payload nor a secret.
+
+How long the caller of the present request goes on waiting, where it said so: gRPC clients send a deadline along.
+
+It is noted where a call begins, and looked at where something may have to be waited for, so that an answer (what there is, or why
+there is nothing) comes before the caller has given up. Each call runs in a task of its own, so the note is its own, too.
+
+What a door needs of a trace, and no more: otlp.py makes them, where it is on.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import re
+from collections.abc import Sequence
 from contextvars import ContextVar, Token
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from gateway.telemetry.request_trace import RequestTrace, Tracing
 from gateway.telemetry.traffic import DoorTraffic
 from metadata.errors import TidelogError
+
+if TYPE_CHECKING:
+    from segments.log.session_log import PendingAppend
+    from segments.partition.partition_log import Appended
 
 TRACEPARENT_BYTES_MAX: Final = 100
 _SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
@@ -94,3 +107,43 @@ def note_topic(name: str) -> None:
 def sane_request_id(given: bytes) -> str:
     """A client's own id, where it is short and plain; else nothing."""
     return str(given, "ascii") if _SANE_REQUEST_ID.fullmatch(given) else ""
+
+
+ON_THE_WAY_S: Final = 0.25
+"""Kept for the answer to arrive; of a short deadline a quarter."""
+
+_ends_s: ContextVar[float] = ContextVar("ends_s", default=math.inf)
+
+
+def note_deadline(left_s: float | None) -> None:
+    """Of the call that runs in this task. None: its caller waits for ever."""
+    if left_s is not None:
+        _ends_s.set(asyncio.get_running_loop().time() + left_s - min(ON_THE_WAY_S, left_s / 4))
+
+
+def caller_waits_s() -> float:
+    """For so long from now on an answer finds its caller."""
+    return max(0.0, _ends_s.get() - asyncio.get_running_loop().time())
+
+
+class RequestTrace(Protocol):
+    """Of one call, from its beginning to its end."""
+
+    @property
+    def trace_id(self) -> str:
+        """32 hex digits."""
+        ...
+
+    def produced(
+        self, topics: Sequence[str], pending: Sequence[PendingAppend], found: Sequence[Appended], *, began_s: float, size_bytes: int
+    ) -> None:
+        """A request whose records were taken since `began_s` of the loop's clock, and what became of them."""
+        ...
+
+    def end(self, error_code: str = "") -> None: ...
+
+
+class Tracing(Protocol):
+    def begin(self, name: str, traceparent: str, *, request_id: str) -> RequestTrace | None:
+        """`traceparent`: as the client sent it; what it can't be read from begins a trace of its own. None: it is not sampled."""
+        ...

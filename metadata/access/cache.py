@@ -18,7 +18,7 @@ from metadata.errors import Unavailable
 from metadata.model import Revision
 from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
-from metadata.store.record_watch import WatchedRecords
+from metadata.store.range_watch import WatchedRecords
 from metadata.store.view_proof import ViewProof
 
 

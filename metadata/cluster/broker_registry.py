@@ -22,7 +22,7 @@ from metadata.errors import Corrupt, InvalidArgument, NotFound, OutcomeUnknown, 
 from metadata.model import Revision, SessionId
 from metadata.store.interface import Compare, KeyValue, LeaseId, LeaseLost, MetadataStore, Put
 from metadata.store.keys import EtcdLayout
-from metadata.store.record_watch import WatchedRecords
+from metadata.store.range_watch import WatchedRecords
 
 FORMAT_VERSION = 1
 ATTEMPTS_MAX = 8

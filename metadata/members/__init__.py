@@ -2,5 +2,5 @@
 leads.
 
 Used by the SDK, by the broker's HTTP and Consume members, and by the simulation. The caller brings the connection
-(coordinator_client.py) and what is done with partitions (interfaces.py). Entry: `GroupMember` in member.py.
+(interfaces.py) and what is done with partitions (interfaces.py). Entry: `GroupMember` in member.py.
 """

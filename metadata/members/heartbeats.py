@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from metadata.errors import Throttled, TidelogError, Unavailable
-from metadata.members.call_pauses import RETRY_S_MAX
-from metadata.members.coordinator_client import GroupCalls
-from metadata.members.interfaces import PartitionReader
+from metadata.members.interfaces import RETRY_S_MAX, GroupCalls, PartitionReader
 from metadata.members.rebalance import MemberRebalance
 from metadata.members.settings import MemberSettings
 from metadata.members.state import Heard, Membership, Phase

@@ -22,9 +22,9 @@ from typing import Final
 from metadata.errors import Fenced, StaleMember, TidelogError
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_INSTANCE, NO_MEMBER, Generation, MemberId
-from metadata.members.call_pauses import CallPauses
-from metadata.members.coordinator_client import GroupCalls as GroupCalls
 from metadata.members.heartbeats import MemberHeartbeats
+from metadata.members.interfaces import CallPauses
+from metadata.members.interfaces import GroupCalls as GroupCalls
 from metadata.members.interfaces import PartitionReader as PartitionReader
 from metadata.members.rebalance import MemberRebalance
 from metadata.members.settings import MemberSettings

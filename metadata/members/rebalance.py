@@ -17,9 +17,7 @@ from typing import Final, TypeVar
 from metadata.errors import InconsistentProtocol, MemberIdRequired, RebalanceInProgress, TidelogError, Unavailable
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_MEMBER, Joined, MemberId
-from metadata.members.call_pauses import CallPauses
-from metadata.members.coordinator_client import GroupCalls
-from metadata.members.interfaces import PartitionReader
+from metadata.members.interfaces import CallPauses, GroupCalls, PartitionReader
 from metadata.members.leader_assignment import assignments, has_grown, subscribers
 from metadata.members.settings import MemberSettings
 from metadata.members.state import Membership, Moves

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, did_you_mean
 from metadata.groups.assignors import ASSIGNORS
 from metadata.groups.model import check_member_name
 

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Final, TypeVar
 
-from metadata.call_meter import CallMeter
 from metadata.errors import TidelogError
+from metadata.measurements import CallMeter
 from metadata.model import Revision
-from metadata.store.etcd.status import EtcdStatus
+from metadata.store.etcd.settings import EtcdStatus
 from metadata.store.interface import (
     NOW,
     Compare,

@@ -18,7 +18,7 @@
     /{cluster}/keys/{key_id}                  JSON (access/api_key.py)
     /{cluster}/acls/{acl_id}                  JSON (access/acl.py)
     /{cluster}/quotas/{principal}             JSON (access/quota.py); the principal's name percent-encoded
-    /{cluster}/peer_secret                    text; created once, and in no snapshot (cluster/peer_secret.py)
+    /{cluster}/peer_secret                    text; created once, and in no snapshot (metadata/cluster/identity.py)
     /{cluster}/compactors/{compactor_id}      text: its version; leased
     /{cluster}/compactions/{unit}             JSON (cluster/manifest_notice.py); leased
 

@@ -12,8 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from metadata.did_you_mean import KNOWN_MAX, did_you_mean
-from metadata.errors import Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownTopic
+from metadata.errors import KNOWN_MAX, Corrupt, InvalidArgument, TidelogError, Unavailable, UnknownTopic, did_you_mean
 from metadata.model import Revision, TopicId, check_topic_name
 from metadata.store.interface import Event, KeyValue, MetadataStore
 from metadata.store.keys import EtcdLayout

@@ -16,8 +16,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from metadata.did_you_mean import KNOWN_MAX, did_you_mean
-from metadata.errors import AlreadyExists, InvalidArgument, InvalidName, Rejected, Unavailable, UnknownTopic
+from metadata.errors import (
+    KNOWN_MAX,
+    AlreadyExists,
+    InvalidArgument,
+    InvalidName,
+    Rejected,
+    Unavailable,
+    UnknownTopic,
+    did_you_mean,
+)
 from metadata.model import PARTITIONS_MAX, TopicId, check_topic_name
 from metadata.page_token import PAGE_SIZE_MAX, checked_page_size, name_in, token_after
 from metadata.store.interface import Compare, Delete, MetadataStore, Put

@@ -3,17 +3,35 @@
     {"cluster_id": "…", "format_version": 1, "created_at_ms": …}
 
 Invariant: created once and never changed; a broker of another cluster, or of an older format, does not start on it.
+
+Whether another cluster's prefix lies around a prefix of the bucket, or within it: asked before a cluster makes it its own.
+
+    s3://bucket/cluster.json            around s3://bucket/team/log       looked for in each prefix above
+    s3://bucket/team/cluster.json       around s3://bucket/team/log
+    s3://bucket/team/log/eu/cluster.json    within s3://bucket/team/log   looked for in the first pages of a listing
+
+No key of one is a key of the other, so nothing is lost by it at once. But who deletes the outer prefix, sets a lifecycle rule on
+it, gives rights to it or restores it from a copy means one cluster and meets two; and where the inner one lies below `wal/` or
+`topics/` of the outer one, all that lists these pays for both.
+
+It is a look, not a proof: what may not be read is passed over, and of a listing only the first pages are read.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from metadata.errors import AlreadyExists, Corrupt, NotFound, Rejected
 from segments.bucket.layout import CLUSTER
 from segments.object_store.interface import ObjectStore
+from segments.object_store.open import S3Place, parse_store_url
+from segments.object_store.s3_settings import S3Settings
 
 FORMAT_VERSION = 1
 
@@ -61,3 +79,106 @@ def check_cluster_record(held: ClusterRecord, url: str, cluster_id: str) -> None
             hint="Use another prefix of the bucket, or the metadata that goes with this one.",
             cluster_id=held.cluster_id,
         )
+
+
+PAGES_MAX: Final = 10
+"""Of the listing: of a prefix that no cluster uses yet, so that it has one unless others have put something there."""
+LISTING_TIMEOUT_S: Final = 10.0
+NAME_ANOTHER: Final = (
+    "Clusters may share a bucket, but not a prefix: name one that lies neither above nor below that one. Where that cluster is no "
+    "more, delete its objects first."
+)
+
+
+async def check_not_nested(bucket: ObjectStore, url: str, s3: S3Settings | None = None) -> None:
+    """`bucket` is the open store that `url` names, in which no cluster.json lies yet.
+
+    Raises Rejected where a cluster lies around it or within it, Unavailable where the bucket can't be asked.
+    """
+    if (around := await _around(url, s3)) is not None:
+        place, record = around
+        raise Rejected(
+            f"{bucket.url} lies within {place}, which belongs to cluster {record.cluster_id}",
+            hint=NAME_ANOTHER,
+            cluster_id=record.cluster_id,
+        )
+    if (found := await _within(bucket)) is not None:
+        key, record = found
+        place = f"{bucket.url}/{key.removesuffix(f'/{CLUSTER}')}"
+        raise Rejected(
+            f"{place} belongs to cluster {record.cluster_id}, and lies within {bucket.url}, which was to be the prefix of this one",
+            hint=NAME_ANOTHER,
+            cluster_id=record.cluster_id,
+        )
+
+
+async def _around(url: str, s3: S3Settings | None) -> tuple[str, ClusterRecord] | None:
+    """The nearest one, with where it lies."""
+    match parse_store_url(url, s3):
+        case Path() as root:
+            resolved = await asyncio.to_thread(root.resolve)  # as it lies on the disk, whatever way leads there
+            for parent in resolved.parents:
+                if (record := await asyncio.to_thread(_read_file, parent / CLUSTER)) is not None:
+                    return parent.as_uri(), record
+        case S3Place(bucket, prefix, settings) if prefix:
+            from segments.object_store.s3 import S3Store  # as in object_store/open.py
+
+            store = await S3Store.open(bucket, "", settings)
+            try:
+                parts = prefix.split("/")
+                for depth in reversed(range(len(parts))):
+                    above = "/".join(parts[:depth])
+                    if (record := await _read(store, f"{above}/{CLUSTER}" if above else CLUSTER)) is not None:
+                        return f"s3://{bucket}/{above}".rstrip("/"), record
+            finally:
+                await store.close()
+    return None
+
+
+async def _within(bucket: ObjectStore) -> tuple[str, ClusterRecord] | None:
+    """With the key of its record. None also where the listing takes long: others have put a great deal there."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LISTING_TIMEOUT_S):
+            return await _first_listed(bucket)
+    return None
+
+
+async def _first_listed(bucket: ObjectStore) -> tuple[str, ClusterRecord] | None:
+    start_after = ""
+    for _ in range(PAGES_MAX):
+        try:
+            page = await bucket.list("", start_after=start_after)
+        except Rejected:
+            return None
+        for info in page.objects:
+            if info.key.endswith(f"/{CLUSTER}") and (record := await _read(bucket, info.key)) is not None:
+                return info.key, record
+        if not page.more or not page.objects:
+            return None
+        first, last = page.objects[0].key, page.objects[-1].key
+        folder = first.partition("/")[0] + "/"
+        start_after = f"{folder[:-1]}0" if last.startswith(folder) else last  # "0" is the byte after "/": the folder is passed by
+    return None
+
+
+async def _read(store: ObjectStore, key: str) -> ClusterRecord | None:
+    try:
+        return _record(await store.get(key))
+    except Rejected:  # not there, denied, or more than this store can be asked
+        return None
+
+
+def _read_file(path: Path) -> ClusterRecord | None:
+    """Not by a store, which would tidy up in a directory that is no bucket."""
+    try:
+        return _record(path.read_bytes()) if path.is_file() else None
+    except OSError:
+        return None
+
+
+def _record(body: bytes) -> ClusterRecord | None:
+    """None where it is somebody else's file of that name."""
+    try:
+        return msgspec.json.decode(body, type=ClusterRecord)
+    except msgspec.MsgspecError:
+        return None

@@ -18,8 +18,7 @@ import msgspec
 
 from metadata.errors import AlreadyExists, Rejected
 from segments.bucket.layout import RESTORATIONS, parse_restoration_key, restoration_key
-from segments.object_store.interface import ObjectStore
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import ObjectStore, objects_under
 
 
 class RestorationRecord(msgspec.Struct, frozen=True):

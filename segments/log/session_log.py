@@ -22,15 +22,14 @@ from segments.byte_budget import Admission, ByteBudget
 from segments.counters import LogCounters
 from segments.history.manifest import Manifest
 from segments.log.append_result import Acks as Acks  # what callers of `produce` and `append` know it by
+from segments.log.append_result import DoubtedRefusal
 from segments.log.append_result import PendingAppend as PendingAppend
-from segments.log.doubted_refusal import DoubtedRefusal
 from segments.log.keyed_routing import AnyRouting, KeyedRouting
 from segments.log.manifest_follower import LedHistory
 from segments.log.seal_check import SealLooks
 from segments.object_store.health import BucketState
 from segments.object_store.interface import Buffer, ObjectStore
-from segments.partition.leader_partition import LedPartition
-from segments.partition.leader_partitions import LedPartitions
+from segments.partition.leader_partitions import LedPartition, LedPartitions
 from segments.partition.partition_log import AS_PRODUCED, Appended, Bounds, Dates
 from segments.partition.producer_state import NOT_ROUTED, ONE_SHOT, ProducerRoom, SequencedBatch
 from segments.read.disk_cache import DiskTier

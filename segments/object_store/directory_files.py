@@ -16,6 +16,14 @@ An fsync that failed has dropped what it should have written, and the next one s
 once). The body of an object is written to a new file each time, so a repeat is sound. A name is not written again by a repeat: in
 a directory of which an fsync failed, no name that is there already counts as durable, for as long as this process lives. New names
 do. Nothing is deleted any more, since what makes an object unneeded may be one that is not on the disk.
+
+Lists the objects below a directory in the order of their keys, reading no directory that can't hold a wanted key.
+
+The order of a key is that of all its bytes. A walk that sorts the names in each directory gets it wrong, because "-" and "."
+sort before "/"; sorting directories as their name with the "/" behind it makes every walk of the tree a walk in key order:
+
+    names  a  a-b  a.d       keys  a-b    a.d/z    a/y
+                                   "-" 2d  "." 2e   "/" 2f
 """
 
 from __future__ import annotations
@@ -33,10 +41,9 @@ from pathlib import Path
 
 from metadata.errors import AlreadyExists, Denied, InvalidArgument, NotFound, OutcomeUnknown, TidelogError, Unavailable
 from metadata.private_files import DIRECTORY_MODE, FILE_MODE, make_private_directory
-from segments.object_store.directory_listing import objects_in_order
 from segments.object_store.interface import Buffer, ListPage, ObjectInfo, Tail, unsynced
 from segments.object_store.store_clock import StoreClock
-from segments.object_store.validation import past_the_end
+from segments.object_store.validation import is_key, past_the_end
 
 _TEMPORARIES = ".tmp"
 _TEMPORARY = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -386,3 +393,38 @@ def _sync_directory(path: str) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def objects_in_order(root: str, prefix: str, start_after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """The keys that begin with `prefix` and come after `start_after`, each with its entry, which was not stat'ed yet.
+
+    What lies there under a name that is no key (temporaries, a lost+found) is passed over. Raises OSError, except for a
+    directory that isn't there.
+    """
+    folder = prefix[: prefix.rfind("/") + 1]
+    return _walk(os.path.join(root, folder), folder, prefix, start_after)
+
+
+def _walk(path: str, folder: str, prefix: str, start_after: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    wanted: list[tuple[str, os.DirEntry[str]]] = []
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                key = folder + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    key += "/"
+                    begins = key.startswith(prefix) or prefix.startswith(key)
+                    if begins and (key > start_after or start_after.startswith(key)):
+                        wanted.append((key, entry))
+                elif key > start_after and key.startswith(prefix) and entry.is_file(follow_symlinks=False):
+                    wanted.append((key, entry))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    wanted.sort(key=lambda found: found[0])
+    for key, entry in wanted:
+        if not is_key(key.removesuffix("/")):
+            continue
+        if key.endswith("/"):
+            yield from _walk(entry.path, key, prefix, start_after)
+        else:
+            yield key, entry

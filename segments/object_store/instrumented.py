@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Final, TypeVar
 
-from metadata.call_meter import CallMeter
 from metadata.errors import AlreadyExists, NotFound, TidelogError
+from metadata.measurements import CallMeter
 from segments.object_store.interface import Buffer, ListPage, ObjectStore, Tail
 
 OPERATIONS: Final = ("create", "get", "tail", "list", "delete")

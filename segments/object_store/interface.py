@@ -3,11 +3,13 @@
 Implemented by memory.py, directory.py and s3.py; one contract suite runs against all of them.
 Invariant: of all creates of one key, ever, at most one succeeds until the key is deleted; a created object never changes;
 an object that was created is at once seen by every get and list that starts later.
+
+All objects under a prefix, page by page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -92,3 +94,15 @@ class ObjectStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+async def objects_under(store: ObjectStore, prefix: str) -> AsyncIterator[ObjectInfo]:
+    """In ascending byte order of their keys. What is created or deleted meanwhile may be seen or not."""
+    start_after = ""
+    while True:
+        page = await store.list(prefix, start_after=start_after)
+        for found in page.objects:
+            yield found
+        if not page.more:
+            return
+        start_after = page.objects[-1].key

@@ -27,7 +27,7 @@ from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.counters import LogCounters
 from segments.history.index import GroupPlace
 from segments.object_store.interface import Buffer
-from segments.partition.leader_partition import LedPartition as LedPartition  # what `led_at` answers
+from segments.partition.leader_partitions import LedPartition as LedPartition  # what `led_at` answers
 from segments.read.cached_row_group import ColdGroup
 from segments.read.fetch_plan import FetchPart, FromCache, FromParquet, FromWal, Gap, plan_fetch
 from segments.read.fetch_reads import ColdReads

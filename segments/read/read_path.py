@@ -5,13 +5,17 @@
 
 Invariants: what a reader sees is committed; he is told a high watermark only after a check that nobody may lead in this session's
 place, which is made behind his wait.
+
+Who waits for news of which partition: readers for new records, a handover for the last commit.
+
+Invariants: they are woken in the order in which they came; of a partition for which nobody waits there is nothing in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from metadata.errors import TidelogError
@@ -19,13 +23,11 @@ from metadata.model import TopicPartition
 from segments.byte_budget import ByteBudget
 from segments.counters import LogCounters
 from segments.object_store.interface import ObjectStore
-from segments.partition.leader_partition import LedPartition
-from segments.partition.leader_partitions import LedPartitions
+from segments.partition.leader_partitions import LedPartition, LedPartitions
 from segments.read.disk_cache import DiskTier
 from segments.read.follower_reader import LocatedReads, ToldTarget
 from segments.read.log_reader import Explanation, Fetched, FetchTarget, LogReader, TimestampedOffset
 from segments.read.read_cache import ColdPool
-from segments.read.reader_notifier import WaitingReaders
 from segments.read.tail_cache import HotPool
 from segments.settings import SegmentSettings
 from segments.wal.segment_file import StampedBatch
@@ -145,3 +147,34 @@ class ReadPath:
     @property
     def cold_pool_bytes(self) -> int:
         return self._cold.bytes_used
+
+
+class WaitingReaders:
+    def __init__(self) -> None:
+        self._woken: dict[TopicPartition, dict[asyncio.Event, None]] = {}
+
+    def __len__(self) -> int:
+        """Partitions for which somebody waits."""
+        return len(self._woken)
+
+    @contextmanager
+    def at(self, partitions: Iterable[TopicPartition]) -> Iterator[asyncio.Event]:
+        """An event that is set whenever there is something new of any of them."""
+        woken, watched = asyncio.Event(), list(partitions)
+        for partition in watched:
+            self._woken.setdefault(partition, {})[woken] = None
+        try:
+            yield woken
+        finally:
+            for partition in watched:
+                self._forget(partition, woken)
+
+    def wake(self, partition: TopicPartition) -> None:
+        for woken in self._woken.get(partition, ()):
+            woken.set()
+
+    def _forget(self, partition: TopicPartition, woken: asyncio.Event) -> None:
+        waiting = self._woken.get(partition, {})
+        waiting.pop(woken, None)
+        if not waiting:
+            self._woken.pop(partition, None)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from metadata.model import LeaderEpoch, Offset, TopicPartition
 from segments.history.index import History
-from segments.partition.leader_partition import LedPartition
+from segments.partition.leader_partitions import LedPartition
 from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
 from segments.read.fetch_plan import FetchPart, FromParquet, FromWal, Gap

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from metadata.errors import Corrupt, InvalidArgument, InvalidRecord, NotFound, OutOfRange
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
 from segments.history.index import GroupPlace
-from segments.partition.leader_partition import LedPartition
+from segments.partition.leader_partitions import LedPartition
 from segments.read.cached_run import ColdRun
 from segments.read.read_cache import Cold, ColdPool, Place
 from segments.read.run_loader import THREAD_BYTES

@@ -22,8 +22,7 @@ import msgspec
 from metadata.errors import AlreadyExists, Corrupt, NotFound, OutcomeUnknown, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket import layout as bucket_layout
-from segments.object_store.interface import ObjectInfo, ObjectStore, is_unsynced
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import ObjectInfo, ObjectStore, is_unsynced, objects_under
 from segments.wal.footer_index import IndexRange
 from segments.wal.footer_reader import read_footer
 from segments.wal.segment_file import SEAL_BYTES, encode_seal, parse_head, parse_seal

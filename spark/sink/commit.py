@@ -24,8 +24,7 @@ import msgspec
 from compaction.deleter import Deletions
 from metadata.errors import AlreadyExists, Fenced, InvalidTimestamp, NotFound, Rejected, TidelogError, Unavailable
 from segments.bucket.layout import StagedKey, chosen_key, done_key, parse_staged_key, staged_prefix
-from segments.object_store.interface import ObjectStore
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import ObjectStore, objects_under
 from segments.retry import patiently
 from spark.sink.brokers import Brokers, Connect
 from spark.sink.delivery import PATIENCE_S, StagedDelivery

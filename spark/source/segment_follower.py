@@ -21,8 +21,7 @@ from metadata.errors import Corrupt, NotFound
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import WAL, end_of_session, parse_wal_key, segment_key, session_prefix, trimmed_prefix
 from segments.concurrency import all_of
-from segments.object_store.interface import ObjectStore
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import ObjectStore, objects_under
 from segments.wal.segment_file import SegmentFooter
 from segments.wal.session import SessionListing, SessionLook, list_session
 from segments.wal.session_reader import read_footers

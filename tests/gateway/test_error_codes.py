@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from grpc import StatusCode
 
-from gateway import http_rejections
+from gateway import error_codes
 from gateway.error_codes import WIRE_CODES, wire_codes
 from metadata import errors
 from metadata.errors import (
@@ -21,7 +21,7 @@ from metadata.errors import (
 
 
 def classes(kind: type[TidelogError] = TidelogError) -> Iterator[type[TidelogError]]:
-    if kind.__module__ in {errors.__name__, http_rejections.__name__}:
+    if kind.__module__ in {errors.__name__, error_codes.__name__}:
         yield kind
         for child in kind.__subclasses__():
             yield from classes(child)

@@ -3,8 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.call_meter import CallMeter
-from metadata.measurements import SECONDS, Histogram
+from metadata.measurements import SECONDS, CallMeter, Histogram
 
 
 def test_a_value_counts_up_to_its_bound_which_is_included() -> None:

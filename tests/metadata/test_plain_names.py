@@ -12,8 +12,8 @@ from metadata.access.acl import Scope, check_principal, check_scope
 from metadata.errors import InvalidArgument, InvalidGroupName, TidelogError
 from metadata.groups.model import check_group_name
 from metadata.members.settings import MemberSettings
+from metadata.model import check_client_rack
 from metadata.plain_names import why_not_plain
-from metadata.rack import check_client_rack
 
 SPOILED = "evil\u202ecod.exe"
 TOLD = r"character 5 is U\+202E, a format character \(RIGHT-TO-LEFT OVERRIDE\)"

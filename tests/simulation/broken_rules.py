@@ -24,7 +24,7 @@ from gateway.cluster import handover, session_opener, takeover
 from gateway.cluster.bucket_isolation import BucketReach
 from gateway.controller import controller
 from metadata.cluster import leadership
-from metadata.cluster.counters import next_session
+from metadata.cluster.id_allocation import next_session
 from metadata.cluster.leadership import PartitionState
 from metadata.errors import OutcomeUnknown, TidelogError, Unavailable
 from metadata.model import LeaderEpoch, Offset, SegmentSeq, SessionId, TopicPartition
@@ -32,7 +32,7 @@ from metadata.store.interface import MetadataStore
 from metadata.store.keys import EtcdLayout
 from segments.bucket.layout import claim_key, segment_key
 from segments.history import manifest_edits
-from segments.log.doubted_refusal import DoubtedRefusal
+from segments.log.append_result import DoubtedRefusal
 from segments.log.session_log import Log, PendingAppend, Released
 from segments.object_store import store_clock
 from segments.object_store.interface import ObjectStore

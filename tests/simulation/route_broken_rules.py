@@ -22,8 +22,7 @@ from gateway.http.records.stream import RecordStream
 from gateway.records import append as records_append
 from gateway.records.append import ReadyBatch, Target
 from gateway.routing.cluster_log import RoutedLog
-from gateway.routing.forward_sender import Load
-from gateway.routing.forwarded_produce import forward
+from gateway.routing.forward_sender import Load, forward
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.leader_lookup import Leaders
 from gateway.routing.local_log import LedHere, Pending, WrittenOnce

@@ -22,8 +22,7 @@ from metadata.errors import Corrupt, NotFound
 from metadata.model import LeaderEpoch, SegmentSeq, SessionId, TopicPartition
 from segments.bucket.cluster_record import read_cluster_record
 from segments.bucket.layout import WAL, claim_key, parse_wal_key, segment_key
-from segments.object_store.interface import ObjectInfo, ObjectStore
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import ObjectInfo, ObjectStore, objects_under
 from segments.records.batch import check_stored
 from segments.wal.segment_file import SEAL_BYTES, Run, SegmentFooter, parse_head, parse_seal
 from segments.wal.session import ClaimRecord, SessionListing, list_session

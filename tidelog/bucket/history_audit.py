@@ -33,8 +33,7 @@ from segments.bucket.layout import (
 )
 from segments.history.manifest import HistoryFile, Manifest, RowGroup, decode_manifest
 from segments.history.parquet_file import ParquetFooter, parse_parquet_footer, read_row_group
-from segments.object_store.interface import Buffer, ObjectStore
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import Buffer, ObjectStore, objects_under
 from segments.records.checksum import as_text, checksum_of_columns
 from tidelog.bucket.findings import Audit, Finding
 

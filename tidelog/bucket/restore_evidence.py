@@ -36,8 +36,7 @@ from segments.bucket.layout import (
 from segments.concurrency import all_of
 from segments.history.manifest import Manifest
 from segments.history.manifest_store import newest_manifests
-from segments.object_store.interface import ObjectStore
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import ObjectStore, objects_under
 from segments.wal.session import SessionListing, list_session, seal
 from segments.wal.session_reader import read_footers
 from tidelog.bucket.restore_plan import Evidence, Finding, FooterTally, MirroredTopic

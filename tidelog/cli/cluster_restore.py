@@ -18,7 +18,7 @@ import typer
 
 from metadata.errors import InvalidArgument, NotFound
 from metadata.shown_url import shown_url
-from tidelog.cli.app.consent import YesOption, need_terminal
+from tidelog.cli.app.client_command import YesOption, need_terminal
 from tidelog.cli.app.errors import FAILED, UNHEALTHY
 from tidelog.cli.app.output import Output, OutputOption, say, show_one, show_rows
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from metadata.errors import GroupNotEmpty, InvalidArgument, UnknownGroup
-from tidelog.cli.app.client_command import shows_credentials, with_client
-from tidelog.cli.app.consent import YesOption, need_terminal
+from tidelog.cli.app.client_command import YesOption, need_terminal, shows_credentials, with_client
 from tidelog.cli.app.contexts import UrlOption
 from tidelog.cli.app.errors import FAILED
 from tidelog.cli.app.help_page import CommandPage, GroupPage
@@ -319,7 +318,7 @@ def _changing(
 
 async def _of(name: str, log: Client, asking: Coroutine[Any, Any, _Answer]) -> _Answer:
     """What it answers. A group that is not there is told with the nearest one, one that is read now with what to do."""
-    from metadata.did_you_mean import did_you_mean
+    from metadata.errors import did_you_mean
 
     try:
         return await asking
@@ -336,7 +335,7 @@ async def _of(name: str, log: Client, asking: Coroutine[Any, Any, _Answer]) -> _
 
 async def _tell_of_new(name: str, log: Client) -> str:
     """What to say of a group that a seek makes, since its name may be mistyped; empty where it is there."""
-    from metadata.did_you_mean import did_you_mean
+    from metadata.errors import did_you_mean
 
     known = [group.group for group in await log.groups.list()]
     return "" if name in known else f"{name} is a new group: nobody has read as {name} yet. {did_you_mean(name, known)}".rstrip()

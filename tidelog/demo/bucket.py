@@ -11,8 +11,7 @@ from typing import Final
 
 from metadata.model import SegmentSeq, SessionId
 from segments.bucket.layout import WAL, parse_wal_key, segment_key
-from segments.object_store.interface import ObjectStore
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import ObjectStore, objects_under
 from segments.wal.segment_file import SEAL_BYTES
 from segments.wal.session_reader import read_session
 from tidelog.demo import killer as demo_killer

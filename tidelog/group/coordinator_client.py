@@ -6,7 +6,7 @@
     no answer from the coordinator    calls go through another broker for a while
     it has too many calls             the same one is asked again, later
 
-A member would wait without a word: that none of this helps is logged once it lasts (transport/outage_log.py).
+A member would wait without a word: that none of this helps is logged once it lasts (tidelog/transport/retry.py).
 
 A coordinator that hangs keeps its connections: who waits for other members asks now and then who coordinates, and goes there.
 Invariant: an address that gave no answer is asked for anew before it is used again.
@@ -22,7 +22,7 @@ from typing import Final, NoReturn, TypeVar
 
 from google.protobuf.message import Message
 
-from gateway.proto import groups_pb2, member_calls
+from gateway.proto import group_messages, groups_pb2
 from metadata.errors import NoCoordinator, NotCoordinator, OutcomeUnknown, Throttled, TidelogError, Unavailable
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
@@ -31,8 +31,7 @@ from tidelog.group.positions import Offset
 from tidelog.settings import ClientSettings
 from tidelog.tasks import first_of
 from tidelog.transport.connection import Connection, Stubs
-from tidelog.transport.outage_log import LastingTrouble
-from tidelog.transport.retry import retry_wait_s, worth_telling
+from tidelog.transport.retry import LastingTrouble, retry_wait_s, worth_telling
 
 HEARTBEAT_S: Final = 2.5
 """Then another way is tried: at the default settings there are many attempts in a session. A busy broker says that it is before
@@ -70,20 +69,20 @@ class GrpcGroupCalls:
     # ── what a member asks ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def join(self, name: str, request: JoinRequest) -> Joined:
-        asked = member_calls.join_request(name, request)
+        asked = group_messages.join_request(name, request)
         self._waits_s = request.rebalance_timeout_ms / 1000 + WAIT_LONGER_S
-        return member_calls.joined(await self._wait(name, lambda to, timeout_s: to.groups.JoinGroup(asked, timeout=timeout_s)))
+        return group_messages.joined(await self._wait(name, lambda to, timeout_s: to.groups.JoinGroup(asked, timeout=timeout_s)))
 
     async def sync(self, name: str, request: SyncRequest) -> Synced:
-        asked = member_calls.sync_request(name, request)
-        return member_calls.synced(await self._wait(name, lambda to, timeout_s: to.groups.SyncGroup(asked, timeout=timeout_s)))
+        asked = group_messages.sync_request(name, request)
+        return group_messages.synced(await self._wait(name, lambda to, timeout_s: to.groups.SyncGroup(asked, timeout=timeout_s)))
 
     async def heartbeat(self, name: str, member_id: MemberId, instance_id: InstanceId, generation: Generation) -> None:
         asked = groups_pb2.HeartbeatRequest(group=name, member_id=member_id, instance_id=instance_id, generation=generation)
         await self._once(name, lambda to, timeout_s: to.groups.Heartbeat(asked, timeout=timeout_s), timeout_s=HEARTBEAT_S)
 
     async def leave(self, name: str, leaving: Sequence[tuple[MemberId, InstanceId]]) -> list[TidelogError | None]:
-        asked = member_calls.leave_request(name, leaving)
+        asked = group_messages.leave_request(name, leaving)
 
         async def ask(to: Stubs, timeout_s: float) -> list[TidelogError | None]:
             answer = await to.groups.LeaveGroup(asked, timeout=timeout_s)

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypedDict
 
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, did_you_mean
 from metadata.groups.assignors import TopicPartitionName
 from metadata.members.settings import MemberSettings
 

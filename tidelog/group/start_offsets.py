@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from metadata.errors import NotFound, OutOfRange, TidelogError, Unavailable, UnknownTopic
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import Generation, InstanceId, MemberId
-from metadata.members.coordinator_client import GroupCalls
+from metadata.members.interfaces import GroupCalls
 from tidelog.consumer.fetch_state import shown
 from tidelog.consumer.offset_lookup import ends_of_epochs, ranges_or_errors
 from tidelog.group.positions import Offset

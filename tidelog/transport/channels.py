@@ -5,13 +5,17 @@
                  have changed, those with the old ones: calls go over new channels, and the old ones end with what is under way
 
 Invariant: there are no more channels than brokers in the cluster, addresses that the user gave, and calls under way at others.
+
+A gRPC channel whose every call carries who asks. It stands where a channel does, for the generated stubs.
+
+Not by grpc's own call credentials: those need TLS, where a broker on this machine needs none, and ask a thread for each call.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
@@ -22,7 +26,6 @@ import grpc.aio
 from gateway.proto import admin_pb2_grpc, groups_pb2_grpc, log_pb2_grpc
 from metadata.errors import InvalidArgument, OutcomeUnknown, Rejected, Unavailable
 from tidelog.settings import MIB, ClientSettings
-from tidelog.transport.authorized_channel import AuthorizedChannel
 from tidelog.transport.credentials import Credentials, Pem
 from tidelog.transport.rpc_errors import unreachable
 from tidelog.transport.tls_diagnosis import Trouble, tls_trouble
@@ -189,3 +192,36 @@ def _is_cancelled() -> bool:
     """Whether somebody has cancelled this task itself."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
+
+
+AUTHORIZATION = "authorization"
+
+
+class AuthorizedChannel:
+    def __init__(self, channel: grpc.aio.Channel, authorization: Callable[[], str | None]) -> None:
+        """`authorization` is asked for each call."""
+        self._channel = channel
+        self._authorization = authorization
+
+    def __getattr__(self, name: str) -> Any:
+        """Its state, and its end."""
+        return getattr(self._channel, name)
+
+    def unary_unary(self, *args: Any, **options: Any) -> Any:
+        return self._authorized(self._channel.unary_unary(*args, **options))
+
+    def unary_stream(self, *args: Any, **options: Any) -> Any:
+        return self._authorized(self._channel.unary_stream(*args, **options))
+
+    def stream_unary(self, *args: Any, **options: Any) -> Any:
+        return self._authorized(self._channel.stream_unary(*args, **options))
+
+    def stream_stream(self, *args: Any, **options: Any) -> Any:
+        return self._authorized(self._channel.stream_stream(*args, **options))
+
+    def _authorized(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def begin(*args: Any, metadata: Any = (), **options: Any) -> Any:
+            told = self._authorization()
+            return call(*args, metadata=(*metadata, (AUTHORIZATION, told)) if told else metadata, **options)
+
+        return begin

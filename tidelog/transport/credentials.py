@@ -16,8 +16,7 @@ from typing import Final
 
 import grpc
 
-from gateway.net.tls.key_pair import load_key_pair
-from gateway.net.tls.system_authorities import system_authorities
+from gateway.net.tls.credentials import load_key_pair, system_authorities
 from metadata.errors import Denied, InvalidArgument
 from metadata.secret import Secret
 from tidelog.settings import ClientSettings

@@ -1,9 +1,16 @@
-"""How long a call that was refused waits until it is tried again, and which error is told in the end. Pure, but for chance."""
+"""How long a call that was refused waits until it is tried again, and which error is told in the end. Pure, but for chance.
+
+What fails again and again while it is tried again: told once it lasts, and once it is over.
+"""
 
 from __future__ import annotations
 
+import logging
 import random
-from typing import TypeVar
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from metadata.errors import Throttled, TidelogError
 from tidelog.transport.rpc_errors import is_timeout
@@ -21,3 +28,45 @@ def retry_wait_s(error: TidelogError, *, pause_s: float) -> float:
 def worth_telling(met: _Error | None, error: _Error, *, is_cut_short: bool) -> _Error:
     """The newer one, unless it is the silence of an attempt that had less than its time: so little says nothing."""
     return met if met is not None and is_cut_short and is_timeout(error) else error
+
+
+TOLD_AFTER_S: Final = 10.0
+"""What passes sooner is a handover, or a broker that is started again."""
+TOLD_EVERY_S: Final = 60.0
+FORGOTTEN_AFTER_S: Final = 60.0
+"""Between two attempts: nobody was trying any more."""
+
+log = logging.getLogger("tidelog")
+
+
+@dataclass
+class _Failing:
+    since_s: float
+    last_s: float
+    told_s: float | None = None
+
+
+class LastingTrouble:
+    """By the name of what is tried. Invariant: nothing is remembered of what succeeded last, or of what nobody tries any more."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._failing: dict[str, _Failing] = {}
+
+    def met(self, what: str, error: Exception, *, began_s: float) -> None:
+        """An attempt failed, and another one follows. `began_s`, by `clock`: since when it had tried."""
+        now_s = self.clock()
+        failing = self._failing.get(what)
+        if failing is None or began_s - failing.last_s > FORGOTTEN_AFTER_S:
+            self._failing = {name: kept for name, kept in self._failing.items() if now_s - kept.last_s <= FORGOTTEN_AFTER_S}
+            failing = self._failing[what] = _Failing(since_s=began_s, last_s=now_s)
+        failing.last_s = now_s
+        if now_s - failing.since_s >= TOLD_AFTER_S and (failing.told_s is None or now_s - failing.told_s >= TOLD_EVERY_S):
+            failing.told_s = now_s
+            log.warning("%s: for %.0f s now: %s; trying again", what, now_s - failing.since_s, error)
+
+    def over(self, what: str) -> None:
+        """It was answered."""
+        failing = self._failing.pop(what, None)
+        if failing is not None and failing.told_s is not None:
+            log.warning("%s: answered again after %.0f s", what, self.clock() - failing.since_s)

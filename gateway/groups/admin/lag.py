@@ -20,7 +20,7 @@ from gateway.concurrency.offload import LoopTurns, WorkThreads, in_turns
 from gateway.groups.admin.descriptions import PartitionLag
 from gateway.records.batch_decoder import open_records, takes_long
 from gateway.routing.local_log import LedHere
-from gateway.telemetry.caller_deadline import caller_waits_s
+from gateway.telemetry.request_context import caller_waits_s
 from gateway.topics.names import BOUNDS_WAIT_S, named
 from metadata.errors import TidelogError, Unavailable, UnknownTopic
 from metadata.groups.offsets import CommittedOffset, StoredOffsets

@@ -40,7 +40,7 @@ from metadata.errors import (
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import NO_GENERATION, Generation, InstanceId, Joined, JoinRequest, MemberId, Synced, SyncRequest
 from metadata.groups.offsets import CommittedOffset, StoredOffsets
-from metadata.members.coordinator_client import GroupCalls
+from metadata.members.interfaces import GroupCalls
 from metadata.members.member import GroupMember
 from metadata.model import TopicPartition
 

@@ -18,7 +18,7 @@ from metadata.errors import InvalidArgument, TidelogError
 from metadata.groups.assignors import TopicPartitionName
 from metadata.groups.model import check_group_name, shown
 from metadata.members.settings import MemberSettings
-from metadata.rack import check_client_rack
+from metadata.model import check_client_rack
 
 HEARTBEAT_MS: Final = 5_000
 HEARTBEAT_MS_LEAST: Final = 100

@@ -35,8 +35,7 @@ from gateway.routing.places_wire import places_of
 from gateway.topics.names import BOUNDS_WAIT_S, check_topic_id, named, partition_of
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import FencedLeaderEpoch, InvalidArgument, Stopping, TidelogError, UnknownLeaderEpoch
-from metadata.model import Offset
-from metadata.rack import check_client_rack
+from metadata.model import Offset, check_client_rack
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.partition.partition_log import check_epoch

@@ -6,7 +6,7 @@
 
 Invariants: nothing of an append is written before all of it was checked and encoded. After an append was refused, nothing of its
 message is written to the same partition; nor to the same topic, where it was not yet known which partitions it would have gone to.
-But for what another broker forwards (a message of many clients) and is refused alone: see routing/forwarded_append.py.
+But for what another broker forwards (a message of many clients) and is refused alone: see gateway/routing/forward_queue.py.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from gateway.records.append import (
     target_named,
 )
 from gateway.records.partitioning import RECORDS_MAX, Plan, plan_records, route, single_partition
-from gateway.routing.forwarded_append import refuses_alone
+from gateway.routing.forward_queue import refuses_alone
 from gateway.routing.local_log import LedHere, Pending
 from gateway.topics.names import check_topic_id, partition_of
 from metadata.errors import InvalidArgument, InvalidName, NoLeader, TidelogError, Unavailable, UnknownPartition, UnknownTopic
 from metadata.model import TopicId, TopicPartition
 from metadata.topics.settings import MESSAGE_BYTES_LIMIT
 from segments.byte_budget import Admission
-from segments.log.doubted_refusal import DoubtedRefusal
+from segments.log.append_result import DoubtedRefusal
 from segments.log.session_log import Acks
 from segments.object_store.interface import Buffer
 from segments.records.batch import parse_header

@@ -19,10 +19,9 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from gateway.error_codes import PATH_CHARACTERS_MAX, MethodNotAllowed, UnknownRoute
 from gateway.http.validation_errors import of_pydantic
-from gateway.http_rejections import PATH_CHARACTERS_MAX, MethodNotAllowed, UnknownRoute
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, did_you_mean
 
 
 async def check_query(request: Request) -> None:

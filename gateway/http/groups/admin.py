@@ -33,8 +33,7 @@ from gateway.http.groups.bodies import (
 from gateway.http.groups.request import TRUE_OR_FALSE, GroupCall
 from gateway.http.problem_details import error_members
 from gateway.http.request import parsed_timestamp_ms
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, did_you_mean
 
 PAGE_SIZE_MAX = 1000
 

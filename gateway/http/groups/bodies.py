@@ -13,8 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from gateway.http.validation_errors import of_malformed_json, of_msgspec
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument
+from metadata.errors import InvalidArgument, did_you_mean
 
 _Body = TypeVar("_Body", bound=Struct)
 

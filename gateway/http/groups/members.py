@@ -25,7 +25,6 @@ from gateway.http.groups.bodies import Heartbeat, MemberAnswer, NewMember, assig
 from gateway.http.groups.request import GroupCall, member_path
 from gateway.http.request import Disconnected
 from gateway.topics.describe import described_topic
-from metadata.did_you_mean import did_you_mean
 from metadata.errors import (
     InvalidArgument,
     RebalanceInProgress,
@@ -34,6 +33,7 @@ from metadata.errors import (
     TidelogError,
     UnknownMember,
     UnknownTopic,
+    did_you_mean,
 )
 from metadata.groups.assignors import ASSIGNORS
 from metadata.groups.consumer_protocol import PROTOCOL_TYPE

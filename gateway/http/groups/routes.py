@@ -22,13 +22,13 @@ from typing import Final
 from gateway.access.authorization import check_group
 from gateway.api import Broker
 from gateway.concurrency.shutdown import LongWaits
+from gateway.error_codes import MethodNotAllowed
 from gateway.http.groups.admin import HttpGroupAdmin
 from gateway.http.groups.members import HttpGroupMembers
 from gateway.http.groups.offsets import HttpGroupOffsets
 from gateway.http.groups.records import HttpGroupRecords
 from gateway.http.groups.request import GroupCall
 from gateway.http.request import Request
-from gateway.http_rejections import MethodNotAllowed
 from gateway.records.response_budget import AnswerRoom
 from metadata.errors import NoCoordinator, NotCoordinator, UnknownMember
 from metadata.groups.model import MemberId, check_group_name

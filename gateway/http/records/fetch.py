@@ -31,8 +31,7 @@ from gateway.routing.local_log import LedHere
 from gateway.settings import GatewaySettings
 from gateway.topics.names import check_topic_id, naming, partition_of, topic_heard_of
 from metadata.errors import InvalidArgument, OutOfRange, Stopping, TidelogError
-from metadata.model import TopicPartition
-from metadata.rack import check_client_rack
+from metadata.model import TopicPartition, check_client_rack
 from metadata.topics.topic import Topic
 from segments.log.session_log import FetchTarget
 from segments.read.log_reader import Fetched

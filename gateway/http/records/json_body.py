@@ -7,6 +7,13 @@ A key, value or header is any JSON (segments/records/json_values.py says how it 
 list of {"key": name, "value": any}, which keeps their order and their duplicates. Invariants: what is wrong is named by its byte,
 or by its line or record; an unknown field is wrong; records and headers are counted before objects are made of them, so that no
 body takes more than a few times its own bytes, or than its 200,000 records need.
+
+How many members a JSON text has, before anybody decodes it: an object takes twenty times the two bytes of `{}`. Pure.
+
+    escapes dropped ─▶ only the marks " [ ] { } , kept ─▶ within strings or not (parity of ") ─▶ level (sum of brackets) ─▶ commas
+
+Whole arrays, no loop over bytes: 16 MiB take about a tenth of a second, and three times their bytes. Invariant: of a text that is
+JSON up to some byte, what stands before that byte is counted rightly, so a decoder that stops there has made no more members.
 """
 
 from __future__ import annotations
@@ -15,12 +22,11 @@ from collections.abc import Callable, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 
-from gateway.http.records.json_members import members_at_most
 from gateway.http.validation_errors import FieldFault, of_malformed_json, of_msgspec
 from gateway.records.partitioning import HEADERS_MAX, RECORDS_MAX, check_utf8
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument, TooLarge
+from metadata.errors import InvalidArgument, TooLarge, did_you_mean
 from segments.records.batch_kernel import NewRecordTuple
 from segments.records.json_values import to_bytes
 
@@ -256,3 +262,36 @@ def _hint(fault: FieldFault, *, of_record: bool) -> str:
     if fault.unknown_field is not None:
         return did_you_mean(fault.unknown_field, _FIELDS) or f"A record has the fields {', '.join(_FIELDS)}."
     return _HINTS.get(fault.place.rpartition(".")[2], _HINTS["record"])
+
+
+_QUOTE, _COMMA = b'",'
+_NO_MARKS: Final = bytes(set(range(256)) - set(b'"[]{},'))
+_CHUNK_BYTES: Final = 1 << 20
+"""Taken at a time: the levels take four bytes for each mark."""
+
+_STEPS: Final = np.zeros(256, np.int8)
+_STEPS[list(b"[{")] = 1
+_STEPS[list(b"]}")] = -1
+
+
+def members_at_most(text: bytes, *, level: int) -> int:
+    """The members of the array or object that begins within `level` brackets, its own included: never less than a decoder finds.
+
+    Of a text that is one array or object its members are at level 1; in `{"records": […]}` the records are at level 2. An empty
+    one counts as one; where several stand at this level (which no body of ours has), theirs are taken together.
+    """
+    if b"\\" in text:  # escapes stand within strings alone, and from the left each takes the byte behind it
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    marks = text.translate(None, delete=_NO_MARKS)
+    commas = present_level = 0
+    within_string = False
+    for start in range(0, len(marks), _CHUNK_BYTES):
+        chunk = np.frombuffer(marks, np.uint8, min(_CHUNK_BYTES, len(marks) - start), start)
+        within = np.logical_xor.accumulate(chunk == _QUOTE) ^ within_string
+        within_string = bool(within[-1])
+        steps = _STEPS[chunk]
+        steps[within] = 0
+        levels = np.cumsum(steps, dtype=np.int32) + present_level
+        present_level = int(levels[-1])
+        commas += int(np.count_nonzero((chunk == _COMMA) & ~within & (levels == level)))
+    return 1 + commas

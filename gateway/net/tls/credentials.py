@@ -2,6 +2,10 @@
 with itself in memory, in which the broker is both.
 
 What is not judged is time: a certificate that has ended is told by its alert, and must not keep a broker from starting.
+
+A certificate and its private key as PEM files, those of a broker or of a client, given to a context of TLS.
+
+The authorities that this machine trusts, for gRPC, which by itself goes by those that it brings along.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from typing import Final
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import Certificate
 
-from gateway.net.tls.key_pair import load_key_pair
+from metadata.errors import InvalidArgument
 
 _NOT_YET_VALID: Final = 9
 _HAS_EXPIRED: Final = 10
@@ -58,3 +62,39 @@ def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
         if not waiting:
             return
     raise AssertionError("the handshake with itself does not come to an end")
+
+
+def load_key_pair(context: ssl.SSLContext, cert_file: Path | str, key_file: Path | str, *, setting: str) -> None:
+    """`setting`: what named the key's file. Raises InvalidArgument where one can't be read, the two do not fit together, or
+    a password is wanted."""
+    try:
+        context.load_cert_chain(cert_file, key_file, password=lambda: "")
+    except (ssl.SSLError, ValueError) as error:
+        raise InvalidArgument(
+            f"{setting}: {key_file} is not the key of the certificate in {cert_file}, or has a password "
+            f"({getattr(error, 'reason', None) or error})",
+            hint="Name the PEM file of its private key, without a password.",
+        ) from None
+    except OSError as error:  # OpenSSL does not say which of the two
+        raise InvalidArgument(
+            f"{setting}: the certificate in {cert_file} and its key in {key_file} can't both be read ({error.strerror or error})",
+            hint="Look whether both files are there, and may be read.",
+        ) from None
+
+
+BUNDLES: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine; OpenSSL finds its folder there, and names no file
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Red Hat, Fedora, Amazon Linux
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+)
+
+
+def system_authorities() -> bytes | None:
+    """PEM, by SSL_CERT_FILE where that is set, as for HTTP. None: no bundle is found, and those that gRPC brings along count."""
+    for path in (ssl.get_default_verify_paths().cafile, *BUNDLES):
+        try:
+            if path:
+                return Path(path).read_bytes()
+        except OSError:
+            continue
+    return None

@@ -25,10 +25,8 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gateway.net.tls.credentials import why_refused
-from gateway.net.tls.key_pair import load_key_pair
+from gateway.net.tls.credentials import load_key_pair, system_authorities, why_refused
 from gateway.net.tls.settings import TlsSettings
-from gateway.net.tls.system_authorities import system_authorities
 from metadata.errors import InvalidArgument
 
 ALPN: Final = ["http/1.1"]

@@ -3,6 +3,6 @@
     store.py ──▶ client.py (failover, tokens, limits) ──▶ member.py (one member's channel)
     watch.py ──▶ watch_batches.py (pure: answers of a watch become whole transactions)
 
-settings.py and status.py stay free of gRPC, because brokers without etcd load them, too. Only open.py of the parent package, the
+settings.py and settings.py stay free of gRPC, because brokers without etcd load them, too. Only open.py of the parent package, the
 command line and tests import the rest.
 """

@@ -29,8 +29,7 @@ from metadata.errors import InvalidArgument, Rejected, Stopping, Throttled, Tide
 from metadata.store.etcd.errors import Failure, failure
 from metadata.store.etcd.member import Member
 from metadata.store.etcd.proto import etcd_pb2
-from metadata.store.etcd.settings import EtcdSettings
-from metadata.store.etcd.status import EtcdStatus, next_status
+from metadata.store.etcd.settings import EtcdSettings, EtcdStatus, next_status
 
 CALLS_PENDING_MAX = 1024
 RETRY_PAUSE_S = 0.1

@@ -3,12 +3,16 @@
     etcd = http://a:2379,http://b:2379,http://c:2379      members of one cluster, in any order; one is asked, the others stand by
 
 Invariant: an EtcdSettings that was built names members that can be addressed, all with TLS or none, and no half of a pair.
+
+What the etcd member that is asked tells of itself. Pure, and light: who uses SQLite never loads the client.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from metadata.errors import InvalidArgument
@@ -108,3 +112,23 @@ def _parsed(url: str) -> EtcdAddress:
 def _no_address(url: str) -> InvalidArgument:
     shown = "***" if "@" in url else repr(shown_url(url)[:120])
     return InvalidArgument(f"{shown} in etcd is not the address of a member", hint=_FORM)
+
+
+class EtcdStatus(NamedTuple):
+    db_size_bytes: int
+    leader: int
+    """Its id; 0: the member knows none."""
+    is_full: bool
+    """Nothing can be written until there is room, and the alarm is taken back (NOSPACE)."""
+    leader_changes: int = 0
+    """That were seen here."""
+    last_leader: int = 0
+    """The last that was known."""
+
+
+def next_status(before: EtcdStatus | None, *, db_size_bytes: int, leader: int, alarms: Iterable[str]) -> EtcdStatus:
+    """With the changes of leader that this answer adds."""
+    changes, last_leader = (before.leader_changes, before.last_leader) if before is not None else (0, 0)
+    if leader and last_leader not in {0, leader}:
+        changes += 1
+    return EtcdStatus(db_size_bytes, leader, any("NOSPACE" in alarm for alarm in alarms), changes, leader or last_leader)

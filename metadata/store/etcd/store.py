@@ -22,8 +22,7 @@ from metadata.store.etcd.errors import AnswerTooLarge, HistoryGone
 from metadata.store.etcd.member import ANSWER_BYTES_MAX
 from metadata.store.etcd.messages import key_range, key_value, transaction, transaction_result
 from metadata.store.etcd.proto import etcd_pb2
-from metadata.store.etcd.settings import EtcdSettings
-from metadata.store.etcd.status import EtcdStatus
+from metadata.store.etcd.settings import EtcdSettings, EtcdStatus
 from metadata.store.etcd.watch import EtcdWatches
 from metadata.store.interface import (
     NO_LEASE,

@@ -24,8 +24,7 @@ from metadata.topics.topic import Topic, encode_topic
 from segments.byte_budget import ByteBudget
 from segments.log.session_log import FetchTarget, Log
 from segments.object_store.directory import DirectoryStore
-from segments.object_store.interface import ObjectStore
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import ObjectStore, objects_under
 from segments.object_store.memory import MemoryStore
 from segments.read.log_reader import Fetched
 from segments.recovery.recover import recover

@@ -10,7 +10,7 @@ from metadata.access.acl import Acl
 from metadata.access.quota import Quota
 from metadata.access.registry import AccessRecords
 from metadata.backup.snapshot import parse_snapshot
-from metadata.cluster.peer_secret import read_peer_secret
+from metadata.cluster.identity import read_peer_secret
 from metadata.store.interface import Put
 from metadata.store.keys import EtcdLayout
 from metadata.store.sqlite.store import SqliteStore

@@ -11,7 +11,7 @@ import pytest
 from gateway.cluster.earlier_sessions import EarlierSessions, written_unknown
 from gateway.cluster.session_opener import SessionClaims
 from metadata.cluster import leadership
-from metadata.cluster.counters import next_session
+from metadata.cluster.id_allocation import next_session
 from metadata.cluster.leadership import Decision, PartitionState, SessionSpan, appointed
 from metadata.errors import AlreadyExists, Rejected
 from metadata.model import LeaderEpoch, Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition

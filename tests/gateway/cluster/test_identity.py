@@ -17,7 +17,7 @@ from gateway.controller.metadata_snapshots import take_snapshot
 from gateway.net.ports import take_ports
 from gateway.process.broker_process import running
 from gateway.settings import BrokerSettings
-from metadata.cluster.counters import next_session
+from metadata.cluster.id_allocation import next_session
 from metadata.errors import Denied, InvalidArgument, Rejected, Unavailable
 from metadata.model import Partition, Revision, SegmentSeq, SessionId, TopicId, TopicPartition
 from metadata.store.data_directory import DataDirectory

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.cluster.identity import check_knows_who_wrote
 from gateway.cluster.session_opener import SessionClaims
-from metadata.cluster.counters import next_session
+from metadata.cluster.id_allocation import next_session
 from metadata.errors import AlreadyExists, Rejected, SessionFenced, Unavailable
 from metadata.model import SegmentSeq, SessionId
 from metadata.store.keys import EtcdLayout

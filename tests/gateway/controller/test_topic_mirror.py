@@ -31,8 +31,7 @@ from segments.bucket.layout import (
     parse_topic_key,
     topic_mirror_key,
 )
-from segments.object_store.interface import Buffer, ListPage
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import Buffer, ListPage, objects_under
 from segments.object_store.memory import MemoryStore
 from tests.kit.gateway.doorless_cluster import LAYOUT, cluster_of, now_ms, until
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from gateway.error_codes import MethodNotAllowed
 from gateway.http.problem_details import error_members, problem, problem_headers
-from gateway.http_rejections import MethodNotAllowed
 from metadata.errors import NoLeader, OutOfRange, Throttled, TidelogError, UnknownTopic
 
 OUT_OF_RANGE = OutOfRange("orders/0 holds 5 to 9", log_start_offset=5, high_watermark=9)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.error_codes import BodyTooSlow, NotAcceptable, UnsupportedMediaType
 from gateway.http.request import Disconnected, Message, Query, Request, request_id_of
-from gateway.http_rejections import BodyTooSlow, NotAcceptable, UnsupportedMediaType
 from metadata.errors import InvalidArgument, Throttled, TooLarge
 from segments.byte_budget import ByteBudget
 

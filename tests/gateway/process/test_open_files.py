@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from gateway.process.open_files import SPARE, raise_file_limit
+from gateway.process.runtime_tuning import SPARE, raise_file_limit
 from gateway.settings import GatewaySettings
 
 

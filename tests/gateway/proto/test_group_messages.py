@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.proto import group_messages, groups_pb2
 from gateway.proto import group_messages as wire
-from gateway.proto import groups_pb2, member_calls
 from metadata.errors import RebalanceInProgress, TidelogError, Unavailable, UnknownMember
 from metadata.groups.model import (
     Generation,
@@ -45,7 +45,7 @@ BYTES = st.binary(max_size=20)
     )
 )
 def test_a_join(asked: JoinRequest) -> None:
-    sent = groups_pb2.JoinGroupRequest.FromString(member_calls.join_request("g", asked).SerializeToString())
+    sent = groups_pb2.JoinGroupRequest.FromString(group_messages.join_request("g", asked).SerializeToString())
     assert (sent.group, wire.asked_to_join(sent)) == ("g", asked)
 
 
@@ -66,23 +66,23 @@ def test_a_join_without_a_rebalance_timeout_has_its_session_timeout() -> None:
     )
 )
 def test_the_answer_to_a_join(told: Joined) -> None:
-    assert member_calls.joined(groups_pb2.JoinGroupResponse.FromString(wire.join_response(told).SerializeToString())) == told
+    assert group_messages.joined(groups_pb2.JoinGroupResponse.FromString(wire.join_response(told).SerializeToString())) == told
 
 
 @given(st.builds(SyncRequest, MEMBER, INSTANCE, GENERATION, st.dictionaries(MEMBER, BYTES, max_size=3), TEXT, TEXT))
 def test_a_sync(asked: SyncRequest) -> None:
-    sent = groups_pb2.SyncGroupRequest.FromString(member_calls.sync_request("g", asked).SerializeToString())
+    sent = groups_pb2.SyncGroupRequest.FromString(group_messages.sync_request("g", asked).SerializeToString())
     assert (sent.group, wire.asked_to_sync(sent)) == ("g", asked)
 
 
 @given(st.builds(Synced, TEXT, TEXT, BYTES))
 def test_the_answer_to_a_sync(told: Synced) -> None:
-    assert member_calls.synced(groups_pb2.SyncGroupResponse.FromString(wire.sync_response(told).SerializeToString())) == told
+    assert group_messages.synced(groups_pb2.SyncGroupResponse.FromString(wire.sync_response(told).SerializeToString())) == told
 
 
 @given(st.lists(st.tuples(MEMBER, INSTANCE), max_size=3))
 def test_a_leave(leaving: list[tuple[MemberId, InstanceId]]) -> None:
-    assert wire.asked_to_leave(member_calls.leave_request("g", leaving)) == leaving
+    assert wire.asked_to_leave(group_messages.leave_request("g", leaving)) == leaving
 
 
 @given(

@@ -13,7 +13,7 @@ from gateway.concurrency.offload import WorkThreads
 from gateway.records.append import OPENED_AT_ONCE_BYTES, THREAD_BYTES, check_ready_batch, outcomes
 from gateway.topics.names import partition_of
 from metadata.errors import InvalidRecord, OutcomeUnknown, OutOfOrderSequence, TooLarge
-from segments.log.doubted_refusal import DoubtedRefusal
+from segments.log.append_result import DoubtedRefusal
 from segments.log.session_log import Acks
 from segments.records.batch import check_produced, parse_header
 from segments.records.columns import encode_records

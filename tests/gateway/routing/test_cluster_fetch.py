@@ -196,7 +196,7 @@ def test_what_waiting_does_not_mend_is_told_at_once() -> None:
 
 
 def test_a_caller_that_gives_up_sooner_is_answered_before() -> None:
-    from gateway.telemetry.caller_deadline import note_deadline
+    from gateway.telemetry.request_context import note_deadline
 
     async def scenario(world: World) -> None:
         note_deadline(3.0)

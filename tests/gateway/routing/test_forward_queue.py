@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gateway.routing.forward_queue import Lane, Space
-from gateway.routing.forwarded_append import ForwardedAppend, Outcome
+from gateway.routing.forward_queue import ForwardedAppend, Lane, Outcome, Space
 from metadata.errors import (
     ConditionFailed,
     InvalidTimestamp,

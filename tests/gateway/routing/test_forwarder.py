@@ -13,7 +13,7 @@ from gateway.cluster.view import ClusterView
 from gateway.proto import log_pb2
 from gateway.proto.status import status_of
 from gateway.routing import forward_sender, forwarder
-from gateway.routing.forwarded_append import ForwardedAppend
+from gateway.routing.forward_queue import ForwardedAppend
 from gateway.routing.forwarder import Forwarding
 from gateway.routing.peer_channels import Peers
 from metadata.cluster.broker_registry import Registration

@@ -12,8 +12,7 @@ from gateway.cluster.settings import ClusterSettings
 from gateway.routing.preferred_replica import PreferredBrokers
 from metadata.cluster.broker_registry import Registration
 from metadata.errors import InvalidArgument
-from metadata.model import SessionId
-from metadata.rack import check_client_rack
+from metadata.model import SessionId, check_client_rack
 from tests.kit.segments.batches import partition_of
 
 

@@ -25,7 +25,7 @@ from gateway.routing.local_log import LedHere
 from gateway.routing.peer_channels import Peers
 from gateway.settings import GatewaySettings
 from gateway.telemetry.registry import Metrics
-from gateway.telemetry.request_trace import Tracing
+from gateway.telemetry.request_context import Tracing
 from metadata.access.registry import AccessRecords
 from metadata.cluster.broker_registry import Registration
 from metadata.cluster.id_allocation import ProducerIds

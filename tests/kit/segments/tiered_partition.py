@@ -18,7 +18,7 @@ from segments.history.index import History
 from segments.history.manifest import EpochStart, Manifest, no_manifest
 from segments.history.parquet_file import ParquetSettings, write_history
 from segments.object_store.interface import Buffer
-from segments.partition.leader_partition import LedPartition
+from segments.partition.leader_partitions import LedPartition
 from segments.partition.partition_log import PartitionLog
 from segments.partition.producer_state import ProducerStates
 from segments.read.disk_cache import DiskTier

@@ -13,7 +13,7 @@ from metadata.access.api_key import FORGOTTEN_AFTER_MS, parse_key
 from metadata.access.cache import AccessCache
 from metadata.access.quota import Quota
 from metadata.access.registry import AccessRecords
-from metadata.cluster.peer_secret import read_peer_secret
+from metadata.cluster.identity import read_peer_secret
 from metadata.errors import InvalidArgument, NotFound, Unavailable
 from metadata.store.interface import Delete, Put
 from metadata.store.keys import EtcdLayout

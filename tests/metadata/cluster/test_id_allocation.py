@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from metadata.cluster.counters import ATTEMPTS_MAX, NUMBER_MAX, next_session, take_numbers
-from metadata.cluster.id_allocation import BLOCK, DERIVED_IDS, ProducerIds
+from metadata.cluster.id_allocation import ATTEMPTS_MAX, BLOCK, DERIVED_IDS, NUMBER_MAX, ProducerIds, next_session, take_numbers
 from metadata.cluster.identity import cluster_id
 from metadata.errors import Corrupt, InvalidArgument, OutcomeUnknown, Rejected, Unavailable
 from metadata.store.interface import Put

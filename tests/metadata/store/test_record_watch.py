@@ -9,7 +9,7 @@ from pathlib import Path
 from metadata.errors import Corrupt
 from metadata.model import Revision
 from metadata.store.interface import Delete, KeyValue, Operation, Put
-from metadata.store.record_watch import WatchedRecords
+from metadata.store.range_watch import WatchedRecords
 from metadata.store.sqlite.store import SqliteStore
 from tests.simulation.virtual_loop import run, virtual_loop
 

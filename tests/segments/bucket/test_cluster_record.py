@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from metadata.errors import Denied, Rejected
-from segments.bucket.cluster_record import sign_bucket
-from segments.bucket.nested_clusters import check_not_nested
+from segments.bucket.cluster_record import check_not_nested, sign_bucket
 from segments.object_store.interface import ListPage, ObjectStore
 from segments.object_store.memory import MemoryStore
 from segments.object_store.open import open_store

@@ -22,7 +22,7 @@ from metadata.errors import (
 )
 from metadata.model import LeaderEpoch
 from segments.bucket.layout import session_prefix
-from segments.log.doubted_refusal import DoubtedRefusal, decide
+from segments.log.append_result import DoubtedRefusal, decide
 from segments.log.session_log import FetchTarget, Log
 from segments.read.log_reader import Fetched
 from segments.recovery.recover import recover

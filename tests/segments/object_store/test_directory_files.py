@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segments.object_store.directory_listing import objects_in_order
+from segments.object_store.directory_files import objects_in_order
 
 components = st.text("a-.=0", min_size=1, max_size=3).map(lambda text: text.strip(".") or "b")
 trees = st.lists(st.lists(components, min_size=1, max_size=4).map("/".join), max_size=15, unique=True).map(

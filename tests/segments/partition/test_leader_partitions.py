@@ -8,8 +8,7 @@ import pytest
 
 from metadata.errors import Corrupt, NoLeader, SessionFenced, TidelogError
 from metadata.model import LeaderEpoch, TopicPartition
-from segments.partition.leader_partition import LedPartition
-from segments.partition.leader_partitions import LedPartitions
+from segments.partition.leader_partitions import LedPartition, LedPartitions
 from segments.recovery.recovered_partition import empty_partition
 from segments.settings import SegmentSettings
 from tests.kit.segments.batches import ORDERS, PAYMENTS

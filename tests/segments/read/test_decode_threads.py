@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from segments.read.decode_threads import NICE, DecodingThreads, threads_max
+from segments.read.row_group_loader import NICE, DecodingThreads, threads_max
 
 
 def test_half_of_the_cores_are_left_to_others_and_one_thread_there_is() -> None:
@@ -20,7 +20,7 @@ def test_half_of_the_cores_are_left_to_others_and_one_thread_there_is() -> None:
 
 
 def test_work_is_done_in_order_of_arrival_and_who_gave_up_before_its_turn_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segments.read.decode_threads._cores", lambda: 1)
+    monkeypatch.setattr("segments.read.row_group_loader._cores", lambda: 1)
     may_end = threading.Event()
     begun: list[str] = []
 
@@ -49,7 +49,7 @@ def test_what_waits_for_its_turn_is_let_go_when_nobody_waits_for_it_any_more(mon
     class Body:
         pass
 
-    monkeypatch.setattr("segments.read.decode_threads._cores", lambda: 1)
+    monkeypatch.setattr("segments.read.row_group_loader._cores", lambda: 1)
     may_end = threading.Event()
 
     def work(body: Body) -> Callable[[], Body]:
@@ -110,7 +110,7 @@ def test_its_threads_end_with_it() -> None:
 def test_who_gives_up_on_work_that_has_begun_is_told_when_its_thread_has_ended_and_else_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("segments.read.decode_threads._cores", lambda: 1)
+    monkeypatch.setattr("segments.read.row_group_loader._cores", lambda: 1)
     begun, may_end = threading.Event(), threading.Event()
     told: list[str] = []
 

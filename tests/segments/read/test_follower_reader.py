@@ -15,7 +15,7 @@ from metadata.model import Offset
 from segments.bucket.layout import manifest_key
 from segments.history.index import History
 from segments.history.manifest import Manifest, encode_manifest
-from segments.read import follower_manifests
+from segments.read import follower_reader
 from segments.read.follower_reader import LocatedReads, ToldTarget
 from segments.read.log_reader import Fetched, FetchTarget, LogReader
 from segments.read.record_locations import Told
@@ -319,20 +319,20 @@ def test_who_waits_for_a_manifest_may_hang_up_and_disturbs_no_other() -> None:
 
 def test_manifests_are_held_within_a_bound_without_what_only_leaders_need(monkeypatch: pytest.MonkeyPatch) -> None:
     partition = TieredPartition(V, compacted=6)
-    monkeypatch.setattr(follower_manifests, "BYTES_MAX", 1)
+    monkeypatch.setattr(follower_reader, "BYTES_MAX", 1)
 
     async def scenario(pair: Pair) -> None:
         await pair.fetched(0)
         histories = pair.located._histories
         held = histories.held(ORDERS)
         assert held is not None, "one is held in any case"
-        assert histories.bytes_used == follower_manifests.memory_bytes(held.manifest)
+        assert histories.bytes_used == follower_reader.memory_bytes(held.manifest)
         plant(partition, msgspec.structs.replace(partition.manifest, version=2))
         await histories.newest(TOPIC, ORDERS)
         await histories.newest(TOPIC, ORDERS)
         held = histories.held(ORDERS)
         assert held is not None
         assert held.version == 2
-        assert histories.bytes_used == follower_manifests.memory_bytes(held.manifest)
+        assert histories.bytes_used == follower_reader.memory_bytes(held.manifest)
 
     paired(partition, scenario)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segments.read.reader_notifier import WaitingReaders
+from segments.read.read_path import WaitingReaders
 from tests.kit.segments.batches import ORDERS, PAYMENTS
 
 

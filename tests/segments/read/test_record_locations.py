@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metadata.errors import Corrupt, OutOfRange
 from metadata.model import LeaderEpoch, Offset
 from segments.history.index import History
-from segments.partition.leader_partition import LedPartition
+from segments.partition.leader_partitions import LedPartition
 from segments.read.fetch_plan import FetchPart, FromParquet, FromWal, plan_fetch
 from segments.read.record_locations import Located, Told, located, partition_told
 from segments.wal.run_index import RunIndex

@@ -18,8 +18,7 @@ from gateway.cluster.settings import ClusterSettings
 from gateway.cluster.view import partitions_of
 from gateway.controller.metadata_snapshots import take_snapshot
 from metadata.backup.restore_state import Restoring, encode_restoring
-from metadata.cluster.counters import next_session
-from metadata.cluster.id_allocation import ProducerIds
+from metadata.cluster.id_allocation import ProducerIds, next_session
 from metadata.errors import Fenced, Rejected, SessionFenced, Unavailable
 from metadata.model import Offset, Partition, Revision, TopicId, TopicPartition
 from metadata.store.etcd.settings import EtcdSettings
@@ -28,7 +27,7 @@ from metadata.store.open import open_metadata
 from metadata.topics.topic import Topic
 from segments.bucket.layout import SNAPSHOTS, TOPICS, WAL, history_file_key, manifest_key, topic_mirror_key
 from segments.history.manifest import encode_manifest
-from segments.object_store.listing import objects_under
+from segments.object_store.interface import objects_under
 from segments.object_store.memory import MemoryStore
 from segments.wal.segment_file import SEAL_BYTES
 from tests.kit import etcd_server

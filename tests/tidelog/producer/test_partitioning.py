@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segments.records.partitioner import partition_of
-from tidelog.producer.partitioning import Partitioning
+from tidelog.producer.topic_partitions import Partitioning
 
 
 @given(st.binary(max_size=20), st.integers(1, 100), st.integers(0, 1 << 30))

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tidelog.transport.outage_log import FORGOTTEN_AFTER_S, TOLD_AFTER_S, TOLD_EVERY_S, LastingTrouble
+from tidelog.transport.retry import FORGOTTEN_AFTER_S, TOLD_AFTER_S, TOLD_EVERY_S, LastingTrouble
 
 
 class Clock:

@@ -1,4 +1,7 @@
-"""How a command talks to a cluster: one client, one event loop, ended however the command ends."""
+"""How a command talks to a cluster: one client, one event loop, ended however the command ends.
+
+What can't be taken back is shown and asked first on a terminal; where there is none, it needs --yes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, Unpack
 
 import typer
 
-from metadata.errors import TidelogError
+from metadata.errors import InvalidArgument, TidelogError
 from tidelog.cli.app.contexts import cluster_access
 from tidelog.cli.app.credential_options import given_credentials
 from tidelog.cli.app.output import say
@@ -63,3 +66,14 @@ def with_client(
         if writes and not hasattr(error, "__notes__"):
             error.add_note("Nothing was written." if error.nothing_was_written else "It may have been written.")
         raise
+
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def need_terminal(doing: str) -> None:
+    """InvalidArgument where nobody can be asked. `doing`: as in "moving billing"."""
+    if not sys.stdin.isatty():
+        raise InvalidArgument(
+            f"{doing} needs a yes, and there is no terminal to ask", hint="Add --yes; --dry-run shows what it would do."
+        )

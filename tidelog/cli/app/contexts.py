@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metadata.did_you_mean import did_you_mean
-from metadata.errors import InvalidArgument, NotFound, Rejected
+from metadata.errors import InvalidArgument, NotFound, Rejected, did_you_mean
 from tidelog.cli.app.credential_options import NAMES, given_credentials
 from tidelog.cli.app.help_page import CommandPage, GroupPage
 from tidelog.cli.app.output import Output, OutputOption, say, show_done, show_rows

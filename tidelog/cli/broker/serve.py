@@ -143,7 +143,7 @@ def _run(
     tell: Callable[[str], None],
     is_dev: bool = False,
 ) -> None:
-    from gateway.process.garbage_collection import look_seldom
+    from gateway.process.runtime_tuning import look_seldom
 
     look_seldom()  # before the rest is loaded
     from gateway.net.addresses import host_and_port

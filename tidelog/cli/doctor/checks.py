@@ -4,11 +4,13 @@ installation   Python, versions of what matters, whether the column kernel is co
 data directory it can be locked and written, and SQLite works there
 etcd           as etcd.py has it, where one is named
 bucket         it can be reached and listed, and honours create-only PUTs; the clock agrees with the store's
-credentials    as credentials.py has it, where a file with a key is named
+credentials    as checks.py has it, where a file with a key is named
 TLS            as tls.py has it, at --url
 cluster        a broker answers at --url, and takes the credentials; its gRPC door does, and all brokers and partitions are well
 
 What fails for a reason that was told already is skipped: one cause, one remedy.
+
+What `tidelog doctor --url` finds of the file with the API key that is named: it can be read, holds a key, and is its owner's.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import importlib.metadata
 import platform
 import secrets
 import sqlite3
+import stat
 import tempfile
 import time
 from collections.abc import Mapping
@@ -29,6 +32,8 @@ from metadata.errors import Corrupt, TidelogError
 from metadata.shown_url import shown_url
 from tidelog.cli.doctor.diagnosis import Diagnosis, failed
 from tidelog.cli.doctor.etcd import check_etcd
+from tidelog.settings import SettingChanges, settings_from
+from tidelog.transport.credentials import Credentials
 
 if TYPE_CHECKING:
     from gateway.settings import BrokerSettings
@@ -261,7 +266,6 @@ def skew(date: str, *, before_s: float, after_s: float) -> float:
 
 async def check_cluster_at(url: str, credentials: SettingChanges) -> list[Diagnosis]:
     from tidelog.cli.cluster_health import check_cluster
-    from tidelog.cli.doctor.credentials import check_credentials
     from tidelog.cli.doctor.tls import check_tls
     from tidelog.client import connect
 
@@ -321,3 +325,23 @@ def least_iam_policy(bucket_url: str) -> dict[str, Any] | None:
         "Resource": objects,
     }
     return {"Version": "2012-10-17", "Statement": [listing, access]}
+
+
+_CHECK = "credentials"
+
+
+def check_credentials(credentials: SettingChanges) -> list[Diagnosis]:
+    """Nothing to say where no file with a key is named. What it holds is not told."""
+    path = credentials.get("api_key_file")
+    if not path:
+        return []
+    try:
+        Credentials(settings_from({"api_key_file": path}), tls=False)
+        others = Path(path).stat().st_mode & stat.S_IROTH
+    except TidelogError as error:
+        return [failed(_CHECK, error)]
+    except OSError as error:
+        return [Diagnosis(_CHECK, "failed", f"{path}: {error.strerror}", "Name a file that stays.")]
+    if others:
+        return [Diagnosis(_CHECK, "warning", f"{path}: everybody on this machine may read the key", f"chmod o-rwx {path}")]
+    return [Diagnosis(_CHECK, "ok", f"{path} holds a key")]

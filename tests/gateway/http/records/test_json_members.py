@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.http.records import json_members
-from gateway.http.records.json_members import members_at_most
+from gateway.http.records import json_body
+from gateway.http.records.json_body import members_at_most
 
 marks = st.text(st.sampled_from('",\\[]{}: ab\n💥'), max_size=6)
 json_values = st.recursive(
@@ -48,7 +48,7 @@ def test_lists_in_lists_are_counted_together(lists: list[list[int]]) -> None:
 def test_what_is_counted_does_not_depend_on_the_chunks(chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = json.dumps({"records": [{"value": 'a",[{'}, {"value": ["\\", {}, []]}, {}]}).encode()
     assert members_at_most(text, level=2) == 3
-    monkeypatch.setattr(json_members, "_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(json_body, "_CHUNK_BYTES", chunk_bytes)
     assert members_at_most(text, level=2) == 3
 
 

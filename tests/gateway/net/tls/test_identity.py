@@ -13,9 +13,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gateway.net.tls import system_authorities
+from gateway.net.tls import credentials
+from gateway.net.tls.credentials import load_key_pair
 from gateway.net.tls.identity import TlsFiles
-from gateway.net.tls.key_pair import load_key_pair
 from gateway.net.tls.settings import TlsSettings
 from metadata.errors import InvalidArgument
 from tests.kit.certificates import Authority, Certificates, make_certificates
@@ -167,7 +167,7 @@ def test_without_an_authority_brokers_check_each_other_by_those_of_the_system(
         monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     else:
         monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: mock.Mock(cafile=None))
-        monkeypatch.setattr(system_authorities, "BUNDLES", (str(tmp_path / "elsewhere"), str(bundle)))
+        monkeypatch.setattr(credentials, "BUNDLES", (str(tmp_path / "elsewhere"), str(bundle)))
     given: dict[str, bytes] = {}
     monkeypatch.setattr(grpc, "ssl_channel_credentials", lambda **files: given.update(files))
     TlsFiles(TlsSettings(tls_cert_file=made.cert, tls_key_file=made.key)).channel_credentials()

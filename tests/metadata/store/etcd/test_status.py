@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from metadata.store.etcd.status import EtcdStatus, next_status
+from metadata.store.etcd.settings import EtcdStatus, next_status
 
 
 def told(before: EtcdStatus | None, leader: int, *alarms: str) -> EtcdStatus:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kit.gateway.tls_brokers import TlsCluster, with_tls_cluster
-from tidelog.cli.doctor.checks import check_cluster_at
-from tidelog.cli.doctor.credentials import check_credentials
+from tidelog.cli.doctor.checks import check_cluster_at, check_credentials
 from tidelog.cli.doctor.tls import check_tls, judge_certificate
 
 NOW = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)

@@ -51,7 +51,7 @@ def document(app: FastAPI) -> JsonObject:
     """Returns the document. The first call builds it and keeps it in `app.openapi_schema`."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        plain = yaml.safe_load(files("gateway").joinpath("openapi.yaml").read_text(encoding="utf-8"))
+        plain = yaml.safe_load(files("gateway.http.admin").joinpath("openapi.yaml").read_text(encoding="utf-8"))
         made["paths"] |= plain["paths"]
         components = made["components"]
         for kind, described in plain["components"].items():

@@ -388,7 +388,7 @@ def test_nobody_reads_from_the_old_leader_once_it_has_sent_that_another_leads(
             return await as_it_is(*arguments, **more)
 
         with monkeypatch.context() as held:
-            held.setattr(handover, "partition_assignments", SimpleNamespace(write=held_back))
+            held.setattr(handover, "leadership", SimpleNamespace(write=held_back))
             log = leaving.log
             leaving.stop()
             await sent.wait()

@@ -83,8 +83,8 @@ async def _observed(directory: Path, etcd: str) -> tuple[Scrape, Scrape]:
 
 
 def _is_refreshed(scrape: Scrape) -> bool:
-    """Whether the coordinator of the group has told of its lag since it has committed."""
-    return any(series.name == "tidelog_group_lag_seconds" for series in scrape)
+    """Whether the coordinator has measured the group's lag since its commit, and a broker has asked etcd for its state."""
+    return {"tidelog_group_lag_seconds", "tidelog_etcd_database_bytes"} <= {series.name for series in scrape}
 
 
 async def _load(brokers: Sequence[Broker], http: aiohttp.ClientSession, certificates: Certificates) -> None:

@@ -109,7 +109,7 @@ def judged(seed: int, *, kinds: Sequence[Kind], broken: str, trouble_s: float | 
 
 def _log_world(seed: int, broken: str, trouble_s: float | None, keep_trace: bool) -> Result:
     outcome = simulate(seed, broken=BrokenRule(broken), trouble_s=trouble_s, keep_trace=keep_trace)
-    return Result(seed, [*outcome.failures, *map(str, outcome.violations)], outcome.tallies, outcome.trace)
+    return Result(seed, [*map(str, outcome.violations), *outcome.failures], outcome.tallies, outcome.trace)
 
 
 def _group_world(seed: int, broken: str, trouble_s: float | None, keep_trace: bool) -> Result:
@@ -119,7 +119,7 @@ def _group_world(seed: int, broken: str, trouble_s: float | None, keep_trace: bo
 
 def _route_world(seed: int, broken: str, trouble_s: float | None, keep_trace: bool) -> Result:
     outcome = simulate_routes(seed, broken=BrokenRouteRule(broken), trouble_s=trouble_s, keep_trace=keep_trace)
-    return Result(seed, [*outcome.failures, *map(str, outcome.violations)], outcome.tallies, outcome.trace)
+    return Result(seed, [*map(str, outcome.violations), *outcome.failures], outcome.tallies, outcome.trace)
 
 
 _RULES: Final[dict[Kind, type[BrokenRule] | type[BrokenGroupRule] | type[BrokenRouteRule]]] = {

@@ -20,13 +20,13 @@ from metadata.store.interface import (
     KeyValue,
     LeaseId,
     LeaseLost,
-    MetadataStore,
     Operation,
     RangeResult,
     TransactionResult,
     WatchBatch,
 )
 from tests.simulation.appointments import Writer
+from tests.simulation.etcd_model import EtcdModel
 
 _Request = Coroutine[None, None, TransactionResult | TidelogError | LeaseLost]
 
@@ -34,7 +34,7 @@ _Request = Coroutine[None, None, TransactionResult | TidelogError | LeaseLost]
 class MetadataWire:
     def __init__(
         self,
-        store: MetadataStore,
+        store: EtcdModel,
         chance: random.Random,
         *,
         sender: Callable[[], Writer],
@@ -140,10 +140,11 @@ class MetadataWire:
             await self._travel(self.write_latency_s)
             if self._chance.random() < self.answer_lost:
                 return OutcomeUnknown("the request was lost")
+            before = self._store.revision
             result = await self._store.transact(compares, operations)
         except (TidelogError, LeaseLost) as error:
             return error
-        if result.succeeded:
+        if result.succeeded and result.revision > before:  # one that deletes what is gone already names the revision of another's
             self._wrote(result.revision, sender)
         await asyncio.sleep(self._chance.uniform(0.2, 1.0) * self.latency_s)
         if self.down or self._chance.random() < self.answer_lost:

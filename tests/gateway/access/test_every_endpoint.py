@@ -168,6 +168,8 @@ async def grpc_answer(at: Guarded, path: str, key: str) -> bytes | TidelogError:
         answer: bytes = await stream.read()
         stream.cancel()
     except grpc.aio.AioRpcError as error:
+        if "SendMessageOperation" in str(error.debug_error_string()):  # refused before gRPC had sent the message: no reason came
+            return await grpc_answer(at, path, key)
         return told(error)
     except TidelogError as error:
         return error

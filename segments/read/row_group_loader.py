@@ -173,7 +173,7 @@ class HistoryReads:
 
 
 def _load_parquet() -> None:
-    import segments.history.parquet_file  # noqa: F401
+    import segments.history.parquet_file  # noqa: F401  # only loaded, so that no later read waits for it
 
 
 NICE: Final = 5

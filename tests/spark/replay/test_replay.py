@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,12 @@ def test_a_range_that_is_filtered_goes_to_parquet_and_goes_on_after_an_interrupt
     spark: SparkSession, bucket: Bucket, tmp_path: Path
 ) -> None:
     rows, running = str(tmp_path / "rows"), Running(f"{tmp_path}/rows/_checkpoint", batch_offsets=40)
+    in_small_batches = replace(running, batch_offsets=2)  # 50 batches take seconds, so the first look finds the replay half done
     wanted = asked(bucket, Target.PARQUET, rows, where="value is not null")
     with pytest.raises(InvalidArgument, match=r"--where 'valu = 1' is no condition that Spark takes: .*valu.*Nothing was written"):
         replay(spark, asked(bucket, Target.PARQUET, rows, where="valu = 1"), running, partitions=None)
     with pytest.raises(StopReplayError):
-        replay(spark, wanted, running, partitions=None, told=stop)
+        replay(spark, wanted, in_small_batches, partitions=None, told=stop)
     bucket.compact()
     bucket.produce(records(120, 10))
     with pytest.raises(InvalidArgument, match="is the checkpoint of another replay: --where was 'value is not null', and is ''"):

@@ -13,6 +13,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tidelog.import_check import SDK, check_packages
+
+check_packages(*SDK)
+
 if TYPE_CHECKING:
     from metadata import errors
     from tidelog.blocking.client import BlockingClient, connect_sync

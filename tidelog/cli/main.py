@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from tidelog.import_check import ALL, check_packages
+
 BROKER_COMMANDS = frozenset({"dev", "serve"})
 """For which no other command is loaded."""
 INTERRUPTED = 130
@@ -32,6 +34,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     _open_standard_streams()
+    check_packages(*ALL)
+    # Brokers and Python workers of Spark that a command starts import nothing from the current folder.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     try:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it tells on stderr what our own errors tell, in its own words
         code = run(sys.argv[1:])

@@ -144,8 +144,8 @@ class BrokerProcess:
 
 
 def surroundings() -> dict[str, str]:
-    """The environment without settings of a broker: what is started here runs with its defaults, on its own directory."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_")}
+    """Returns the environment of a child process, with no settings of a broker, and no current folder on Python's path."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_")} | {"PYTHONSAFEPATH": "1"}
 
 
 def _first_line(process: subprocess.Popen[bytes], *, timeout_s: float) -> bytes:

@@ -6,10 +6,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.kit.quick_tests import pytest_collection_finish, pytest_collection_modifyitems, pytest_runtest_call, pytest_runtest_setup
 from tests.kit.servers import moto, moto_bucket
+from tests.kit.spark.session import java, spark
 from tests.kit.stuck_tests import pytest_runtest_protocol
 from tests.kit.workers import pytest_collection, pytest_xdist_make_scheduler
 
 __all__ = [
+    "java",
     "moto",
     "moto_bucket",
     "pytest_collection",
@@ -19,6 +21,7 @@ __all__ = [
     "pytest_runtest_protocol",
     "pytest_runtest_setup",
     "pytest_xdist_make_scheduler",
+    "spark",
 ]
 
 # How long an example takes, or the drawing of one, says more of what else the machine does than of the code.

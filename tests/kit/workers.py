@@ -1,7 +1,7 @@
 """Which worker runs which test, under `pytest -n 4 --dist loadscope`: each gets its next test when it has done one.
 
-All tests that share the Spark of their process (`tests/spark/conftest.py`) go to one worker: a JVM costs ten seconds of a core, and
-is warm after the first test. So do those that share what is built for the image, minutes of a core. (`--dist loadgroup`, which is
+All tests that share the Spark of their process (`tests/kit/spark/session.py`) go to one worker: a JVM costs ten seconds of a core,
+and is warm after the first test. So do those that share what is built for the image, minutes of a core. (`--dist loadgroup`, which is
 for this, does nothing with pytest 9.2 and xdist 3.8: it changes a name of each test that nobody reads any more.)
 
 And what is imported and collected is set aside from the garbage collector, here and where there are no workers.
@@ -17,17 +17,17 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 WITH_SPARK = tuple(
-    f"tests/spark/{name}.py"
+    f"tests/{name}.py"
     for name in (
-        "backfill/test_backfill_on_spark",
-        "integration/test_cross_check",
-        "parquet/test_read",
-        "pipelines/test_pipeline_streams",
-        "pipelines/test_pipelines",
-        "replay/test_replay",
-        "sink/test_writer",
-        "source/test_reader",
-        "source/test_stream_source",
+        "spark/backfill/test_backfill_on_spark",
+        "spark/integration/test_cross_check",
+        "spark/parquet/test_read",
+        "spark/replay/test_replay",
+        "spark/sink/test_writer",
+        "spark/source/test_reader",
+        "spark/source/test_stream_source",
+        "tidelog/pipelines/test_pipeline_streams",
+        "tidelog/pipelines/test_pipelines",
     )
 )
 """Who schedules knows tests by their names alone, not by their fixtures. What is missing here starts another JVM."""

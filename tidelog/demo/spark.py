@@ -24,9 +24,9 @@ from metadata.errors import TidelogError
 from tidelog.demo.delays import HourOfDay
 from tidelog.testing.broker_process import surroundings
 
-PIPELINE: Final = "spark.pipelines.hourly_delays"
+PIPELINE: Final = "tidelog.pipelines.hourly_delays"
 NO_SPARK: Final = 69
-"""The exit code of a pipeline where Spark can't be started (spark/pipelines/command.py)."""
+"""The exit code of a pipeline where Spark can't be started (tidelog/pipelines/command.py)."""
 DUE_PART: Final = 0.3
 """Of the bytes that were written: partitions of a quarter of this, and more, become Parquet, where one has so much."""
 COMPILED_QUICKLY: Final = "-XX:TieredStopAtLevel=1"

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from pyspark import __file__ as pyspark_file
 
-from spark.pipelines.command import parser
 from spark.sink.options import COLUMNS as SINK_COLUMNS
 from spark.source.options import parse_source_options
 from spark.source.schema import ARROW_TYPES
+from tidelog.pipelines.command import parser
 
 ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs" / "spark.md").read_text()
@@ -59,8 +59,8 @@ def test_values_in_the_guide_are_taken(example: str) -> None:
 
 
 def test_the_guide_names_every_recipe_and_files_that_are_there() -> None:
-    recipes = set(re.findall(r"spark/pipelines/(\w+)\.py", GUIDE))
-    there = {path.stem for path in (ROOT / "spark" / "pipelines").glob("*.py") if "PIPELINE: Final" in path.read_text()}
+    recipes = set(re.findall(r"tidelog/pipelines/(\w+)\.py", GUIDE))
+    there = {path.stem for path in (ROOT / "tidelog" / "pipelines").glob("*.py") if "PIPELINE: Final" in path.read_text()}
     assert recipes == there
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", GUIDE):
         assert (ROOT / "docs" / link).exists(), link

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.kit.forked_tidelog import ROOT, TIDELOG, TidelogProcess, run_tidelog
+from tests.kit.forked_tidelog import TIDELOG, TidelogProcess, run_tidelog
 from tidelog.demo.flights import Flights
 from tidelog.demo.producers import Half
 from tidelog.demo.run import DemoFailed, DemoOptions, check, run_demo
@@ -69,7 +69,7 @@ def test_it_ends_with_what_spark_reads_from_the_bucket_and_a_chart(tmp_path: Pat
     command = demo_command("--rows", str(ROWS), "--chart", str(chart))
     ran = subprocess.run(command, env=environment(temporary), capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert f"python -m spark.pipelines.hourly_delays --bucket file://{temporary}" in ran.stderr
+    assert f"python -m tidelog.pipelines.hourly_delays --bucket file://{temporary}" in ran.stderr
     assert list(temporary.iterdir()) == []
     if left_out := re.search(r"^spark +left out: .*", ran.stderr, re.MULTILINE):
         pytest.skip(left_out[0])
@@ -89,22 +89,24 @@ def test_without_java_it_says_so_and_shows_the_rest(tmp_path: Path) -> None:
     assert "✓ 2,000 rows" in ran.stdout
 
 
-STAND_IN = "raise SystemExit('Spark has no room')"
+# Python imports it before anything else, in every process that the demo starts.
+STAND_IN = """
+import os, sys
+if "tidelog.pipelines.hourly_delays" in sys.orig_argv:
+    os.write(2, b"Spark has no room")
+    os._exit(1)
+"""
 
 
 @pytest.mark.slow
 def test_where_spark_fails_the_rest_is_shown_and_the_files_are_kept_with_the_command_that_finishes(tmp_path: Path) -> None:
     temporary, elsewhere = tmp_path / "tmp", tmp_path / "elsewhere"
-    pipelines = elsewhere / "spark" / "pipelines"
-    for directory in (temporary, pipelines):
-        directory.mkdir(parents=True)
-    (pipelines.parent / "__init__.py").write_text(f"__path__.append({str(ROOT / 'spark')!r})")  # all but the pipelines
-    (pipelines / "__init__.py").touch()
-    (pipelines / "hourly_delays.py").write_text(STAND_IN)
+    for directory in (temporary, elsewhere):
+        directory.mkdir()
+    (elsewhere / "sitecustomize.py").write_text(STAND_IN)
     command = demo_command("--rows", str(ROWS), "--chart", str(tmp_path / "delays.png"))
-    with TidelogProcess[str](
-        command, env=environment(temporary), cwd=elsewhere, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as demo:
+    changed = environment(temporary) | {"PYTHONPATH": str(elsewhere)}
+    with TidelogProcess[str](command, env=changed, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         try:
             shown, said = demo.communicate(timeout=280)
         finally:
@@ -122,7 +124,7 @@ def test_where_spark_fails_the_rest_is_shown_and_the_files_are_kept_with_the_com
     assert finish is not None, said
     python, *arguments = shlex.split(finish[1])
     assert python == sys.executable
-    assert arguments[1:4] == ["spark.pipelines.hourly_delays", "--bucket", f"file://{kept}/data/bucket"]
+    assert arguments[1:4] == ["tidelog.pipelines.hourly_delays", "--bucket", f"file://{kept}/data/bucket"]
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
-from spark.pipelines import aircraft_days, command, hot_keys, hourly_delays, knock_on_delays, latest_by_key, rolling_delays
-from spark.pipelines.command import NO_SPARK, Pipeline, parser, run_pipeline, told_by_spark
 from tidelog.demo import spark as demo_spark
+from tidelog.pipelines import aircraft_days, command, hot_keys, hourly_delays, knock_on_delays, latest_by_key, rolling_delays
+from tidelog.pipelines.command import NO_SPARK, Pipeline, parser, run_pipeline, told_by_spark
 
 PIPELINES = [
     hourly_delays.PIPELINE,

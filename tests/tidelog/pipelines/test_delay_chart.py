@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from spark.pipelines.delay_chart import Drawn, draw_delays
+from tidelog.pipelines.delay_chart import Drawn, draw_delays
 
 DEMO = Drawn("flights", datetime.date(2013, 1, 1), datetime.date(2013, 12, 31))
 HOURS: list[dict[str, int | None]] = [

@@ -1,6 +1,6 @@
 """Hopping windows: how late each airport is over the last three hours, told every hour.
 
-python -m spark.pipelines.rolling_delays --bucket URL [--into DIR [--checkpoint DIR]]
+python -m tidelog.pipelines.rolling_delays --bucket URL [--into DIR [--checkpoint DIR]]
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
-from spark.pipelines.command import Pipeline, ordered_by, run_pipeline
-from spark.pipelines.flights import flights
+from tidelog.pipelines.command import Pipeline, ordered_by, run_pipeline
+from tidelog.pipelines.flights import flights
 
 LATE: Final = "2 hours"
 

@@ -1,4 +1,7 @@
-"""One Spark for all tests of a process: a JVM takes ten seconds of a core to start."""
+"""One Spark for all tests of a process: a JVM takes ten seconds of a core to start.
+
+Nothing of Spark is imported before a test asks for it.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,21 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
-from metadata.errors import NotFound
-from spark.runtime.session import check_spark
-from tidelog.demo.spark import COMPILED_QUICKLY
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
 def java() -> None:
     """Skips what starts a Spark of its own where there is no Java for it."""
+    from metadata.errors import NotFound
+    from spark.runtime.session import check_spark
+    from tidelog.demo.spark import COMPILED_QUICKLY
+
     try:
         check_spark()
     except NotFound as missing:
@@ -28,6 +34,8 @@ def java() -> None:
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Tests leave its settings as they found them, and stop the streams that they start."""
+    from pyspark.sql import SparkSession
+
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": os.pathsep.join(sys.path)}
     here: Path = tmp_path_factory.mktemp("spark")
     session = (

@@ -1,6 +1,6 @@
 """Session windows: what each aircraft flew between two rests, of more than eight hours in which it did not leave New York.
 
-python -m spark.pipelines.aircraft_days --bucket URL [--into DIR [--checkpoint DIR]]
+python -m tidelog.pipelines.aircraft_days --bucket URL [--into DIR [--checkpoint DIR]]
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
-from spark.pipelines.command import Pipeline, ordered_by, run_pipeline
-from spark.pipelines.flights import flights
+from tidelog.pipelines.command import Pipeline, ordered_by, run_pipeline
+from tidelog.pipelines.flights import flights
 
 LATE: Final = "2 hours"
 REST: Final = "8 hours"

@@ -23,8 +23,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from metadata.errors import InvalidArgument, NotFound
-from spark.runtime.session import check_spark, spark_session
 from tidelog.cli.app.errors import guarded, say_error, tell
+from tidelog.spark import check_spark, spark_session
 
 NO_SPARK: Final = 69
 """EX_UNAVAILABLE of sysexits.h: something that is needed is not installed, or Spark does not start."""

@@ -1,6 +1,6 @@
 """Pipelines to copy: each file is one recipe, a function from DataFrames to a DataFrame, and a command that runs it.
 
-    python -m spark.pipelines.hourly_delays --bucket s3://BUCKET/PREFIX
+    python -m tidelog.pipelines.hourly_delays --bucket s3://BUCKET/PREFIX
 
     hourly_delays       tumbling windows: delays of each carrier, hour by hour, and a chart of them
     rolling_delays      hopping windows: delays of each airport over three hours, every hour

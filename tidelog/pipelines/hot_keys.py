@@ -1,6 +1,6 @@
 """Which keys have the most records and bytes, and how uneven the partitions are.
 
-    python -m spark.pipelines.hot_keys --bucket URL --topic flights [--top 20]
+    python -m tidelog.pipelines.hot_keys --bucket URL --topic flights [--top 20]
 
 A key lies in one partition, so one that has more than a partition's share of the records sets the pace for all who read them.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
-from spark.pipelines.command import Pipeline, run_pipeline, show_whole
+from tidelog.pipelines.command import Pipeline, run_pipeline, show_whole
 
 
 def sized(records: DataFrame) -> DataFrame:

@@ -1,6 +1,6 @@
 """A compacted topic as a table: of each key the newest record, without those that were deleted by a tombstone.
 
-    python -m spark.pipelines.latest_by_key --bucket URL --topic customers [--into DIR]
+    python -m tidelog.pipelines.latest_by_key --bucket URL --topic customers [--into DIR]
 
 It is the same table before and after key compaction, which removes only what is not in it. Records without a key have no place in a
 table, and are left out.
@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
-from spark.pipelines.command import Pipeline, ordered_by, run_pipeline
+from tidelog.pipelines.command import Pipeline, ordered_by, run_pipeline
 
 
 def latest_by_key(records: DataFrame) -> DataFrame:

@@ -1,6 +1,6 @@
 """Two streams joined: departures of aircraft that had landed late some hours before, somewhere else.
 
-    python -m spark.pipelines.knock_on_delays --bucket URL [--into DIR [--checkpoint DIR]]
+    python -m tidelog.pipelines.knock_on_delays --bucket URL [--into DIR [--checkpoint DIR]]
 
         landed  ├── an hour ──┼───────── eleven hours ─────────┤
                               └ departs here: a pair ──────────┘
@@ -15,8 +15,8 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
-from spark.pipelines.command import Pipeline, ordered_by, run_pipeline
-from spark.pipelines.flights import flights
+from tidelog.pipelines.command import Pipeline, ordered_by, run_pipeline
+from tidelog.pipelines.flights import flights
 
 LATE: Final = "2 hours"
 LATE_ARRIVAL_MINUTES: Final = 30

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.pipelines import aircraft_days, hourly_delays, knock_on_delays, rolling_delays
-from spark.pipelines.command import Pipeline, execute, parser, told_by_spark
 from tests.kit.spark.slow_workers import despite_slow_workers
 from tests.kit.spark.topics_on_disk import START_MS, Bucket
-from tests.spark.pipelines.test_pipelines import flight_value, rows
+from tests.tidelog.pipelines.test_pipelines import flight_value, rows
+from tidelog.pipelines import aircraft_days, hourly_delays, knock_on_delays, rolling_delays
+from tidelog.pipelines.command import Pipeline, execute, parser, told_by_spark
 
 pytestmark = pytest.mark.slow
 

@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
-from spark.pipelines.aircraft_days import aircraft_days
-from spark.pipelines.delay_chart import Drawn
-from spark.pipelines.flights import flights
-from spark.pipelines.hot_keys import hot_keys, partition_skew, sized
-from spark.pipelines.hourly_delays import by_hour_of_day, hourly_delays, show
-from spark.pipelines.knock_on_delays import departures, knock_on_delays, late_arrivals
-from spark.pipelines.latest_by_key import latest_by_key
-from spark.pipelines.rolling_delays import rolling_delays
+from tidelog.pipelines.aircraft_days import aircraft_days
+from tidelog.pipelines.delay_chart import Drawn
+from tidelog.pipelines.flights import flights
+from tidelog.pipelines.hot_keys import hot_keys, partition_skew, sized
+from tidelog.pipelines.hourly_delays import by_hour_of_day, hourly_delays, show
+from tidelog.pipelines.knock_on_delays import departures, knock_on_delays, late_arrivals
+from tidelog.pipelines.latest_by_key import latest_by_key
+from tidelog.pipelines.rolling_delays import rolling_delays
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ def test_the_chart_is_told_the_days_of_its_flights_by_the_clocks_of_new_york_and
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drawn: list[Drawn] = []
-    monkeypatch.setattr("spark.pipelines.delay_chart.draw_delays", lambda rows, path, of: drawn.append(of))
+    monkeypatch.setattr("tidelog.pipelines.delay_chart.draw_delays", lambda rows, path, of: drawn.append(of))
     read = flights(records(spark, flight_value("2026-03-02 02"), flight_value("2026-03-04 18", dep_delay=30)))
     show(hourly_delays(read), argparse.Namespace(json=True, chart=Path("c.png"), topic="flights"))
     assert drawn == [Drawn("flights", date(2026, 3, 1), date(2026, 3, 4))]

@@ -1,8 +1,8 @@
 """Tumbling windows: how late the flights of each carrier leave, hour by hour.
 
-    python -m spark.pipelines.hourly_delays --bucket URL                                 the hours of the day, as a table
-    python -m spark.pipelines.hourly_delays --bucket URL --chart delays.png              and as a chart
-    python -m spark.pipelines.hourly_delays --bucket URL --into DIR --checkpoint DIR     all hours, as a stream that goes on
+    python -m tidelog.pipelines.hourly_delays --bucket URL                                 the hours of the day, as a table
+    python -m tidelog.pipelines.hourly_delays --bucket URL --chart delays.png              and as a chart
+    python -m tidelog.pipelines.hourly_delays --bucket URL --into DIR --checkpoint DIR     all hours, as a stream that goes on
 
 Sums and counts are kept, not means: they can be added up to days and years.
 """
@@ -18,8 +18,8 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as all of Spark's users write it
 
-from spark.pipelines.command import Pipeline, run_pipeline, say
-from spark.pipelines.flights import flights
+from tidelog.pipelines.command import Pipeline, run_pipeline, say
+from tidelog.pipelines.flights import flights
 
 LATE: Final = "2 hours"
 """How long a stream waits for what comes late: an hour is done, and written, when a flight two hours behind its end was seen."""
@@ -54,7 +54,7 @@ def show(hourly: DataFrame, arguments: argparse.Namespace) -> None:
     rows = [{name: row[name] for name in ("hour", *SUMS)} for row in found]
     sys.stdout.writelines(json.dumps(row) + "\n" if arguments.json else _line(row) for row in rows)
     if arguments.chart:
-        from spark.pipelines.delay_chart import Drawn, draw_delays
+        from tidelog.pipelines.delay_chart import Drawn, draw_delays
 
         first, last = (min((row["first"] for row in found), default=None), max((row["last"] for row in found), default=None))
         draw_delays(rows, arguments.chart, Drawn(arguments.topic, first, last))

@@ -23,7 +23,7 @@ test-thorough: $(VENV)/ready kernel ## each property of a codec or a planner wit
 	$(BIN)/pytest -n 2 --dist worksteal -m hypothesis --hypothesis-profile thorough
 
 spark-crashes: $(VENV)/ready kernel ## drivers, executors and tasks of Spark that end in the middle; needs Java
-	$(BIN)/pytest -n 2 --dist worksteal -m own_spark tests/spark tests/tidelog/demo/test_run.py
+	$(BIN)/pytest -n 2 --dist worksteal -m own_spark tests/spark tests/tidelog
 
 check: $(VENV)/ready kernel ## what every commit passes: format, lint, types, import contracts, quick tests
 	$(BIN)/ruff format --check .

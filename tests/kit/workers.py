@@ -1,8 +1,8 @@
 """Which worker runs which test, under `pytest -n 4 --dist loadscope`: each gets its next test when it has done one.
 
 All tests that share the Spark of their process (`tests/kit/spark/session.py`) go to one worker: a JVM costs ten seconds of a core,
-and is warm after the first test. So do those that share what is built for the image, minutes of a core. (`--dist loadgroup`, which is
-for this, does nothing with pytest 9.2 and xdist 3.8: it changes a name of each test that nobody reads any more.)
+and is warm after the first test. So do those that share what is built for the image, minutes of a core. (`--dist loadgroup`, which
+is for this, does nothing with pytest 9.2 and xdist 3.8: it changes a name of each test that nobody reads any more.)
 
 And what is imported and collected is set aside from the garbage collector, here and where there are no workers.
 """

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -60,7 +59,6 @@ def _quieten() -> None:
     """Errors only, unless there is a configuration, which may say otherwise. PySpark as pip installs it has none."""
     if not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
         os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent.parent / "conf")
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)  # we use none
 
 
 def _has_jvm() -> bool:

@@ -20,6 +20,7 @@ from tests.kit.forked_tidelog import TIDELOG, TidelogProcess, run_tidelog
 from tidelog.demo.flights import Flights
 from tidelog.demo.producers import Half
 from tidelog.demo.run import DemoFailed, DemoOptions, check, run_demo
+from tidelog.demo.spark import pipeline_command
 from tidelog.records import Record
 
 ROWS = 2_000
@@ -52,6 +53,8 @@ def test_a_short_run_loses_and_doubles_nothing_and_leaves_nothing_behind(tmp_pat
     assert "✓ 2,000 rows: each once, unchanged, in order within its key" in ran.stdout
     assert re.search(r"kill -9 +at [\d,]+ acknowledged records: with no broker running, each of them lay on the bucket", ran.stdout)
     assert re.search(r"[\d,]+ PUTs", ran.stdout)
+    labels = [line.split("  ")[0] for line in ran.stderr.splitlines() if line]
+    assert labels == ["rows", "broker", "produce", "kill -9", "broker", "removed"], "no dependency says anything"
     assert "records/s" not in ran.stderr, "how fast it was is told in one place"
     assert "UA  United Air Lines" in ran.stdout
     assert not re.search(r"[ \t]$", ran.stdout + ran.stderr, re.MULTILINE)
@@ -78,6 +81,19 @@ def test_it_ends_with_what_spark_reads_from_the_bucket_and_a_chart(tmp_path: Pat
     assert f"✓ the same rows, from Parquet and segments, with no broker. The chart: {chart}" in " ".join(ran.stdout.split())
     assert chart.read_bytes().startswith(b"\x89PNG")
     assert not re.search(r"[ \t]$", ran.stdout + ran.stderr, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.own_spark
+@pytest.mark.timeout(900)
+def test_the_recipe_that_it_shows_runs_without_a_warning_of_a_dependency(java: None, tmp_path: Path) -> None:
+    kept, chart = tmp_path / "kept", tmp_path / "delays.png"
+    assert demo_run(tmp_path, "--rows", str(ROWS), "--no-spark", "--keep", "--data-dir", str(kept)).returncode == 0
+    command = shlex.split(pipeline_command(f"file://{kept}/data/bucket", chart, python=sys.executable))
+    ran = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=280, check=False)
+    # Spark itself makes Java warn, of a module that it asks for.
+    said = [line for line in ran.stderr.splitlines() if line != "WARNING: Using incubator modules: jdk.incubator.vector"]
+    assert (ran.returncode, said) == (0, [f"the chart is in {chart}"])
 
 
 @pytest.mark.slow

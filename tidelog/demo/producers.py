@@ -1,10 +1,10 @@
-"""The demo's two producers: one half of the rows goes over HTTP, the other over gRPC. Both ride over a broker that dies.
+"""The demo's two producers: one half of the rows goes over HTTP, the other over gRPC. Both survive a broker that is killed.
 
     HTTP   JSON requests, each with an Idempotency-Key; a few workers, each with carriers of its own and one request under way
     gRPC   the SDK: it gathers batches, sends them idempotently, and again in order when its stream breaks
 
 A carrier belongs to one worker or one client, so its rows are sent in one order. Invariant: a row counts as acknowledged when its
-offset was told, and not before.
+offset is known, and not before.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final
 
 import aiohttp
 import msgspec
@@ -25,55 +24,41 @@ from tidelog.demo.flights import spread
 from tidelog.producer.producer import Delivery
 from tidelog.settings import KIB, MIB
 
-HTTP_WORKERS = 8
-HTTP_ROWS_PER_REQUEST = 500
-REQUESTS_LEAST = 40
-"""Even a short run is cut into so many steps, so that the kill finds some of them under way."""
-RETRY_PAUSE_S = 0.1
-PATIENCE_S = 60.0
-"""How long one request may go without an answer, over all its attempts."""
-GRPC_BUFFER_BYTES_MAX = 4 * MIB
-"""What the SDK holds unanswered: enough to keep the broker busy, little enough to see how fast it answers."""
-GRPC_BUFFER_BYTES_LEAST = 8 * KIB
-GRPC_ROWS_PER_STEP = 200
+HTTP_WORKERS: Final = 8
+HTTP_ROWS_PER_REQUEST: Final = 500
+# Even a short run is cut into so many steps, so that the kill finds some of them under way.
+REQUESTS_LEAST: Final = 40
+RETRY_PAUSE_S: Final = 0.1
+# How long one request may go without an answer, over all its attempts.
+PATIENCE_S: Final = 60.0
+# What the SDK holds unanswered: enough to keep the broker busy, little enough to see how fast it answers.
+GRPC_BUFFER_BYTES_MAX: Final = 4 * MIB
+GRPC_BUFFER_BYTES_LEAST: Final = 8 * KIB
+GRPC_ROWS_PER_STEP: Final = 200
 
+# Key and value of each row, in the order in which they are to be sent.
 Rows = Sequence[tuple[str, bytes]]
-"""Key and value, in the order in which they are to be sent."""
-
-
-class Answer(NamedTuple):
-    """When rows were sent, and when they were acknowledged, by the clock of time.perf_counter."""
-
-    sent_s: float
-    acknowledged_s: float
-    rows: int
 
 
 class Half:
     """What one producer has to send, and how far it is."""
 
-    def __init__(self, door: str, rows: Rows) -> None:
-        self.door = door
+    def __init__(self, listener: str, rows: Rows, half_way: asyncio.Event | None = None) -> None:
+        self.listener = listener
         self.rows = rows
+        # Rows that left for the broker at least once.
         self.sent = 0
-        """Rows that left for the broker once, whatever became of them."""
         self.acknowledged = 0
+        # By partition and offset, as the acknowledgement has them: the value that is to be there.
         self.places: dict[tuple[int, int], bytes] = {}
-        """(partition, offset), as the acknowledgement told it, and the row that is to be there."""
-        self.answers: list[Answer] = []
-        self.seconds = 0.0
-        """From the first row sent to the last acknowledged, the kill included."""
+        # When each row was sent and acknowledged, by the clock of time.perf_counter.
+        self.times: list[tuple[float, float]] = []
         self.begun = asyncio.Event()
-        """The first row is acknowledged."""
-        self.half_way = asyncio.Event()
-        """Half of the rows are."""
+        self.half_way = half_way or asyncio.Event()
 
-    @property
-    def under_way(self) -> int:
-        return self.sent - self.acknowledged
-
-    def take_in(self, place: tuple[int, int], value: bytes) -> None:
+    def take_in(self, place: tuple[int, int], value: bytes, sent_s: float = 0.0) -> None:
         self.places[place] = value
+        self.times.append((sent_s, time.perf_counter()))
         self.acknowledged += 1
         self.begun.set()
         if 2 * self.acknowledged >= len(self.rows):
@@ -85,35 +70,28 @@ class Half:
 
 async def produce_over_http(half: Half, url: str, topic: str) -> None:
     """Raises the refusal of a request that no retry mends, Unavailable when the broker stays away."""
-    rows_by_carrier = Counter(carrier for carrier, _ in half.rows)
-    rows_per_request = max(1, min(HTTP_ROWS_PER_REQUEST, len(half.rows) // REQUESTS_LEAST))
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
     async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as workers:
-        for carriers in spread(rows_by_carrier, HTTP_WORKERS):
-            workers.create_task(_http_worker(half, carriers, session, f"{url}/v1/topics/{topic}/records", rows_per_request))
+        for carriers in spread((carrier for carrier, _ in half.rows), HTTP_WORKERS):
+            rows = [row for row in half.rows if row[0] in carriers]
+            workers.create_task(_http_worker(half, rows, session, f"{url}/v1/topics/{topic}/records"))
 
 
-async def _http_worker(
-    half: Half, carriers: Collection[str], session: aiohttp.ClientSession, url: str, rows_per_request: int
-) -> None:
-    rows = [row for row in half.rows if row[0] in carriers]
+async def _http_worker(half: Half, rows: Rows, session: aiohttp.ClientSession, url: str) -> None:
+    rows_per_request = max(1, min(HTTP_ROWS_PER_REQUEST, len(half.rows) // REQUESTS_LEAST))
     for start in range(0, len(rows), rows_per_request):
         batch = rows[start : start + rows_per_request]
         half.sent += len(batch)
         sent_s = time.perf_counter()
-        places = await _post_until_taken(session, url, _json_body(batch))
-        half.answers.append(Answer(sent_s, time.perf_counter(), len(batch)))
+        # Values are JSON as they are, and carriers are two letters or digits.
+        records = b",".join(b'{"key":"%b","value":%b}' % (key.encode(), value) for key, value in batch)
+        places = await _post_until_taken(session, url, b'{"records":[%b]}' % records)
         for place, (_, value) in zip(places, batch, strict=True):
-            half.take_in(place, value)
-
-
-def _json_body(rows: Rows) -> bytes:
-    """The values are JSON as they stand; so are the carriers, which are two letters or digits."""
-    return b'{"records":[' + b",".join(b'{"key":"%b","value":%b}' % (key.encode(), value) for key, value in rows) + b"]}"
+            half.take_in(place, value, sent_s)
 
 
 async def _post_until_taken(session: aiohttp.ClientSession, url: str, body: bytes) -> list[tuple[int, int]]:
-    """Where the records lie. The same Idempotency-Key goes with each attempt, so a repeat writes nothing twice."""
+    """Returns partition and offset of each record. Each attempt has the same Idempotency-Key, so a repeat writes nothing twice."""
     headers = {"Content-Type": "application/json", "Idempotency-Key": secrets.token_hex(16)}
     gives_up_s = time.monotonic() + PATIENCE_S
     while True:
@@ -122,9 +100,7 @@ async def _post_until_taken(session: aiohttp.ClientSession, url: str, body: byte
                 return _places(response.status, await response.read())
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             trouble: TidelogError = Unavailable(f"{url}: {error or type(error).__name__}")
-        except TidelogError as error:
-            if not error.retryable:
-                raise
+        except Unavailable as error:
             trouble = error
         if time.monotonic() > gives_up_s:
             raise trouble
@@ -132,7 +108,7 @@ async def _post_until_taken(session: aiohttp.ClientSession, url: str, body: byte
 
 
 def _places(status: int, body: bytes) -> list[tuple[int, int]]:
-    """(partition, offset) of each record. Raises what the broker refused, Unavailable where a retry may mend it."""
+    """Raises Unavailable if a retry may mend what the broker refused."""
     try:
         answer: dict[str, Any] = msgspec.json.decode(body)
     except msgspec.DecodeError:
@@ -172,5 +148,4 @@ async def _collect(half: Half, sent: asyncio.Queue[list[tuple[float, bytes, Deli
     while half.acknowledged < len(half.rows):
         for sent_s, value, delivery in await sent.get():
             ack = await delivery
-            half.answers.append(Answer(sent_s, time.perf_counter(), 1))
-            half.take_in((ack.partition, ack.offset), value)
+            half.take_in((ack.partition, ack.offset), value, sent_s)

@@ -1,14 +1,13 @@
-"""The demo: real rows over both doors, a broker killed in the middle, everything read back and compared row by row.
+"""The demo: real rows over both listeners, a broker killed in the middle, everything read back and compared row by row.
 
     rows ─▶ tidelog dev ◀─ half over HTTP, half over gRPC ─▶ kill -9 ─▶ look at the bucket ─▶ tidelog dev again
-                             └──────── both ride over it ─────────────────────────────────┘
+                             └──────── both go on over it ────────────────────────────────┘
          ─▶ read back ─▶ the broker ends ─▶ compare ─▶ delays, records/s, latencies, PUTs, what the kill did
          ─▶ part becomes Parquet ─▶ Spark reads the bucket ─▶ compare ─▶ delays by the hour, a chart
 
-It fails if one row is missing, doubled, changed or out of order within its key, if one acknowledgement told a wrong place, or if
-Spark's delays are not those that are reckoned here. Without Java or PySpark it does without the last step, and says so.
-What the kill did is shown before Spark starts, which may take long, and fail. However it ends, the broker's process is ended; its
-directory is removed unless it is to be kept, or is needed to see what went wrong, or to finish without the demo.
+It fails if one row is missing, doubled, changed or out of order within its key, if one acknowledgement named a wrong offset, or if
+Spark's delays are not those of the rows that were read back. Without Java or PySpark it leaves out the last step, and says so.
+However it ends, the broker's process is ended. Its directory is removed unless the user or a failure needs it.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import uvloop
 from rich.console import Console
 
@@ -37,22 +36,12 @@ from metadata.errors import InvalidArgument, TidelogError
 from segments.object_store.interface import ObjectStore
 from segments.object_store.open import open_store
 from tidelog.client import connect
-from tidelog.demo.bucket import Objects, committed_ends, count_objects, kill_at_next_segment
-from tidelog.demo.comparison import compare
-from tidelog.demo.delays import HourOfDay, delays_by_hour, differences, hours_table
-from tidelog.demo.flights import Flights, halves, load_flights
+from tidelog.demo import report
+from tidelog.demo.bucket import committed_ends, count_objects, kill_at_next_segment
+from tidelog.demo.flights import Flights, load_flights, spread
 from tidelog.demo.producers import Half, produce_over_grpc, produce_over_http
-from tidelog.demo.report import (
-    Kill,
-    Watch,
-    delays_table,
-    figures_table,
-    results_console,
-    show,
-    spark_line,
-    story,
-)
-from tidelog.demo.spark import Delays, NoSpark, SparkFailed, compact_part, delays_with_spark, missing, pipeline_command
+from tidelog.demo.report import HourOfDay, Kill, Watch
+from tidelog.demo.spark import NoSpark, SparkFailed, compact_part, delays_with_spark, missing, pipeline_command
 from tidelog.records import Record
 from tidelog.tasks import first_error
 from tidelog.testing.broker_process import BrokerProcess
@@ -71,16 +60,16 @@ class DemoFailed(TidelogError):
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
+    """What the command line asks of the demo."""
+
+    # The first so many rows of the data set, or all.
     rows: int | None = None
-    """The first so many rows of the data set; None: all of them."""
+    # An empty directory for the broker's files, or a temporary one. `keep` leaves it there in the end.
     data_dir: Path | None = None
-    """An empty directory for the broker's files; None: a temporary one."""
     keep: bool = False
-    """Leave the directory there in the end."""
+    # Whether Spark reads the bucket in the end, and where its chart goes. A chart that is there is replaced.
     spark: bool = True
-    """Read the bucket with Spark in the end."""
     chart: Path = Path("tidelog-demo-delays.png")
-    """What Spark read, as PNG. It stays, and replaces the one of the last time."""
 
 
 def run_demo(options: DemoOptions) -> None:
@@ -113,7 +102,7 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, options: 
     watch.say("rows", f"{row_count:,} flights out of New York in 2013, for {PARTITIONS} partitions")
     await asyncio.to_thread(broker.start)
     watch.say("broker", f"process {broker.pid} at {broker.http_url}")
-    watch.say("produce", "half of the rows over each door, until they are acknowledged")
+    watch.say("produce", "half of the rows over HTTP, half over gRPC, until they are acknowledged")
     async with connect(broker.http_url) as log:
         await log.topics.create(TOPIC, partitions=PARTITIONS)
         bucket = await open_store((await log.cluster()).bucket)
@@ -128,89 +117,63 @@ async def _demo(flights: Flights, broker: BrokerProcess, watch: Watch, options: 
         await bucket.close()
 
     check(flights, sent, read)
-    console = results_console()
+    decode = msgspec.json.Decoder(report.Flight).decode
+    flown = {carrier: [decode(value) for value in values] for carrier, values in _by_carrier(_rows(read)).items()}
+    console = report.results_console()
     watch.space()
-    show(
+    report.show(
         console,
-        delays_table(_values_by_carrier(read), flights.airline_of, width=console.width),
-        figures_table(sent, kill, read_rows=row_count, read_s=read_s),
-        story(kill, objects, row_count),
+        report.delays_table(flown, flights.airline_of, width=console.width),
+        report.figures_table(sent, kill, read_rows=row_count, read_s=read_s),
+        report.story(kill, objects, row_count),
     )
     if not options.spark:
         return
     watch.space()
-    delays = await _with_spark(broker, bucket.url, objects, options, watch)
-    if delays is not None:
-        check_delays(delays_by_hour(record.value or b"" for record in read), delays.hours)
+    hours = await _with_spark(broker, bucket.url, objects["segment_bytes"], options, watch)
+    if hours is not None:
+        check_delays(report.delays_by_hour(flight for own in flown.values() for flight in own), hours)
         watch.space()
-        show(console, hours_table(delays.hours), spark_line(delays.chart))
+        report.show(console, report.hours_table(hours), report.spark_line(options.chart))
 
 
 # ── produce, and the kill ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _produce(flights: Flights, broker: BrokerProcess, bucket: ObjectStore, watch: Watch) -> tuple[list[Half], Kill]:
-    """Each carrier goes through one door, so that its rows are sent in one order."""
-    carriers_over_http, carriers_over_grpc = halves(Counter(flights.carriers))
-    over_http = Half("HTTP, JSON", flights.of(carriers_over_http))
-    over_grpc = Half("gRPC, SDK", flights.of(carriers_over_grpc))
-    sent = [over_http, over_grpc]
-    with watch.bars({half.door: (len(half.rows), partial(getattr, half, "acknowledged")) for half in sent}):
+    """Each carrier goes through one listener, so that its rows are sent in one order."""
+    half_way = asyncio.Event()
+    names = ("HTTP, JSON", "gRPC, SDK")
+    sent = [Half(name, flights.of(own), half_way) for name, own in zip(names, spread(flights.carriers, 2), strict=True)]
+    over_http, over_grpc = sent
+    with watch.bars({half.listener: (len(half.rows), partial(getattr, half, "acknowledged")) for half in sent}):
         async with asyncio.TaskGroup() as tasks:
             killing = tasks.create_task(_kill_in_the_middle(sent, broker, bucket, watch))
-            tasks.create_task(_timed(over_http, produce_over_http(over_http, broker.http_url, TOPIC)))
-            tasks.create_task(_timed(over_grpc, produce_over_grpc(over_grpc, broker.grpc_address, TOPIC)))
+            tasks.create_task(produce_over_http(over_http, broker.http_url, TOPIC))
+            tasks.create_task(produce_over_grpc(over_grpc, broker.grpc_address, TOPIC))
     return sent, killing.result()
-
-
-async def _timed(half: Half, producing: Coroutine[Any, Any, None]) -> None:
-    started_s = time.perf_counter()
-    await producing
-    half.seconds = time.perf_counter() - started_s
 
 
 async def _kill_in_the_middle(sent: Sequence[Half], broker: BrokerProcess, bucket: ObjectStore, watch: Watch) -> Kill:
     """Waits until both halves flow and one is half-way; kills the broker; sees what the bucket holds; starts it again."""
-    await asyncio.gather(*(half.begun.wait() for half in sent))
-    await _first_of(half.half_way.wait() for half in sent)
-    await asyncio.to_thread(_kill_before_the_answer, broker, Path(urlsplit(bucket.url).path))
+    await asyncio.gather(*(half.begun.wait() for half in sent), sent[0].half_way.wait())
+    directory = Path(urlsplit(bucket.url).path)
+    await asyncio.to_thread(kill_at_next_segment, broker.pid, directory, timeout_s=NEXT_SEGMENT_TIMEOUT_S)
+    await asyncio.to_thread(broker.kill)
     killed_s = time.perf_counter()
     ends = await committed_ends(bucket)
-    lost = [place for half in sent for place in half.places if place[1] >= ends.get(place[0], 0)]
-    if lost:
+    if lost := [place for half in sent for place in half.places if place[1] >= ends.get(place[0], 0)]:
         partition, offset = lost[0]
         raise DemoFailed(
             f"{len(lost):,} acknowledged records are not on the bucket, the first at partition {partition}, offset {offset}"
         )
-    kill = Kill(
-        acknowledged=sum(half.acknowledged for half in sent),
-        on_bucket=sum(ends.values()),
-        under_way={half.door: half.under_way for half in sent},
-        killed_s=killed_s,
-        served_s=killed_s,
-    )
-    watch.say(
-        "kill -9", f"process {broker.pid}, at {kill.acknowledged:,} acknowledged records; the producers go on", style="bold red"
-    )
+    acknowledged = sum(half.acknowledged for half in sent)
+    under_way = {half.listener: half.sent - half.acknowledged for half in sent}
+    watch.say("kill -9", f"process {broker.pid}, at {acknowledged:,} acknowledged records; the producers go on", style="bold red")
     await asyncio.to_thread(broker.start)
-    served = replace(kill, served_s=time.perf_counter())
-    watch.say("broker", f"process {broker.pid} serves in its place, {served.outage_s:.1f} s later")
-    return served
-
-
-async def _first_of(waiting: Iterable[Coroutine[Any, Any, object]]) -> None:
-    """Returns when one of them does, and ends the others."""
-    tasks = [asyncio.ensure_future(wait) for wait in waiting]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def _kill_before_the_answer(broker: BrokerProcess, bucket: Path) -> None:
-    kill_at_next_segment(broker.pid, bucket, timeout_s=NEXT_SEGMENT_TIMEOUT_S)
-    broker.kill()
+    served_s = time.perf_counter()
+    watch.say("broker", f"process {broker.pid} serves in its place, {served_s - killed_s:.1f} s later")
+    return Kill(acknowledged, sum(ends.values()), under_way, killed_s, served_s)
 
 
 # ── read back, and compare ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,51 +189,61 @@ async def _read_back(broker: BrokerProcess, row_count: int, watch: Watch) -> lis
     return records
 
 
-def _values_by_carrier(records: Sequence[Record]) -> dict[str, list[bytes]]:
-    """In the order of the offsets: a carrier's records lie in one partition."""
+def _rows(records: Sequence[Record]) -> Iterator[tuple[str, bytes]]:
+    """Yields key and value in the order of the offsets. A carrier's records lie in one partition."""
+    return (((record.key or b"").decode(errors="replace"), record.value or b"") for record in records)
+
+
+def _by_carrier(rows: Iterator[tuple[str, bytes]]) -> dict[str, list[bytes]]:
     found: dict[str, list[bytes]] = {}
-    for record in records:
-        found.setdefault((record.key or b"").decode(errors="replace"), []).append(record.value or b"")
+    for carrier, value in rows:
+        found.setdefault(carrier, []).append(value)
     return found
 
 
 def check(flights: Flights, sent: Sequence[Half], records: Sequence[Record]) -> None:
     """Raises DemoFailed unless each row is there once, unchanged, in order within its key, and where its acknowledgement said."""
-    comparison = compare(flights.by_carrier(), _values_by_carrier(records))
-    if not comparison.equal:
+    rows, read = _by_carrier(zip(flights.carriers, flights.values, strict=True)), _by_carrier(_rows(records))
+    if different := [carrier for carrier in sorted({*rows, *read}) if rows.get(carrier) != read.get(carrier)]:
         raise DemoFailed(
-            f"what was read back is not what was sent: {comparison}\n" + "\n".join(comparison.examples),
+            "what was read back is not what was sent\n" + "\n".join(_difference(carrier, rows, read) for carrier in different),
             hint="Look into the directory, which is kept, with `tidelog bucket verify`.",
         )
-    read = {(record.partition, record.offset): record.value for record in records}
-    misplaced = [place for half in sent for place, value in half.places.items() if read.get(place) != value]
-    if misplaced:
-        raise DemoFailed(f"{len(misplaced):,} acknowledgements told another place than that of their record")
+    found = {(record.partition, record.offset): record.value for record in records}
+    if misplaced := [place for half in sent for place, value in half.places.items() if found.get(place) != value]:
+        raise DemoFailed(f"{len(misplaced):,} acknowledgements named another offset than that of their record")
     if sum(len(half.places) for half in sent) != len(records):
-        raise DemoFailed("two acknowledgements told the same place")
+        raise DemoFailed("two acknowledgements named the same offset")
+
+
+def _difference(carrier: str, rows: Mapping[str, list[bytes]], read: Mapping[str, list[bytes]]) -> str:
+    sent, found = Counter(rows.get(carrier, ())), Counter(read.get(carrier, ()))
+    missing, more = (sent - found).total(), (found - sent).total()
+    what = f"{missing:,} missing or changed, {more:,} doubled or changed" if missing or more else "out of order"
+    return f"{carrier}: {sent.total():,} rows sent, {found.total():,} read: {what}"
 
 
 # ── Spark ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _with_spark(
-    broker: BrokerProcess, bucket_url: str, objects: Objects, options: DemoOptions, watch: Watch
-) -> Delays | None:
-    """None where it can't be run here, which is told. Where it fails, tells the command that needs no demo round it."""
+    broker: BrokerProcess, bucket_url: str, segment_bytes: int, options: DemoOptions, watch: Watch
+) -> list[HourOfDay] | None:
+    """Returns None, and says why, if Spark can't be run here. If it fails, names the command that finishes without the demo."""
     if what := missing():
         watch.say("spark", f"left out, since {what}")
         return None
     try:
-        with watch.elapsed("compact"):
-            partitions = await compact_part(broker.data_dir, segment_bytes=objects.segment_bytes)
+        with watch.bars({"compact": (0, int)}):
+            partitions = await compact_part(broker.data_dir, segment_bytes=segment_bytes)
         watch.say(
             "compact",
             f"{partitions} of {PARTITIONS} partitions are Parquet now, the rest stays in segments; no broker runs any more",
         )
         watch.say("spark", pipeline_command(bucket_url, options.chart))
         started_s = time.perf_counter()
-        with watch.elapsed("spark"):
-            delays = await delays_with_spark(bucket_url, options.chart, scratch=broker.data_dir / "spark")
+        with watch.bars({"spark": (0, int)}):
+            hours = await delays_with_spark(bucket_url, options.chart, scratch=broker.data_dir / "spark")
     except NoSpark as missing_java:
         watch.say("spark", f"left out: {missing_java}")
         return None
@@ -279,16 +252,17 @@ async def _with_spark(
         if isinstance(error, SparkFailed):
             raise
         raise SparkFailed(f"Spark could not be run: {error}") from error
-    rows = sum(hour.flights for hour in delays.hours)
-    watch.say("spark", f"read {rows:,} rows and drew {delays.chart}, in {time.perf_counter() - started_s:.0f} s with its start")
-    return delays
+    rows = sum(hour.flights for hour in hours)
+    watch.say("spark", f"read {rows:,} rows and drew {options.chart}, in {time.perf_counter() - started_s:.0f} s with its start")
+    return hours
 
 
-def check_delays(reckoned: Sequence[HourOfDay], by_spark: Sequence[HourOfDay]) -> None:
+def check_delays(read_back: Sequence[HourOfDay], by_spark: Sequence[HourOfDay]) -> None:
     """Raises DemoFailed unless Spark read from the bucket what was read through the broker."""
-    if found := differences(reckoned, by_spark):
+    if different := sorted({*read_back} ^ {*by_spark}, key=lambda row: row.hour):
         raise DemoFailed(
-            "the delays that Spark reckoned from the bucket are not those of the rows that were read back", hint=found[0]
+            "the delays that Spark computed from the bucket are not those of the rows that were read back",
+            hint=f"They differ at {different[0].hour}:00.",
         )
 
 
@@ -297,17 +271,14 @@ def check_delays(reckoned: Sequence[HourOfDay], by_spark: Sequence[HourOfDay]) -
 
 @contextmanager
 def _directory(options: DemoOptions, watch: Watch) -> Iterator[Path]:
-    """For the broker's files; they stay where the demo failed. InvalidArgument where the chosen one has files in it already."""
+    """Makes the directory of the broker's files, which stays if the demo fails. InvalidArgument if the chosen one is not empty."""
     if options.data_dir is None:
         directory = Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     else:
         directory = options.data_dir
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if any(directory.iterdir()):
-                raise InvalidArgument(f"{directory} is not empty", hint="Name an empty directory, or leave --data-dir out.")
-        except OSError as error:
-            raise InvalidArgument(f"{directory} can't be used: {error.strerror}", hint="Name another directory.") from error
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise InvalidArgument(f"{directory} is not empty", hint="Name an empty directory, or leave --data-dir out.")
     keep = options.keep
     try:
         yield directory

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from metadata.errors import TidelogError
-from tidelog.demo.delays import HourOfDay
+from tidelog.demo.report import HourOfDay
 from tidelog.testing.broker_process import surroundings
 
 PIPELINE: Final = "tidelog.pipelines.hourly_delays"
@@ -46,12 +46,7 @@ class SparkFailed(TidelogError):
 
 
 class NoSpark(Exception):
-    """It can't be run here; says why and what to do."""
-
-
-class Delays(NamedTuple):
-    hours: list[HourOfDay]
-    chart: Path
+    """Says why Spark can't be run here, and what to do."""
 
 
 def pipeline_command(bucket_url: str, chart: Path, *, python: str = "python") -> str:
@@ -77,7 +72,7 @@ async def compact_part(data_dir: Path, *, segment_bytes: int) -> int:
     return int(msgspec.json.decode(ran.out)["manifests"])
 
 
-async def delays_with_spark(bucket_url: str, chart: Path, *, scratch: Path) -> Delays:
+async def delays_with_spark(bucket_url: str, chart: Path, *, scratch: Path) -> list[HourOfDay]:
     """Raises NoSpark where Spark can't be started; SparkFailed. `scratch`: a directory to be made, for its files while it runs."""
     command = [sys.executable, "-m", PIPELINE, "--bucket", bucket_url, "--chart", str(chart), "--json"]
     try:
@@ -93,7 +88,7 @@ async def delays_with_spark(bucket_url: str, chart: Path, *, scratch: Path) -> D
         raise SparkFailed(f"the pipeline ended with exit code {ran.code}; it said: {ran.said}")
     rows = [line for line in ran.out.splitlines() if line.startswith(b"{")]  # Java has the same stdout, and may warn there
     try:
-        return Delays([msgspec.json.decode(row, type=HourOfDay) for row in rows], chart)
+        return [msgspec.json.decode(row, type=HourOfDay) for row in rows]
     except msgspec.MsgspecError as error:
         raise SparkFailed(f"the pipeline told rows that are none: {error}") from error
 

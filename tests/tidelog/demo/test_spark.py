@@ -15,15 +15,15 @@ import pytest
 from metadata.errors import InvalidArgument
 from tidelog.demo import run as demo_run
 from tidelog.demo import spark as demo_spark
-from tidelog.demo.delays import HourOfDay
+from tidelog.demo.report import HourOfDay
 from tidelog.demo.run import DemoOptions, run_demo
-from tidelog.demo.spark import Delays, SparkFailed, delays_with_spark
+from tidelog.demo.spark import SparkFailed, delays_with_spark
 
 ROW = '{"hour": 5, "flights": 3, "departed": 2, "delay_minutes": 30, "late": 1}'
 CHART = Path("delays.png")
 
 
-def delays_of(told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Delays:
+def delays_of(told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[HourOfDay]:
     """Of a pipeline that says this on its stdout."""
 
     async def ran(_command: Sequence[str], _environment: Mapping[str, str]) -> demo_spark._Ran:
@@ -34,8 +34,8 @@ def delays_of(told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Del
 
 
 def test_what_java_says_on_its_stdout_is_not_taken_for_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    delays = delays_of(f"[0.003s][warning][os] Java has something to say\n{ROW}\n", tmp_path, monkeypatch)
-    assert delays.hours == [HourOfDay(5, 3, 2, 30, 1)]
+    hours = delays_of(f"[0.003s][warning][os] Java has something to say\n{ROW}\n", tmp_path, monkeypatch)
+    assert hours == [HourOfDay(5, 3, 2, 30, 1)]
 
 
 def test_rows_that_are_none_are_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
